@@ -1,0 +1,47 @@
+//! Reading the time. Pinned threads read a [`Clock`] once a turn and pass `now` down; nothing below a
+//! driver ever reads one, so the simulator is a driver whose `now` is a variable.
+
+pub use symphony_transport::Nanos;
+
+/// A monotonic clock on the processor's time-stamp counter (through `quanta`, which falls back to the
+/// system's clock where the counter can't be trusted). Its origin is the moment it was made; clones share it.
+///
+/// Costs about 12 ns a reading. The counters of one machine's cores agree to about 0.1 us.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    source: quanta::Clock,
+    origin: u64,
+}
+
+impl Clock {
+    /// Starts a clock at [`Nanos::ZERO`]. The first one of a process calibrates for up to 0.2 s.
+    pub fn start() -> Clock {
+        let source = quanta::Clock::new();
+        let origin = source.raw();
+        Clock { source, origin }
+    }
+
+    /// The time since the clock was started.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        Nanos(self.source.delta_as_nanos(self.origin, self.source.raw()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_never_goes_back_and_clones_share_its_origin() {
+        let clock = Clock::start();
+        let twin = clock.clone();
+        let mut last = Nanos::ZERO;
+        for _ in 0..10_000 {
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+        assert!(twin.now() >= last);
+    }
+}

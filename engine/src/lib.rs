@@ -1,0 +1,8 @@
+//! Symphony's scheduler and engine: see ARCHITECTURE.md for the way of a request through it.
+
+pub mod clock;
+pub mod config;
+pub mod limits;
+pub mod profile;
+pub mod runtime;
+pub mod workload;

@@ -1,0 +1,202 @@
+//! The messages that cross a crate or host boundary: fixed-size plain data, a cache line each where it
+//! matters. A request's bytes never travel here: they stay in the frontend's slab ([`crate::slab`]) and
+//! the messages carry the slot.
+//!
+//! ```text
+//! frontend --Request--> ModelThread --BatchHeader + BatchEntry*--> backend --Response--> frontend
+//!                            ^                                        |
+//!                            +------- (grants) --- RankThread <--Completion
+//! ```
+
+use crate::Nanos;
+use crate::slab::SlotId;
+use bytemuck::{Pod, Zeroable};
+
+/// Which model: an index into the engine's table of models.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct ModelId(pub u32);
+
+/// Which GPU (or other device that runs one batch at a time): an index into the engine's table of GPUs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct GpuId(pub u32);
+
+/// One request, from the frontend that accepted it to the thread that owns its model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Request {
+    /// Chosen by the frontend, unique among its requests; answers carry it back.
+    pub id: u64,
+    /// Where the input lies and the output goes.
+    pub slot: SlotId,
+    /// When the frontend took it in.
+    pub arrival: Nanos,
+    /// When the batch must have finished: arrival + SLO - d_resp.
+    pub deadline: Nanos,
+    /// The model asked for.
+    pub model: ModelId,
+    /// The frontend to answer.
+    pub frontend: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// One request of a batch on its way to a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct BatchEntry {
+    /// The request's id.
+    pub id: u64,
+    /// Where its input lies and its output goes.
+    pub slot: SlotId,
+}
+
+/// How many [`BatchEntry`]s fit in one ring element.
+pub const ENTRIES_PER_FRAME: usize = 4;
+
+/// A batch on its way to a backend; [`BatchHeader::frames`] - 1 frames of entries follow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct BatchHeader {
+    /// Unique in the engine's life.
+    pub batch: u64,
+    /// It must not start before this.
+    pub exec_at: Nanos,
+    /// It must not start after this: its first request would be late. [`Nanos::MAX`] where late is accepted.
+    pub latest: Nanos,
+    /// What its execution should take, l(b).
+    pub duration: Nanos,
+    /// The model to run.
+    pub model: ModelId,
+    /// The GPU to run it on.
+    pub gpu: GpuId,
+    /// How many requests, b.
+    pub size: u32,
+    /// Zero.
+    pub reserved: [u32; 5],
+}
+
+impl BatchHeader {
+    /// Ring elements that a batch of `size` takes, its header included.
+    pub const fn frames(size: usize) -> usize {
+        1 + size.div_ceil(ENTRIES_PER_FRAME)
+    }
+}
+
+/// The element of a ring of batches: a [`BatchHeader`] or [`ENTRIES_PER_FRAME`] entries, told apart by position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Frame(pub [u64; 8]);
+
+impl From<BatchHeader> for Frame {
+    fn from(header: BatchHeader) -> Frame {
+        bytemuck::cast(header)
+    }
+}
+
+impl From<Frame> for BatchHeader {
+    fn from(frame: Frame) -> BatchHeader {
+        bytemuck::cast(frame)
+    }
+}
+
+impl From<[BatchEntry; ENTRIES_PER_FRAME]> for Frame {
+    fn from(entries: [BatchEntry; ENTRIES_PER_FRAME]) -> Frame {
+        bytemuck::cast(entries)
+    }
+}
+
+impl From<Frame> for [BatchEntry; ENTRIES_PER_FRAME] {
+    fn from(frame: Frame) -> [BatchEntry; ENTRIES_PER_FRAME] {
+        bytemuck::cast(frame)
+    }
+}
+
+/// A batch has left a GPU: from the backend to the RankThread, which corrects the GPU's free_at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Completion {
+    /// The batch, as its header named it.
+    pub batch: u64,
+    /// When it really started. Equal to `finished` where it was cancelled.
+    pub started: Nanos,
+    /// When it really finished.
+    pub finished: Nanos,
+    /// The model that ran.
+    pub model: ModelId,
+    /// The GPU that is free of it now.
+    pub gpu: GpuId,
+}
+
+/// How a request ended. Every accepted request ends exactly once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u32)]
+pub enum Ending {
+    /// It ran; its output is in its slot. Late or not is for the frontend to see.
+    Done = 0,
+    /// Dropped from the queue: no batch that a sensible schedule would run could still meet its deadline.
+    DroppedInQueue = 1,
+    /// Its batch reached the backend too late to start, and was cancelled there.
+    DroppedAtBackend = 2,
+    /// Its model's queue was full.
+    Overloaded = 3,
+    /// The executor failed on its batch.
+    Failed = 4,
+    /// The engine was stopped before it could run.
+    Stopped = 5,
+}
+
+impl Ending {
+    /// The ending with this code, `None` where there is none.
+    pub fn from_code(code: u32) -> Option<Ending> {
+        use Ending::*;
+        [Done, DroppedInQueue, DroppedAtBackend, Overloaded, Failed, Stopped].get(code as usize).copied()
+    }
+}
+
+/// The end of a request: to the frontend that accepted it, from the thread where it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Response {
+    /// The request's id.
+    pub id: u64,
+    /// Its slot, the frontend's again from here on.
+    pub slot: SlotId,
+    /// When its batch was put together; zero if it never was in one.
+    pub batched: Nanos,
+    /// When its batch started; zero if it did not.
+    pub started: Nanos,
+    /// When its batch finished, or when it was dropped.
+    pub finished: Nanos,
+    /// The code of an [`Ending`].
+    pub ending: u32,
+    /// Its batch's size; zero if it never was in one.
+    pub batch_size: u32,
+    /// The GPU that its batch was sent to.
+    pub gpu: GpuId,
+    /// Zero.
+    pub reserved: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_fill_whole_cache_lines() {
+        assert_eq!(size_of::<Request>(), 64);
+        assert_eq!(size_of::<BatchHeader>(), 64);
+        assert_eq!(size_of::<Frame>(), 64);
+        assert_eq!(size_of::<[BatchEntry; ENTRIES_PER_FRAME]>(), 64);
+        assert_eq!(size_of::<Response>(), 64);
+    }
+
+    #[test]
+    fn an_ending_survives_its_code() {
+        for code in 0..6 {
+            assert_eq!(Ending::from_code(code).map(|e| e as u32), Some(code));
+        }
+        assert_eq!(Ending::from_code(6), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Instants and durations as one type: [`Nanos`], a count of nanoseconds since the process's clock started
+//! (or since the simulation's start). It travels in messages, so it is plain data.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+/// A duration, or an instant as the time since the clock's origin, in nanoseconds.
+///
+/// Addition and subtraction saturate: "never" ([`Nanos::MAX`]) plus a delay is still never, and a
+/// deadline that is already past leaves no time rather than a wrapped huge one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The origin, or no time at all.
+    pub const ZERO: Nanos = Nanos(0);
+    /// Never.
+    pub const MAX: Nanos = Nanos(u64::MAX);
+
+    /// `us` microseconds.
+    pub const fn from_micros(us: u64) -> Nanos {
+        Nanos(us * 1_000)
+    }
+
+    /// `ms` milliseconds.
+    pub const fn from_millis(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
+    }
+
+    /// `s` seconds.
+    pub const fn from_secs(s: u64) -> Nanos {
+        Nanos(s * 1_000_000_000)
+    }
+
+    /// `ms` milliseconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    pub fn from_millis_f64(ms: f64) -> Nanos {
+        Nanos((ms * 1e6).round() as u64)
+    }
+
+    /// `s` seconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    pub fn from_secs_f64(s: f64) -> Nanos {
+        Nanos((s * 1e9).round() as u64)
+    }
+
+    /// In microseconds.
+    pub fn as_micros_f64(self) -> f64 {
+        self.0 as f64 / 1e3
+    }
+
+    /// In milliseconds.
+    pub fn as_millis_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// In seconds.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl Add for Nanos {
+    type Output = Nanos;
+    #[inline]
+    fn add(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Nanos {
+    #[inline]
+    fn add_assign(&mut self, other: Nanos) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Nanos;
+    #[inline]
+    fn sub(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(other.0))
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(d: Duration) -> Nanos {
+        Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(n: Nanos) -> Duration {
+        Duration::from_nanos(n.0)
+    }
+}
+
+impl fmt::Debug for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("never"),
+            ns if ns < 1_000 => write!(f, "{ns}ns"),
+            ns if ns < 1_000_000 => write!(f, "{}us", ns as f64 / 1e3),
+            ns => write!(f, "{}ms", ns as f64 / 1e6),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        assert_eq!(Nanos::MAX + Nanos(1), Nanos::MAX);
+        assert_eq!(Nanos(3) - Nanos(5), Nanos::ZERO);
+        assert_eq!(Nanos::from_millis_f64(-1.0), Nanos::ZERO);
+        assert_eq!(Nanos::from_millis_f64(1.5), Nanos(1_500_000));
+    }
+}
