@@ -3,6 +3,10 @@
 pub mod clock;
 pub mod config;
 pub mod limits;
+pub mod model;
+pub mod policy;
 pub mod profile;
+pub mod rank;
 pub mod runtime;
+pub mod sim;
 pub mod workload;

@@ -7,6 +7,7 @@
 pub mod message;
 pub mod ring;
 pub mod slab;
+mod sync;
 pub mod time;
 pub mod wheel;
 

@@ -39,7 +39,7 @@ pub struct Request {
     /// The frontend to answer.
     pub frontend: u32,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: [u64; 3],
 }
 
 /// One request of a batch on its way to a backend.
@@ -176,7 +176,7 @@ pub struct Response {
     /// The GPU that its batch was sent to.
     pub gpu: GpuId,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: [u32; 3],
 }
 
 #[cfg(test)]

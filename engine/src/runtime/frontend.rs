@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use symphony_gpu::signature::Signature;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{Slab, SlabOwner, SlabView, SlotClass};
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass};
 
 /// What a frontend knows of a model that it may send requests to.
 #[derive(Clone, Debug)]
@@ -147,8 +147,10 @@ impl Frontend {
     /// Slots come in one class per distinct row size (input and output together, rounded up to a power of
     /// two); each class has `setup.capacity` slots or as many as its share of
     /// [`crate::limits::MAX_SLAB_BYTES`] holds.
-    pub fn new(setup: FrontendSetup) -> (Frontend, FrontendPeer) {
-        let (slab, view) = Slab::new(&slot_classes(&setup.models, setup.capacity), setup.id as u16);
+    ///
+    /// Errors: the machine has no memory for the slots.
+    pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
+        let (slab, view) = Slab::new(&slot_classes(&setup.models, setup.capacity), setup.id as u16)?;
         let (request_producers, request_consumers) =
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
         let (response_producers, response_consumers) =
@@ -166,7 +168,7 @@ impl Frontend {
             responses: response_consumers,
             next_id: 0,
         };
-        (frontend, FrontendPeer { requests: request_consumers, responses: response_producers, slab: view })
+        Ok((frontend, FrontendPeer { requests: request_consumers, responses: response_producers, slab: view }))
     }
 
     /// Every model of the engine, by id.

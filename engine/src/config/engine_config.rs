@@ -1,0 +1,573 @@
+//! The engine's CONFIG (DESIGN.md, sections 9 and 10; docs/configuration.md lists every key): a TOML file, or
+//! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
+//! reads one and goes on to load the models.
+
+use super::linear;
+use super::mistakes::{Mistake, Mistakes, Place};
+use super::reader::{Table, Value, read};
+use super::workload_file::read_network;
+use crate::clock::Nanos;
+use crate::limits;
+use crate::model::selection::DropRule;
+use crate::policy;
+use crate::profile::Profile;
+use crate::workload::Network;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use symphony_gpu::{DataType, ProfileTable, Signature, TableError, TensorSpec};
+
+/// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring takes time.
+const MEASURED_BATCH: usize = 32;
+/// CPU executors, each a thread.
+const MAX_CPU_EXECUTORS: usize = 1_024;
+/// Inputs, or outputs, of an emulated model.
+const MAX_TENSORS: usize = 64;
+/// Bytes of an emulated model's inputs and outputs per request: 16 such rows fit a frontend's slab.
+const MAX_ROW_BYTES: usize = limits::MAX_SLAB_BYTES / 16;
+
+/// What `symphony serve` runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The TOML file that it was read from.
+    pub file: PathBuf,
+    /// The scheduling policy, one of [`policy::names`].
+    pub policy: &'static str,
+    /// What becomes of requests that stand in the way of a good batch.
+    pub drop: DropRule,
+    /// Delays that the scheduler allows for beyond what the engine measures itself.
+    pub network: Network,
+    /// Which thread runs where.
+    pub cores: Cores,
+    /// Limits of the HTTP server.
+    pub http: HttpLimits,
+    /// What runs batches.
+    pub executors: Vec<Executor>,
+    /// The models, at least one, no two of one name. A model's id is its place here.
+    pub models: Vec<ModelConfig>,
+}
+
+impl Config {
+    /// How many executors there are of a kind.
+    pub fn executors_of(&self, kind: ExecutorKind) -> usize {
+        self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
+    }
+}
+
+/// Which role runs on which core. Where nothing is given the engine chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// ModelThreads; `None` for as many as the machine has room for.
+    pub model_threads: Option<usize>,
+    /// The core of each ModelThread; empty, or as many as there are ModelThreads.
+    pub model: Vec<usize>,
+    /// The RankThread's core.
+    pub rank: Option<usize>,
+    /// The core of the thread that plays the emulated GPUs.
+    pub emulated: Option<usize>,
+    /// The core of each API thread; empty means one thread on a core that the engine chooses.
+    pub api: Vec<usize>,
+}
+
+/// Limits of the HTTP server, for each API thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// A request with a larger body is refused.
+    pub max_body_bytes: usize,
+    /// Requests in the engine at once; more are answered `overloaded`.
+    pub max_in_flight: usize,
+    /// Open connections; more are closed at once.
+    pub max_connections: usize,
+    /// A request that has begun must have come whole after this time.
+    pub read_timeout: Duration,
+    /// A connection without a request is closed after this time.
+    pub idle_timeout: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> HttpLimits {
+        HttpLimits {
+            max_body_bytes: 64 << 20,
+            max_in_flight: limits::MAX_IN_FLIGHT,
+            max_connections: 4_096,
+            read_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A kind of thing that runs batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExecutorKind {
+    /// An ONNX model on one CPU core.
+    Cpu,
+    /// A GPU that only takes its time, and answers zeros.
+    Emulated,
+}
+
+impl ExecutorKind {
+    /// Its name in CONFIG.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExecutorKind::Cpu => "cpu",
+            ExecutorKind::Emulated => "emulated",
+        }
+    }
+}
+
+/// A group of executors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executor {
+    /// Their kind.
+    pub kind: ExecutorKind,
+    /// How many, at least 1.
+    pub count: usize,
+    /// The core of each; empty, or as many as `count`. Always empty for emulated ones.
+    pub cores: Vec<usize>,
+}
+
+/// A model to serve.
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    /// Unique, and usable in a URL's path as it is.
+    pub name: String,
+    /// What runs it.
+    pub source: ModelSource,
+    /// The latency promised.
+    pub slo: Nanos,
+    /// The largest batch.
+    pub max_batch: usize,
+    /// 0 (most urgent) to 3.
+    pub priority: u8,
+    /// Where its profile is from.
+    pub profile: ProfileSource,
+    /// Where the file says what may turn out wrong when the model is loaded.
+    pub places: ModelPlaces,
+}
+
+/// Places for the mistakes that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
+#[derive(Clone, Debug)]
+pub struct ModelPlaces {
+    /// Of `file`.
+    pub file: Place,
+    /// Of `slo_ms`.
+    pub slo: Place,
+    /// Of `max_batch`.
+    pub max_batch: Place,
+}
+
+/// What runs a model's batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not parsed yet.
+    Cpu {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The emulated GPUs answer zeros of this signature's outputs.
+    Emulated {
+        /// The tensors of one request.
+        signature: Signature,
+    },
+}
+
+impl ModelSource {
+    /// The kind of executor that runs it.
+    pub fn kind(&self) -> ExecutorKind {
+        match self {
+            ModelSource::Cpu { .. } => ExecutorKind::Cpu,
+            ModelSource::Emulated { .. } => ExecutorKind::Emulated,
+        }
+    }
+}
+
+/// Where a model's profile is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileSource {
+    /// It is measured when the model is loaded, up to `max_batch`.
+    Measure,
+    /// CONFIG says it. It ends at `max_batch`, and l(1) keeps the SLO.
+    Given(Profile),
+}
+
+/// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files that it
+/// names are relative to its folder. Call it before any thread is pinned: it asks which cores there are.
+///
+/// Errors: every mistake in it and in the profiles that it names.
+pub fn read_config(path: &Path) -> Result<Config, Mistakes> {
+    let file = if path.is_dir() { path.join("symphony.toml") } else { path.to_path_buf() };
+    read(&file, |root| read_root(root, &file))
+}
+
+fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
+    let policies = policy::names();
+    let policy = root.optional("policy").map_or(Some(policies[0]), |v| v.word(&policies));
+    let rules = DropRule::ALL.map(|(_, name, _)| name);
+    let drop = root.optional("drop").map_or(Some(rules[0]), |v| v.word(&rules));
+    let network = read_network(root);
+    let cores = read_cores(root);
+    let http = read_http(root);
+    let mut kinds = Kinds::default();
+    let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
+    let total: usize = executors.iter().map(|e| e.count).sum();
+    if total > limits::MAX_GPUS {
+        let right = format!("one scheduler matches at most {}: lower the counts", limits::MAX_GPUS);
+        root.report("executors", format!("{total} executors in all are too many"), right);
+    }
+    let models = root.tables("models", 1, |table| read_model(table, &kinds));
+    if models.len() > limits::MAX_MODELS {
+        let right = format!("one scheduler ranks at most {}", limits::MAX_MODELS);
+        root.report("models", format!("{} models are too many", models.len()), right);
+    }
+    report_twins(root, &models);
+    Some(Config {
+        file: file.into(),
+        policy: policy?,
+        drop: DropRule::parse(drop?)?,
+        network: network?,
+        cores: cores?,
+        http: http?,
+        executors,
+        models: models.into_iter().map(|(_, model)| model).collect(),
+    })
+}
+
+/// The kinds of executors that CONFIG has, as far as they could be read.
+#[derive(Default)]
+struct Kinds {
+    known: Vec<ExecutorKind>,
+    /// An entry's kind could not be read: it may be any.
+    unclear: bool,
+}
+
+/// The kind of executor that `value` names; `ort` and `cuda` are known words that this version can't honour.
+fn read_kind(value: &Value<'_>) -> Option<ExecutorKind> {
+    match value.word(&["cpu", "emulated", "ort", "cuda"])? {
+        "cpu" => Some(ExecutorKind::Cpu),
+        "emulated" => Some(ExecutorKind::Emulated),
+        later => {
+            value.report(format!("\"{later}\" is not in this version"), "use \"cpu\" or \"emulated\"");
+            None
+        }
+    }
+}
+
+fn read_executor(table: &Table<'_>, kinds: &mut Kinds) -> Option<Executor> {
+    let kind = table.required("kind", "\"cpu\" or \"emulated\"").and_then(|v| read_kind(&v));
+    match kind {
+        Some(kind) => kinds.known.push(kind),
+        None => kinds.unclear = true,
+    }
+    let most = if kind == Some(ExecutorKind::Cpu) { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
+    let count = table.optional("count").map(|v| v.count(1..=most));
+    let cores = read_core_list(table, "cores")?;
+    if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {
+        table.report("cores", "is given for emulated GPUs", "they share one thread: set `emulated` in [cores]");
+        return None;
+    }
+    let count = count.unwrap_or(Some(cores.len().max(1)))?;
+    if !cores.is_empty() && cores.len() != count {
+        let wrong = format!("lists {} cores for {count} executors", cores.len());
+        table.report("cores", wrong, "list one core for each, or leave `count` out");
+        return None;
+    }
+    Some(Executor { kind: kind?, count, cores })
+}
+
+fn read_cores(root: &Table<'_>) -> Option<Cores> {
+    if !root.has("cores") {
+        root.optional("cores");
+        return Some(Cores { model_threads: Some(1), ..Cores::default() });
+    }
+    root.table("cores", |table| {
+        let model = read_core_list(table, "model");
+        let one = model.as_ref().map_or(1, |cores| cores.len().max(1));
+        let threads = table.optional("model_threads").map_or(Some(Some(one)), |v| read_model_threads(&v));
+        let core = |name| table.optional(name).map_or(Some(None), |v| read_core(&v).map(Some));
+        let (rank, emulated, api) = (core("rank"), core("emulated"), read_core_list(table, "api"));
+        let (model, model_threads) = (model?, threads?);
+        if !model.is_empty() && model_threads != Some(model.len()) {
+            let wrong = format!("lists {} cores, which is not `model_threads`", model.len());
+            table.report("model", wrong, "list one core for each ModelThread, or leave `model_threads` out");
+            return None;
+        }
+        Some(Cores { model_threads, model, rank: rank?, emulated: emulated?, api: api? })
+    })
+}
+
+fn read_model_threads(value: &Value<'_>) -> Option<Option<usize>> {
+    if value.is_text() {
+        return value.word(&["auto"]).map(|_| None);
+    }
+    value.count(1..=limits::MAX_MODEL_THREADS).map(Some)
+}
+
+fn read_core_list(table: &Table<'_>, name: &'static str) -> Option<Vec<usize>> {
+    let Some(value) = table.optional(name) else { return Some(Vec::new()) };
+    let items = value.items("it must be a list of core numbers, like [2, 3]")?;
+    let cores: Vec<Option<usize>> = items.iter().map(read_core).collect();
+    cores.into_iter().collect()
+}
+
+fn read_core(value: &Value<'_>) -> Option<usize> {
+    let core = value.count(0..=u16::MAX as usize)?;
+    let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
+    if cores.is_empty() || cores.contains(&core) {
+        return Some(core);
+    }
+    let numbers = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    value.report(format!("this process may not run on a core {core}"), format!("use one of {numbers}"));
+    None
+}
+
+fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
+    let default = HttpLimits::default();
+    if !root.has("http") {
+        root.optional("http");
+        return Some(default);
+    }
+    root.table("http", |table| {
+        let count = |name, most, otherwise| {
+            table.optional(name).map_or(Some(otherwise), |v| v.count(1..=most))
+        };
+        let body = count("max_body_mb", 1_024, default.max_body_bytes >> 20);
+        let in_flight = count("max_in_flight", limits::MAX_IN_FLIGHT, default.max_in_flight);
+        let connections = count("max_connections", 65_536, default.max_connections);
+        let seconds = |name, otherwise: Duration| {
+            count(name, 86_400, otherwise.as_secs() as usize).map(|s| Duration::from_secs(s as u64))
+        };
+        let read_timeout = seconds("read_timeout_s", default.read_timeout);
+        let idle_timeout = seconds("idle_timeout_s", default.idle_timeout);
+        Some(HttpLimits {
+            max_body_bytes: body? << 20,
+            max_in_flight: in_flight?,
+            max_connections: connections?,
+            read_timeout: read_timeout?,
+            idle_timeout: idle_timeout?,
+        })
+    })
+}
+
+fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> {
+    let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
+    let kind = table.optional("executor").map_or(Some(ExecutorKind::Cpu), |v| read_kind(&v));
+    let slo = table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear::SLO));
+    let slo = slo.map(Nanos::from_millis_f64);
+    let max_batch = table.optional("max_batch").map(|v| v.count(1..=limits::MAX_BATCH));
+    let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
+    let Some(kind) = kind else {
+        // What else the model needs depends on what runs it.
+        for name in ["file", "profile", "inputs", "outputs"] {
+            table.optional(name);
+        }
+        return None;
+    };
+    if !kinds.unclear && !kinds.known.contains(&kind) {
+        let kind = kind.name();
+        let wrong = format!("the model runs on \"{kind}\", and there is no such executor");
+        table.report("executor", wrong, format!("add a table [[executors]] with kind = \"{kind}\""));
+    }
+    let profile = read_profile(table, kind, slo);
+    let source = match kind {
+        ExecutorKind::Cpu => read_cpu_model(table),
+        ExecutorKind::Emulated => read_emulated_model(table),
+    };
+    let (profile, max_batch) = limit_batch(profile?, max_batch.unwrap_or(Some(limits::MAX_BATCH))?, table);
+    let places =
+        ModelPlaces { file: table.place("file"), slo: table.place("slo_ms"), max_batch: table.place("max_batch") };
+    let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
+    Some((table.place("name"), ModelConfig { name, source, slo, max_batch, priority, profile, places }))
+}
+
+/// The profile and the largest batch, each kept within the other.
+fn limit_batch(profile: ProfileSource, max_batch: usize, table: &Table<'_>) -> (ProfileSource, usize) {
+    match profile {
+        ProfileSource::Measure if table.has("max_batch") => (profile, max_batch),
+        ProfileSource::Measure => (profile, MEASURED_BATCH),
+        ProfileSource::Given(profile) => {
+            let profile = profile.truncated(max_batch);
+            let max_batch = profile.max_batch();
+            (ProfileSource::Given(profile), max_batch)
+        }
+    }
+}
+
+fn read_name(value: &Value<'_>) -> Option<String> {
+    const LONGEST: usize = 128;
+    let name = value.text("the name that clients ask for")?;
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.chars().all(good) {
+        let right = "1 to 128 letters, digits, `_`, `-` and `.`, not beginning with `.`: it stands in URLs";
+        value.refuse_value(right);
+        return None;
+    }
+    Some(name.into())
+}
+
+fn read_cpu_model(table: &Table<'_>) -> Option<ModelSource> {
+    for name in ["inputs", "outputs"] {
+        if table.optional(name).is_some() {
+            table.report(name, "is given for a model with a file", "leave it out: the file says it");
+        }
+    }
+    let value = table.required("file", "the model's ONNX file")?;
+    let file = table.folder().join(value.text("the model's ONNX file")?);
+    let right = "name an ONNX file by its path from the folder of this file";
+    match first_byte(&file) {
+        Ok(Some(_)) => Some(ModelSource::Cpu { file }),
+        Ok(None) => {
+            value.report(format!("{} is empty", file.display()), right);
+            None
+        }
+        Err(e) => {
+            value.report(format!("{} can't be read ({e})", file.display()), right);
+            None
+        }
+    }
+}
+
+fn first_byte(file: &Path) -> std::io::Result<Option<u8>> {
+    if !std::fs::metadata(file)?.is_file() {
+        return Err(std::io::Error::other("it is no file"));
+    }
+    File::open(file)?.bytes().next().transpose()
+}
+
+fn read_emulated_model(table: &Table<'_>) -> Option<ModelSource> {
+    if table.optional("file").is_some() {
+        table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
+    }
+    let (inputs, outputs) = (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));
+    let signature = Signature { inputs: inputs?, outputs: outputs? };
+    let bytes: usize = signature.inputs.iter().chain(&signature.outputs).map(TensorSpec::bytes).sum();
+    if bytes > MAX_ROW_BYTES {
+        let wrong = format!("inputs and outputs take {bytes} bytes a request");
+        table.report("inputs", wrong, format!("at most {MAX_ROW_BYTES} bytes fit: make the shapes smaller"));
+        return None;
+    }
+    Some(ModelSource::Emulated { signature })
+}
+
+/// The tensors of an emulated model; one of four FP32 values if there are none.
+fn read_tensors(table: &Table<'_>, field: &'static str, default: &str) -> Option<Vec<TensorSpec>> {
+    let Some(value) = table.optional(field) else {
+        return Some(vec![TensorSpec { name: default.into(), datatype: DataType::Fp32, shape: vec![4] }]);
+    };
+    const RIGHT: &str = "it must be a list, like [{ name = \"x\", datatype = \"FP32\", shape = [4] }]";
+    let items = value.items(RIGHT)?;
+    if items.is_empty() || items.len() > MAX_TENSORS {
+        value.report(format!("has {} tensors", items.len()), format!("give 1 to {MAX_TENSORS}"));
+        return None;
+    }
+    let tensors: Vec<Option<TensorSpec>> = items.iter().map(|item| item.table(read_tensor)).collect();
+    let tensors: Vec<TensorSpec> = tensors.into_iter().collect::<Option<_>>()?;
+    for (at, tensor) in tensors.iter().enumerate() {
+        if tensors[..at].iter().any(|before| before.name == tensor.name) {
+            value.report(format!("has two tensors named \"{}\"", tensor.name), "give each a name of its own");
+            return None;
+        }
+    }
+    Some(tensors)
+}
+
+fn read_tensor(table: &Table<'_>) -> Option<TensorSpec> {
+    let name = table.required("name", "the tensor's name").and_then(|v| v.text("the tensor's name"));
+    let names = DataType::ALL.map(DataType::name);
+    let datatype = table.required("datatype", "the type of its elements, like \"FP32\"");
+    let datatype = datatype.and_then(|v| v.word(&names)).and_then(DataType::parse);
+    let shape = table.required("shape", "the shape of one request's tensor, like [3, 32, 32]");
+    let shape = shape.and_then(|v| read_shape(&v, datatype?));
+    Some(TensorSpec { name: name?.into(), datatype: datatype?, shape: shape? })
+}
+
+fn read_shape(value: &Value<'_>, datatype: DataType) -> Option<Vec<usize>> {
+    let items = value.items("it must be a list of sizes without the batch's, like [3, 32, 32]")?;
+    let sizes: Vec<Option<usize>> = items.iter().map(|item| item.count(1..=MAX_ROW_BYTES)).collect();
+    let shape: Vec<usize> = sizes.into_iter().collect::<Option<_>>()?;
+    let tensor = TensorSpec { name: String::new(), datatype, shape };
+    if tensor.bytes() > MAX_ROW_BYTES {
+        value.report("is of too large a tensor", format!("at most {MAX_ROW_BYTES} bytes fit"));
+        return None;
+    }
+    Some(tensor.shape)
+}
+
+fn read_profile(table: &Table<'_>, kind: ExecutorKind, slo: Option<Nanos>) -> Option<ProfileSource> {
+    const RIGHT: &str = "\"measure\", a CSV file's name, or { alpha_ms = 1.0, beta_ms = 5.0 }";
+    let Some(value) = table.optional("profile") else {
+        if kind == ExecutorKind::Cpu {
+            return Some(ProfileSource::Measure);
+        }
+        let right = "add { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name: an emulated model takes its time from it";
+        table.report("profile", "is missing", right);
+        return None;
+    };
+    if value.is_table() {
+        let terms = value.table(linear::read_terms)?;
+        return given(table, linear::profile(terms, slo?));
+    }
+    if !value.is_text() {
+        value.refuse(RIGHT);
+        return None;
+    }
+    match value.text(RIGHT)? {
+        "measure" if kind == ExecutorKind::Cpu => Some(ProfileSource::Measure),
+        "measure" => {
+            let right = "give { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name";
+            value.report("an emulated model has nothing to measure", right);
+            None
+        }
+        file => {
+            let path = table.folder().join(file);
+            let measured = ProfileTable::read(&path).map_err(|error| profile_mistake(&value, table, error)).ok()?;
+            given(table, measured_profile(&measured, slo?))
+        }
+    }
+}
+
+fn given(table: &Table<'_>, profile: Result<Profile, (String, String)>) -> Option<ProfileSource> {
+    match profile {
+        Ok(profile) => Some(ProfileSource::Given(profile)),
+        Err((wrong, right)) => {
+            table.report("slo_ms", wrong, right);
+            None
+        }
+    }
+}
+
+/// The profile of a measured table, without the batches that no request could wait for.
+fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)> {
+    let mut latencies = table.latencies();
+    latencies.truncate(limits::MAX_BATCH);
+    linear::check_alone(latencies.first().copied().unwrap_or_default(), slo)?;
+    latencies.retain(|&latency| latency <= slo);
+    Profile::measured(&latencies).map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
+}
+
+/// Reports what is wrong with a profile's file: at its own line where there is one.
+fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
+    match error {
+        TableError::Line { path, line, problem } => {
+            let (wrong, right) = problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
+            let (wrong, right) = (wrong.into(), right.into());
+            table.add(Mistake { file: path, line: line as usize, field: "profile".into(), wrong, right });
+        }
+        TableError::Unreadable { path, source } => {
+            let wrong = format!("{} can't be read ({source})", path.display());
+            value.report(wrong, "give \"measure\", or a CSV file with the columns batch,p50_ms,p99_ms");
+        }
+        other => value.report(other, "measure it again"),
+    }
+}
+
+fn report_twins(root: &Table<'_>, models: &[(Place, ModelConfig)]) {
+    let mut lines: HashMap<&str, usize> = HashMap::new();
+    for (place, model) in models {
+        if let Some(line) = lines.insert(&model.name, place.line) {
+            let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
+            root.add(place.mistake(wrong, "give each model a name of its own"));
+        }
+    }
+}

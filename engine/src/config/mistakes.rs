@@ -1,0 +1,63 @@
+//! What is wrong in a user's file: where, what, and what would be right. Made by the readers beside this
+//! file; the commands print them and end with exit code 2.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// One mistake. Shown as `FILE:LINE: FIELD: what is wrong; what would be right`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mistake {
+    /// The file it is in.
+    pub file: PathBuf,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The field, with the path to it: `models[2].slo_ms` is of the third model. `TOML` where the text is no
+    /// TOML at all.
+    pub field: String,
+    /// What is wrong.
+    pub wrong: String,
+    /// What would be right.
+    pub right: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mistake { file, line, field, wrong, right } = self;
+        write!(f, "{}:{line}: {field}: {wrong}; {right}", file.display())
+    }
+}
+
+/// A field's place in a file, kept for a mistake that shows only later: when the model is loaded, say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The field, as in [`Mistake::field`].
+    pub field: String,
+}
+
+impl Place {
+    /// The mistake that is here: what is wrong, and what would be right.
+    pub fn mistake(&self, wrong: impl fmt::Display, right: impl fmt::Display) -> Mistake {
+        let Place { file, line, field } = self.clone();
+        Mistake { file, line, field, wrong: wrong.to_string(), right: right.to_string() }
+    }
+}
+
+/// Every mistake that was found, at least one, in the order of the file. Shown one on each line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes(pub Vec<Mistake>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, mistake) in self.0.iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            write!(f, "{newline}{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Mistakes {}

@@ -1,0 +1,377 @@
+//! The engine's CONFIG, good and bad.
+
+use super::{folder, told};
+use crate::clock::Nanos;
+use crate::config::{
+    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, read_config,
+};
+use crate::limits;
+use crate::model::selection::DropRule;
+use crate::profile::Profile;
+use proptest::prelude::*;
+use std::time::Duration;
+use symphony_gpu::{DataType, TensorSpec};
+
+const FILE: &str = "symphony.toml";
+const PROFILE: &[u8] = b"batch,p50_ms,p99_ms\n1,4.0,5.0\n2,6.0,6.5\n4,7.0,8.0\n";
+
+fn files(text: &[u8]) -> tempfile::TempDir {
+    folder(&[
+        (FILE, text),
+        ("m.onnx", b"x"),
+        ("empty.onnx", b""),
+        ("p.csv", PROFILE),
+        ("bad.csv", b"batch,p50_ms,p99_ms\n1,4.0,5.0\n2,x,6.5\n"),
+    ])
+}
+
+fn good(text: &str) -> Config {
+    read_config(files(text.as_bytes()).path()).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    let folder = files(text.as_bytes());
+    told(&read_config(folder.path()).unwrap_err(), folder.path())
+}
+
+const CPU: &str = "[[executors]]\nkind = \"cpu\"\n";
+const MODEL: &str = "[[models]]\nname = \"m\"\nfile = \"m.onnx\"\nslo_ms = 25\n";
+const GPUS: &str = "[[executors]]\nkind = \"emulated\"\ncount = 4\n";
+const EMULATED: &str =
+    "[[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+
+#[test]
+fn a_small_file_has_the_documented_defaults() {
+    let config = good(&format!("{CPU}{MODEL}"));
+    assert!(config.file.ends_with(FILE));
+    assert_eq!((config.policy, config.drop), ("symphony", DropRule::Window));
+    assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
+    assert_eq!(config.http, HttpLimits::default());
+    assert_eq!(config.executors, [Executor { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
+    let model = &config.models[0];
+    assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
+    assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));
+    assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m.onnx")));
+    let place = model.places.file.mistake("is corrupt", "export it again").to_string();
+    assert!(place.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{place}");
+}
+
+#[test]
+fn a_file_with_every_key_is_read_as_written() {
+    let config = good(
+        "policy = \"work-conserving\"\ndrop = \"fcfs\"\n\
+         [network]\ncontrol_us = 10\nresult_us = 20\n\
+         [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank = 0\nemulated = 0\napi = [0]\n\
+         [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nread_timeout_s = 3\nidle_timeout_s = 4\n\
+         [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
+         [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
+         [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nexecutor = \"cpu\"\nslo_ms = 7.5\nmax_batch = 8\npriority = 3\n\
+         profile = \"p.csv\"\n\
+         [[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n\
+         inputs = [{ name = \"a\", datatype = \"UINT8\", shape = [3, 32] }]\noutputs = [{ name = \"b\", datatype = \"FP32\", shape = [] }]",
+    );
+    assert_eq!((config.policy, config.drop), ("work-conserving", DropRule::Fcfs));
+    assert_eq!((config.network.control, config.network.result), (Nanos(10_000), Nanos(20_000)));
+    let cores =
+        Cores { model_threads: Some(2), model: vec![0, 0], rank: Some(0), emulated: Some(0), api: vec![0] };
+    assert_eq!(config.cores, cores);
+    let http = HttpLimits {
+        max_body_bytes: 8 << 20,
+        max_in_flight: 100,
+        max_connections: 10,
+        read_timeout: Duration::from_secs(3),
+        idle_timeout: Duration::from_secs(4),
+    };
+    assert_eq!(config.http, http);
+    assert_eq!(config.executors_of(ExecutorKind::Cpu), 2);
+    assert_eq!(config.executors_of(ExecutorKind::Emulated), 10_000);
+    let [m, e] = &config.models[..] else { panic!("two models") };
+    // l(4) = 8 ms is over the SLO of 7.5 ms; l(3) lies between.
+    let profile = Profile::measured(&[5_000, 6_500, 7_250].map(Nanos::from_micros)).unwrap();
+    assert_eq!((&m.profile, m.max_batch, m.priority), (&ProfileSource::Given(profile), 3, 3));
+    let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 20).unwrap();
+    assert_eq!((&e.profile, e.max_batch), (&ProfileSource::Given(profile), 20));
+    let ModelSource::Emulated { signature } = &e.source else { panic!("emulated") };
+    let tensor = |name: &str, datatype, shape| TensorSpec { name: name.into(), datatype, shape };
+    assert_eq!(signature.inputs, [tensor("a", DataType::Uint8, vec![3, 32])]);
+    assert_eq!(signature.outputs, [tensor("b", DataType::Fp32, vec![])]);
+}
+
+#[test]
+fn an_emulated_model_has_four_floats_in_and_out_unless_said_otherwise() {
+    let config = good(&format!("{GPUS}{EMULATED}max_batch = 6\n"));
+    let ModelSource::Emulated { signature } = &config.models[0].source else { panic!("emulated") };
+    assert_eq!((signature.inputs[0].name.as_str(), signature.outputs[0].name.as_str()), ("input", "output"));
+    assert_eq!((signature.inputs[0].shape.as_slice(), signature.outputs[0].bytes()), ([4].as_slice(), 16));
+    assert_eq!(config.models[0].max_batch, 6);
+}
+
+#[test]
+fn the_number_of_model_threads_may_be_left_to_the_engine_or_follow_the_cores() {
+    assert_eq!(good(&format!("{CPU}{MODEL}[cores]\nmodel_threads = \"auto\"")).cores.model_threads, None);
+    assert_eq!(good(&format!("{CPU}{MODEL}[cores]\nmodel = [0, 0, 0]")).cores.model_threads, Some(3));
+}
+
+#[test]
+fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
+    let two_kinds = "it must be one of \"cpu\", \"emulated\", \"ort\", \"cuda\"";
+    for (text, expected) in [
+        (String::new(), "symphony.toml:1: models: is missing; add at least 1 table under a line `[[models]]`".into()),
+        (
+            format!("policy = \"symphonie\"\n{CPU}{MODEL}"),
+            "symphony.toml:1: policy: is \"symphonie\"; it must be one of \"symphony\", \"work-conserving\" (did \
+             you mean \"symphony\"?)"
+                .into(),
+        ),
+        (
+            format!("drop = 3\n{CPU}{MODEL}"),
+            "symphony.toml:1: drop: is 3; it must be a string in quotes: one of \"window\", \"timeout\", \"fcfs\""
+                .to_string(),
+        ),
+        (
+            MODEL.to_string(),
+            "symphony.toml:1: models[0].executor: the model runs on \"cpu\", and there is no such executor; add a \
+             table [[executors]] with kind = \"cpu\""
+                .into(),
+        ),
+        (
+            format!("[[executors]]\ncount = 2\n{MODEL}"),
+            "symphony.toml:1: executors[0].kind: is missing; add \"cpu\" or \"emulated\"".into(),
+        ),
+        (
+            format!("[[executors]]\nkind = \"gpu\"\n{MODEL}"),
+            format!("symphony.toml:2: executors[0].kind: is \"gpu\"; {two_kinds} (did you mean \"cpu\"?)"),
+        ),
+        (
+            format!("{CPU}[[executors]]\nkind = \"cuda\"\n{MODEL}"),
+            "symphony.toml:4: executors[1].kind: \"cuda\" is not in this version; use \"cpu\" or \"emulated\"".into(),
+        ),
+        (
+            format!("{CPU}count = 0\n{MODEL}"),
+            "symphony.toml:3: executors[0].count: is 0; it must be a whole number from 1 to 1024".into(),
+        ),
+        (
+            format!("{CPU}count = 3\ncores = [0]\n{MODEL}"),
+            "symphony.toml:4: executors[0].cores: lists 1 cores for 3 executors; list one core for each, or leave \
+             `count` out"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}{GPUS}cores = [0]\n"),
+            "symphony.toml:10: executors[1].cores: is given for emulated GPUs; they share one thread: set \
+             `emulated` in [cores]"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}{GPUS}[[executors]]\nkind = \"emulated\"\ncount = 65533\n"),
+            "symphony.toml:1: executors: 65538 executors in all are too many; one scheduler matches at most 65536: \
+             lower the counts"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}[cores]\nmodel = [0]\nmodel_threads = 2"),
+            "symphony.toml:8: cores.model: lists 1 cores, which is not `model_threads`; list one core for each \
+             ModelThread, or leave `model_threads` out"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}[cores]\nmodel_threads = \"all\""),
+            "symphony.toml:8: cores.model_threads: is \"all\"; it must be one of \"auto\"".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}[http]\nmax_body_mb = 1000000"),
+            "symphony.toml:8: http.max_body_mb: is 1000000; it must be a whole number from 1 to 1024".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}{MODEL}"),
+            "symphony.toml:8: models[1].name: \"m\" is already the name of the model at line 4; give each model a \
+             name of its own"
+                .into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("\"m\"", "\"a/b\"")),
+            "symphony.toml:4: models[0].name: is \"a/b\"; it must be 1 to 128 letters, digits, `_`, `-` and `.`, \
+             not beginning with `.`: it stands in URLs"
+                .into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("m.onnx", "n.onnx")),
+            "symphony.toml:5: models[0].file: n.onnx can't be read (No such file or directory (os error 2)); name \
+             an ONNX file by its path from the folder of this file"
+                .into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("m.onnx", "empty.onnx")),
+            "symphony.toml:5: models[0].file: empty.onnx is empty; name an ONNX file by its path from the folder \
+             of this file"
+                .into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("file = \"m.onnx\"\n", "")),
+            "symphony.toml:3: models[0].file: is missing; add the model's ONNX file".into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("slo_ms", "slo")),
+            "symphony.toml:3: models[0].slo_ms: is missing; add the latency promised, in ms".into(),
+        ),
+        (
+            format!("{CPU}{}", MODEL.replace("25", "-25")),
+            "symphony.toml:6: models[0].slo_ms: is -25; it must be a number above 0 and up to 3600000".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}max_batch = 4096"),
+            "symphony.toml:7: models[0].max_batch: is 4096; it must be a whole number from 1 to 1024".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}priority = 4"),
+            "symphony.toml:7: models[0].priority: is 4; it must be a whole number from 0 to 3".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}profile = \"bad.csv\""),
+            "bad.csv:3: profile: p50_ms: `x` is not a time; give milliseconds above 0, for example 1.25".into(),
+        ),
+        (
+            format!("{CPU}{MODEL}profile = \"mesure\""),
+            "symphony.toml:7: models[0].profile: mesure can't be read (No such file or directory (os error 2)); \
+             give \"measure\", or a CSV file with the columns batch,p50_ms,p99_ms"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}profile = 5"),
+            "symphony.toml:7: models[0].profile: is 5; it must be \"measure\", a CSV file's name, or { alpha_ms = \
+             1.0, beta_ms = 5.0 }"
+                .into(),
+        ),
+        (
+            format!("{CPU}{}profile = \"p.csv\"", MODEL.replace("25", "3")),
+            "symphony.toml:6: models[0].slo_ms: is 3 ms, but a batch of one alone takes 5 ms: no request could be \
+             in time; give an SLO of 5 ms at the very least, twice that to batch, or a faster model"
+                .into(),
+        ),
+        (
+            format!("{CPU}{MODEL}inputs = []"),
+            "symphony.toml:7: models[0].inputs: is given for a model with a file; leave it out: the file says it"
+                .into(),
+        ),
+        (
+            format!("{GPUS}{EMULATED}file = \"m.onnx\""),
+            "symphony.toml:9: models[0].file: is given for an emulated model; leave it out: nothing is computed"
+                .into(),
+        ),
+        (
+            format!("{GPUS}{}", EMULATED.replace("{ alpha_ms = 1, beta_ms = 5 }", "\"measure\"")),
+            "symphony.toml:8: models[0].profile: an emulated model has nothing to measure; give { alpha_ms = 1.0, \
+             beta_ms = 5.0 } or a CSV file's name"
+                .into(),
+        ),
+        (
+            format!("{GPUS}{}", EMULATED.replace(", beta_ms = 5", "")),
+            "symphony.toml:8: models[0].profile.beta_ms: is missing; add what a batch costs whatever its size, in \
+             ms"
+            .into(),
+        ),
+        (
+            format!("{GPUS}{EMULATED}inputs = [{{ name = \"a\", datatype = \"FP23\", shape = [4] }}]"),
+            "symphony.toml:9: models[0].inputs[0].datatype: is \"FP23\"; it must be one of \"BOOL\", \"UINT8\", \
+             \"UINT16\", \"UINT32\", \"UINT64\", \"INT8\", \"INT16\", \"INT32\", \"INT64\", \"FP16\", \"BF16\", \
+             \"FP32\", \"FP64\""
+                .into(),
+        ),
+        (
+            format!("{GPUS}{EMULATED}inputs = [{{ name = \"a\", datatype = \"FP32\", shape = [4, 0] }}]"),
+            "symphony.toml:9: models[0].inputs[0].shape[1]: is 0; it must be a whole number from 1 to 67108864"
+                .into(),
+        ),
+        (
+            format!("{GPUS}{EMULATED}inputs = [{{ name = \"a\", datatype = \"FP32\", shape = [1024, 1024, 1024] }}]"),
+            "symphony.toml:9: models[0].inputs[0].shape: is of too large a tensor; at most 67108864 bytes fit".into(),
+        ),
+    ] {
+        let expected: String = expected;
+        let told = mistakes(&text);
+        let told: Vec<&String> = told.iter().filter(|line| !line.contains("slo: is no field")).collect();
+        assert_eq!(told, [&expected], "{text}");
+    }
+}
+
+#[test]
+fn a_core_that_the_machine_lacks_is_a_mistake() {
+    let told = mistakes(&format!("{CPU}{MODEL}[cores]\nrank = 60000"));
+    assert_eq!(told.len(), 1);
+    let expected = "symphony.toml:8: cores.rank: this process may not run on a core 60000; use one of ";
+    assert!(told[0].starts_with(expected), "{told:?}");
+}
+
+#[test]
+fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
+    let text = "polcy = \"symphony\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"m\"\nfile = \"none.onnx\"\n\
+                slo_ms = 0\npriority = 9\n[[models]]\nname = \"n\"\nfile = \"m.onnx\"\nslo_ms = 25\nexecuter = \"cpu\"\n";
+    assert_eq!(
+        mistakes(text),
+        [
+            "symphony.toml:1: polcy: is no field that is known here; did you mean `policy`?",
+            "symphony.toml:6: models[0].file: none.onnx can't be read (No such file or directory (os error 2)); \
+             name an ONNX file by its path from the folder of this file",
+            "symphony.toml:7: models[0].slo_ms: is 0; it must be a number above 0 and up to 3600000",
+            "symphony.toml:8: models[0].priority: is 9; it must be a whole number from 0 to 3",
+            "symphony.toml:13: models[1].executer: is no field that is known here; did you mean `executor`?",
+        ]
+    );
+}
+
+#[test]
+fn a_folder_without_its_file_is_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = told(&read_config(folder.path()).unwrap_err(), folder.path());
+    assert!(told[0].starts_with("symphony.toml:1: TOML: the file can't be read"), "{told:?}");
+}
+
+#[test]
+fn a_file_too_large_to_be_a_configuration_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
+    let told = told(&read_config(&path).unwrap_err(), folder.path());
+    assert_eq!(told, ["model.onnx:1: TOML: the file has 16 MiB or more; name a TOML file; it is far smaller"]);
+}
+
+/// Lines that nearly make a CONFIG.
+fn nearly_a_config() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        Just("[[models]]".to_string()),
+        Just("[[executors]]".to_string()),
+        "\\[(cores|http|network|models|x)\\]",
+        "kind = \"(cpu|emulated|cuda)\"",
+        "name = \"[a-c]\"",
+        Just("file = \"m.onnx\"".to_string()),
+        (
+            "slo_ms|max_batch|priority|profile|inputs|outputs|count|cores|model|rank|api|max_body_mb|executor|models",
+            "-?[0-9]{1,9}|nan|1e300|\\[\\]|\\{\\}|\\[[0-9]\\]|true|\"p.csv\"|\"emulated\"|\\{ alpha_ms = [0-9], beta_ms = [0-9] \\}"
+        )
+            .prop_map(|(key, value)| format!("{key} = {value}")),
+    ];
+    proptest::collection::vec(line, 0..24).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in any::<String>()) {
+        let _ = read_config(files(text.as_bytes()).path());
+    }
+
+    #[test]
+    fn what_is_nearly_a_config_is_read_or_its_mistakes_are_told(text in nearly_a_config()) {
+        match read_config(files(text.as_bytes()).path()) {
+            Ok(config) => {
+                prop_assert!(!config.models.is_empty());
+                for model in &config.models {
+                    prop_assert!((1..=limits::MAX_BATCH).contains(&model.max_batch));
+                    prop_assert!(config.executors_of(model.source.kind()) >= 1);
+                }
+            }
+            Err(mistakes) => prop_assert_eq!(mistakes.to_string().lines().count(), mistakes.0.len()),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the readers make of good files and of bad ones, word for word.
+
+mod engine_config;
+mod workload_file;
+
+use super::Mistakes;
+use std::path::Path;
+
+/// Writes `files` into a new folder.
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    folder
+}
+
+/// The mistakes as a user sees them, without the folder's name.
+fn told(mistakes: &Mistakes, folder: &Path) -> Vec<String> {
+    let folder = format!("{}/", folder.display());
+    mistakes.to_string().replace(&folder, "").lines().map(str::to_string).collect()
+}

@@ -1,0 +1,346 @@
+//! Workload files, good and bad.
+
+use super::{folder, told};
+use crate::clock::Nanos;
+use crate::config::{parse_arrival, read_workload};
+use crate::limits;
+use crate::profile::Profile;
+use crate::workload::{Arrival, Network, Workload};
+use proptest::prelude::*;
+use std::path::Path;
+
+const FILE: &str = "w.toml";
+
+fn good(text: &str) -> Workload {
+    let folder = folder(&[(FILE, text.as_bytes()), ("zoo.csv", ZOO.as_bytes()), ("t.txt", b"0.5\n1.5\n")]);
+    read_workload(&folder.path().join(FILE)).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn mistakes(text: &[u8]) -> Vec<String> {
+    let folder = folder(&[
+        (FILE, text),
+        ("zoo.csv", ZOO.as_bytes()),
+        ("bad.csv", b"model,alpha_ms,beta_ms,slo_ms\nA,1,2,30\nB,-1,2,x\n\nC,9,9,5\n"),
+        ("t.txt", b"1\n0.5\n"),
+    ]);
+    told(&read_workload(&folder.path().join(FILE)).unwrap_err(), folder.path())
+}
+
+const ZOO: &str = "model,alpha_ms,beta_ms,slo_ms\nA,1.0,2.0,30\nB,1.0,5.0,30\nC,0.0,5.0,30\n";
+
+const HEAD: &str = "gpus = 8\nrate_rps = 4000.0\n";
+
+const MODEL: &str = "[[models]]\nname = \"R\"\nalpha_ms = 1.053\nbeta_ms = 5.072\nslo_ms = 25.0\n";
+
+#[test]
+fn a_file_with_every_key_is_read_as_written() {
+    let workload = good(
+        "gpus = 8\nseed = 7\nwarmup_s = 2.5\nduration_s = 10\nrate_rps = 4_000\npopularity = \"equal\"\n\
+         [network]\ncontrol_us = 100.0\ndata_us_per_request = 50\nresult_us = 2000\n\
+         [[models]]\nname = \"A\"\nalpha_ms = 1.053\nbeta_ms = 5.072\nslo_ms = 25.0\nshare = 3.0\n\
+         arrival = \"gamma:0.05\"\ncopies = 1\n\
+         [[models]]\nname = \"B\"\nalpha_ms = 0\nbeta_ms = 5\nslo_ms = 5\nshare = 1\narrival = \"uniform\"",
+    );
+    assert_eq!((workload.name.as_str(), workload.gpus, workload.seed), ("w", 8, 7));
+    assert_eq!((workload.warmup, workload.duration), (Nanos::from_millis(2_500), Nanos::from_secs(10)));
+    assert_eq!(workload.rate_rps, 4_000.0);
+    let delays = (Nanos::from_micros(100), Nanos::from_micros(50), Nanos::from_micros(2_000));
+    let network = Network { control: delays.0, data_per_request: delays.1, result: delays.2 };
+    assert_eq!(workload.network, network);
+    let [a, b] = &workload.models[..] else { panic!("two models") };
+    // 18 * 1.053 + 5.072 = 24.026; 19 would take 25.079.
+    let profile = Profile::linear(Nanos(1_053_000), Nanos(5_072_000), 18).unwrap();
+    assert_eq!((&a.profile, a.slo, a.share), (&profile, Nanos::from_millis(25), 0.75));
+    assert_eq!(a.arrival, Arrival::Gamma(0.05));
+    assert_eq!((b.profile.max_batch(), b.share), (limits::MAX_BATCH, 0.25));
+    assert_eq!(b.arrival, Arrival::Uniform);
+}
+
+#[test]
+fn what_is_optional_has_its_documented_default() {
+    let workload = good(&format!("{HEAD}{MODEL}"));
+    assert_eq!(workload.seed, 1);
+    assert_eq!((workload.warmup, workload.duration), (Nanos::from_secs(5), Nanos::from_secs(30)));
+    assert_eq!(workload.network, Network::default());
+    assert_eq!((workload.models[0].share, &workload.models[0].arrival), (1.0, &Arrival::Poisson));
+}
+
+#[test]
+fn copies_are_models_of_their_own_with_the_share_each() {
+    let workload = good(&format!("{HEAD}{MODEL}copies = 3\nshare = 2\n{}", MODEL.replace("\"R\"", "\"S\"")));
+    let names: Vec<&str> = workload.models.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["R", "R-2", "R-3", "S"]);
+    let shares: Vec<f64> = workload.models.iter().map(|m| m.share).collect();
+    assert_eq!(shares, [2.0 / 7.0, 2.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0]);
+}
+
+#[test]
+fn zipf_ranks_the_models_as_the_file_lists_them_and_overrides_shares() {
+    let workload = good(&format!("{HEAD}popularity = \"zipf:1\"\n{MODEL}copies = 3\nshare = 5\n"));
+    for (model, weight) in workload.models.iter().zip([1.0, 0.5, 1.0 / 3.0]) {
+        assert!((model.share - weight / (1.0 + 0.5 + 1.0 / 3.0)).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_zoo_is_many_models_and_its_filters_choose_among_them() {
+    let names = |filters: &str| {
+        let workload = good(&format!("{HEAD}[[models]]\nzoo = \"zoo.csv\"\n{filters}"));
+        workload.models.iter().map(|m| m.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(""), "A B C");
+    assert_eq!(names("min_beta_over_alpha = 2.0"), "B C");
+    assert_eq!(names("max_beta_over_alpha = 5.0"), "A B");
+    assert_eq!(names("copies = 2"), "A A-2 B B-2 C C-2");
+}
+
+#[test]
+fn a_trace_is_found_beside_the_file() {
+    let workload = good(&format!("{HEAD}{MODEL}arrival = \"trace:t.txt\""));
+    assert!(matches!(&workload.models[0].arrival, Arrival::Trace(path) if path.ends_with("t.txt")));
+}
+
+#[test]
+fn the_shipped_workloads_can_be_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");
+    let read = |name: &str| read_workload(&folder.join(name)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    for (name, gpus, models) in [
+        ("table4-resnet50.toml", 8, 1),
+        ("table4-inceptionresnetv2.toml", 8, 1),
+        ("table4-resnet50-network.toml", 8, 1),
+        ("autoscale-24gpu.toml", 24, 10),
+        ("zoo-1080ti-64.toml", 64, 35),
+        ("zoo-a100-gt2-64.toml", 64, 33),
+    ] {
+        let workload = read(name);
+        assert_eq!((workload.gpus, workload.models.len()), (gpus, models), "{name}");
+    }
+}
+
+#[test]
+fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
+    for (text, expected) in [
+        (format!("rate_rps = 1\n{MODEL}"), "w.toml:1: gpus: is missing; add the number of GPUs"),
+        (
+            format!("gpus = 8\n{MODEL}"),
+            "w.toml:1: rate_rps: is missing; add the requests per second of all models together",
+        ),
+        (
+            format!("gpus = 0\nrate_rps = 1\n{MODEL}"),
+            "w.toml:1: gpus: is 0; it must be a whole number from 1 to 65536",
+        ),
+        (
+            format!("gpus = 1.5\nrate_rps = 1\n{MODEL}"),
+            "w.toml:1: gpus: is 1.5; it must be a whole number from 1 to 65536",
+        ),
+        (
+            format!("gpus = 99999999999999999999\nrate_rps = 1\n{MODEL}"),
+            "w.toml:1: gpus: is 99999999999999999999; it must be a whole number from 1 to 65536",
+        ),
+        (
+            format!("gpus = 8\nrate_rps = \"fast\"\n{MODEL}"),
+            "w.toml:2: rate_rps: \"fast\" is a string; it must be a number above 0 and up to 1000000000",
+        ),
+        (
+            format!("gpus = 8\nrate_rps = nan\n{MODEL}"),
+            "w.toml:2: rate_rps: is nan; it must be a number above 0 and up to 1000000000",
+        ),
+        (
+            format!("gpus = 8\nrate_rps = inf\n{MODEL}"),
+            "w.toml:2: rate_rps: is inf; it must be a number above 0 and up to 1000000000",
+        ),
+        (
+            format!("{HEAD}seed = -1\n{MODEL}"),
+            "w.toml:3: seed: is -1; it must be a whole number from 0 to 9223372036854775807",
+        ),
+        (
+            format!("{HEAD}duration = 3\n{MODEL}"),
+            "w.toml:3: duration: is no field that is known here; did you mean `duration_s`?",
+        ),
+        (
+            format!("{HEAD}colour = 3\n{MODEL}"),
+            "w.toml:3: colour: is no field that is known here; the fields here are gpus, seed, warmup_s, \
+             duration_s, rate_rps, network, popularity, models",
+        ),
+        (
+            format!("{HEAD}popularity = \"zipf\"\n{MODEL}"),
+            "w.toml:3: popularity: is \"zipf\"; it must be \"equal\", or \"zipf:S\" with S from 0 to 10, like \
+             \"zipf:0.9\"",
+        ),
+        (
+            format!("{HEAD}[network]\ncontrol_us = -3\n{MODEL}"),
+            "w.toml:4: network.control_us: is -3; it must be a number from 0 to 1000000000",
+        ),
+        (
+            format!("{HEAD}[network]\ncontrol_ms = 3\n{MODEL}"),
+            "w.toml:4: network.control_ms: is no field that is known here; did you mean `control_us`?",
+        ),
+        (format!("{HEAD}network = 3\n{MODEL}"), "w.toml:3: network: is 3; it must be a table"),
+        (HEAD.into(), "w.toml:1: models: is missing; add at least 1 table under a line `[[models]]`"),
+        (
+            format!("{HEAD}models = []"),
+            "w.toml:3: models: is missing; add at least 1 table under a line `[[models]]`",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("[[models]]", "[models]")),
+            "w.toml:3: models: is no list; write each as a table under a line `[[models]]`",
+        ),
+        (format!("{HEAD}models = [1]"), "w.toml:3: models[0]: is 1; it must be a table"),
+        (
+            format!("{HEAD}{}", MODEL.replace("25.0", "-25")),
+            "w.toml:7: models[0].slo_ms: is -25; it must be a number above 0 and up to 3600000",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("25.0", "6")),
+            "w.toml:7: models[0].slo_ms: is 6 ms, but a batch of one alone takes 6.125 ms: no request could be \
+             in time; give an SLO of 6.125 ms at the very least, twice that to batch, or a faster model",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("1.053", "0").replace("5.072", "0")),
+            "w.toml:7: models[0].slo_ms: is that of a model that takes no time: alpha_ms + beta_ms is 0; give at \
+             least one of them a value above 0",
+        ),
+        (
+            format!("{HEAD}{MODEL}{}", MODEL.replace("name = \"R\"\n", "")),
+            "w.toml:8: models[1].name: is missing; add the model's name, or `zoo`, a CSV file of models",
+        ),
+        (
+            format!("{HEAD}{MODEL}{MODEL}"),
+            "w.toml:9: models[1].name: \"R\" is already the name of the model at line 4; give each model a name \
+             of its own",
+        ),
+        (
+            format!("{HEAD}{MODEL}arrival = \"poison\""),
+            "w.toml:8: models[0].arrival: is \"poison\"; it must be \"poisson\", \"uniform\", \"gamma:K\" with a \
+             shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"",
+        ),
+        (
+            format!("{HEAD}{MODEL}arrival = \"trace:none.txt\""),
+            "w.toml:8: models[0].arrival: the trace none.txt can't be read (No such file or directory (os error \
+             2)); name a file beside this one with an offset in seconds on each line",
+        ),
+        (
+            format!("{HEAD}{MODEL}arrival = \"trace:t.txt\""),
+            "t.txt:2: offset: `0.5` is before the line above; offsets must not go back",
+        ),
+        (
+            format!("{HEAD}{MODEL}copies = 20000"),
+            "w.toml:8: models[0].copies: is 20000; it must be a whole number from 1 to 16384",
+        ),
+        (
+            format!("{HEAD}{MODEL}copies = 10000\n{}copies = 10000", MODEL.replace("\"R\"", "\"S\"")),
+            "w.toml:3: models: 20000 models in all are too many; one scheduler ranks at most 16384: give fewer \
+             entries or copies",
+        ),
+        (
+            format!("{HEAD}[[models]]\nzoo = \"zoo.csv\"\nmin_beta_over_alpha = 9\nmax_beta_over_alpha = 10"),
+            "w.toml:4: models[0].zoo: none of its 3 models passes the filters; widen the filters",
+        ),
+        (
+            format!("{HEAD}gpus = 9\n{MODEL}"),
+            "w.toml:3: TOML: duplicate key; see https://toml.io for how TOML is written",
+        ),
+    ] {
+        assert_eq!(mistakes(text.as_bytes()), [expected], "{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
+    let text = "gpus = -1\nrate_rps = true\nsed = 4\n[[models]]\nname = \"A\"\nalpha_ms = 1\nbeta_ms = 1\n\
+                slo_ms = \"x\"\n[[models]]\nname = \"\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 9\nshare = 0\n";
+    assert_eq!(
+        mistakes(text.as_bytes()),
+        [
+            "w.toml:1: gpus: is -1; it must be a whole number from 1 to 65536",
+            "w.toml:2: rate_rps: is true; it must be a number above 0 and up to 1000000000",
+            "w.toml:3: sed: is no field that is known here; did you mean `seed`?",
+            "w.toml:8: models[0].slo_ms: \"x\" is a string; it must be a number above 0 and up to 3600000",
+            "w.toml:10: models[1].name: is \"\"; it must be a name",
+            "w.toml:14: models[1].share: is 0; it must be a number above 0 and up to 1000000000",
+        ]
+    );
+}
+
+#[test]
+fn mistakes_in_a_zoo_are_told_with_the_lines_of_the_zoo() {
+    assert_eq!(
+        mistakes(format!("{HEAD}[[models]]\nzoo = \"bad.csv\"").as_bytes()),
+        ["bad.csv:3: alpha_ms: is -1; it must be a number from 0 to 3600000"]
+    );
+    let missing = mistakes(format!("{HEAD}[[models]]\nzoo = \"none.csv\"").as_bytes());
+    assert_eq!(missing.len(), 1);
+    assert!(missing[0].starts_with("w.toml:4: models[0].zoo: none.csv: the file can't be read"), "{missing:?}");
+}
+
+#[test]
+fn text_that_is_no_toml_is_told_by_line() {
+    let lines = mistakes(b"gpus = 8\nrate_rps = \n[[models]\n");
+    assert!(lines.len() == 2, "{lines:?}");
+    assert!(lines[0].starts_with("w.toml:2: TOML: "), "{lines:?}");
+    assert!(lines[1].starts_with("w.toml:3: TOML: "), "{lines:?}");
+    assert_eq!(
+        mistakes(b"gpus = 8\n# \xff\n"),
+        ["w.toml:2: TOML: this is no UTF-8 text; name a TOML file, it is text in UTF-8".replace(", it", "; it")]
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_a_mistake_too() {
+    let error = read_workload(Path::new("/no/such/w.toml")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "/no/such/w.toml:1: TOML: the file can't be read (No such file or directory (os error 2)); name a TOML \
+         file that can be"
+    );
+}
+
+#[test]
+fn arrivals_have_the_names_of_the_workload_format() {
+    assert_eq!(parse_arrival("poisson"), Ok(Arrival::Poisson));
+    assert_eq!(parse_arrival("gamma:2"), Ok(Arrival::Gamma(2.0)));
+    assert_eq!(parse_arrival("trace:a:b"), Ok(Arrival::Trace("a:b".into())));
+    for bad in ["", "Poisson", "gamma", "gamma:", "gamma:0", "gamma:nan", "trace:", "uniform:1"] {
+        assert!(parse_arrival(bad).is_err(), "{bad}");
+    }
+}
+
+/// Lines that nearly make a workload.
+fn nearly_a_workload() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        Just("[[models]]".to_string()),
+        Just("[network]".to_string()),
+        Just("name = \"A\"".to_string()),
+        Just("zoo = \"zoo.csv\"".to_string()),
+        (
+            "gpus|seed|rate_rps|alpha_ms|beta_ms|slo_ms|copies|share|control_us|popularity|arrival|models",
+            "-?[0-9]{1,9}|nan|1e300|\"zipf:[0-9]\"|\"gamma:.\"|\\[\\]|\\{\\}|0x[0-9a-f]{1,40}|true|\"[a-z:]{0,8}\""
+        )
+            .prop_map(|(key, value)| format!("{key} = {value}")),
+    ];
+    proptest::collection::vec(line, 0..20).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in any::<Vec<u8>>()) {
+        let folder = folder(&[(FILE, &text)]);
+        let _ = read_workload(&folder.path().join(FILE));
+    }
+
+    #[test]
+    fn what_is_nearly_a_workload_is_read_or_its_mistakes_are_told(text in nearly_a_workload()) {
+        let folder = folder(&[(FILE, text.as_bytes()), ("zoo.csv", ZOO.as_bytes())]);
+        match read_workload(&folder.path().join(FILE)) {
+            Ok(workload) => prop_assert!((workload.models.iter().map(|m| m.share).sum::<f64>() - 1.0).abs() < 1e-9),
+            Err(mistakes) => {
+                prop_assert!(!mistakes.0.is_empty());
+                let lines = text.lines().count().max(1);
+                prop_assert!(mistakes.0.iter().all(|m| (1..=lines + 1).contains(&m.line) && !m.right.is_empty()));
+                prop_assert_eq!(mistakes.to_string().lines().count(), mistakes.0.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The workload format (DESIGN.md, section 8; docs/workloads.md lists every key): TOML in, [`Workload`] out.
+//! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
+
+use super::linear;
+use super::mistakes::{Mistake, Mistakes, Place};
+use super::reader::{Bounds, Table, read};
+use super::zoo::{self, ZooModel};
+use crate::clock::Nanos;
+use crate::limits;
+use crate::profile::Profile;
+use crate::sim::arrivals::{TraceError, read_trace};
+use crate::workload::{Arrival, Network, Workload, WorkloadModel};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+const SEED: u64 = 1;
+const WARMUP_S: f64 = 5.0;
+const DURATION_S: f64 = 30.0;
+
+/// The workload that the TOML file at `path` describes. Files that it names are relative to its folder.
+///
+/// Errors: every mistake in it and in the files that it names.
+pub fn read_workload(path: &Path) -> Result<Workload, Mistakes> {
+    read(path, |root| read_root(root, path))
+}
+
+fn read_root(root: &Table<'_>, path: &Path) -> Option<Workload> {
+    let seconds = |name, bounds, default| match root.optional(name) {
+        Some(value) => value.number(bounds).map(Nanos::from_secs_f64),
+        None => Some(Nanos::from_secs_f64(default)),
+    };
+    let gpus = root.required("gpus", "the number of GPUs").and_then(|v| v.count(1..=limits::MAX_GPUS));
+    let seed = root.optional("seed").map_or(Some(SEED), |v| v.integer(0..=i64::MAX as u64));
+    let warmup = seconds("warmup_s", Bounds::from(0.0, 1e6), WARMUP_S);
+    let duration = seconds("duration_s", Bounds::above(0.0, 1e6), DURATION_S);
+    let rate = root.required("rate_rps", "the requests per second of all models together");
+    let rate_rps = rate.and_then(|v| v.number(Bounds::above(0.0, 1e9)));
+    let network = read_network(root);
+    let popularity = read_popularity(root);
+    let entries: Vec<Entry> = root.tables("models", 1, read_entry).into_iter().flatten().collect();
+    let models = expand(root, entries);
+    Some(Workload {
+        name: path.file_stem().map_or_else(|| "workload".into(), |stem| stem.to_string_lossy().into_owned()),
+        gpus: gpus?,
+        seed: seed?,
+        warmup: warmup?,
+        duration: duration?,
+        rate_rps: rate_rps?,
+        network: network?,
+        models: share_out(models?, popularity?),
+    })
+}
+
+/// The table `[network]`: all of it is optional, and zero where it is not given.
+pub(super) fn read_network(root: &Table<'_>) -> Option<Network> {
+    if !root.has("network") {
+        root.optional("network");
+        return Some(Network::default());
+    }
+    root.table("network", |table| {
+        let delay = |name| match table.optional(name) {
+            Some(value) => value.number(Bounds::from(0.0, 1e9)).map(|us| Nanos::from_millis_f64(us / 1e3)),
+            None => Some(Nanos::ZERO),
+        };
+        let (control, data, result) = (delay("control_us"), delay("data_us_per_request"), delay("result_us"));
+        Some(Network { control: control?, data_per_request: data?, result: result? })
+    })
+}
+
+/// How the models share the rate.
+#[derive(Clone, Copy)]
+enum Popularity {
+    /// By their `share`s, which are equal unless given.
+    Shares,
+    /// The k-th model of the file is 1 / k^S times as popular as the first.
+    Zipf(f64),
+}
+
+fn read_popularity(root: &Table<'_>) -> Option<Popularity> {
+    const RIGHT: &str = "\"equal\", or \"zipf:S\" with S from 0 to 10, like \"zipf:0.9\"";
+    let Some(value) = root.optional("popularity") else { return Some(Popularity::Shares) };
+    let text = value.text(RIGHT)?;
+    if text == "equal" {
+        return Some(Popularity::Shares);
+    }
+    let exponent = text.strip_prefix("zipf:").and_then(|s| s.trim().parse().ok());
+    let exponent = exponent.filter(|&s| Bounds::from(0.0, 10.0).contain(s));
+    if exponent.is_none() {
+        value.refuse_value(RIGHT);
+    }
+    exponent.map(Popularity::Zipf)
+}
+
+/// One model before its copies are made.
+struct Entry {
+    place: Place,
+    model: WorkloadModel,
+    copies: usize,
+}
+
+fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
+    let share = table.optional("share").map_or(Some(1.0), |v| v.number(Bounds::above(0.0, 1e9)));
+    let arrival = read_arrival(table);
+    let copies = table.optional("copies").map_or(Some(1), |v| v.count(1..=limits::MAX_MODELS));
+    let models = if table.has("zoo") { read_zoo(table) } else { read_one(table).map(|m| vec![m]) };
+    let (share, arrival, copies) = (share?, arrival?, copies?);
+    let entry = |(name, profile, slo)| {
+        let model = WorkloadModel { name, profile, slo, share, arrival: arrival.clone() };
+        Entry { place: table.place(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
+    };
+    Some(models?.into_iter().map(entry).collect())
+}
+
+fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
+    let name = table.required("name", "the model's name, or `zoo`, a CSV file of models");
+    let name = name.and_then(|value| {
+        let name = value.text("the model's name")?;
+        if name.is_empty() {
+            value.refuse_value("a name");
+            return None;
+        }
+        Some(name.to_string())
+    });
+    let terms = linear::read_terms(table);
+    let slo = table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear::SLO));
+    let slo = Nanos::from_millis_f64(slo?);
+    match linear::profile(terms?, slo) {
+        Ok(profile) => Some((name?, profile, slo)),
+        Err((wrong, right)) => {
+            table.report("slo_ms", wrong, right);
+            None
+        }
+    }
+}
+
+/// The models of the zoo that an entry names, those outside its filters left out.
+fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
+    let ratio = |name, default| table.optional(name).map_or(Some(default), |v| v.number(Bounds::from(0.0, 1e9)));
+    let above = ratio("min_beta_over_alpha", f64::NEG_INFINITY);
+    let below = ratio("max_beta_over_alpha", f64::INFINITY);
+    let value = table.optional("zoo")?;
+    let path = table.folder().join(value.text("a CSV file with the columns model,alpha_ms,beta_ms,slo_ms")?);
+    let (above, below) = (above?, below?);
+    let zoo = match zoo::read(&path) {
+        Ok(zoo) => zoo,
+        Err(mistakes) if !path.is_file() => {
+            mistakes.first().inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
+            return None;
+        }
+        Err(mistakes) => {
+            mistakes.into_iter().for_each(|mistake| table.add(mistake));
+            return None;
+        }
+    };
+    let total = zoo.len();
+    let wanted = |m: &ZooModel| {
+        let ratio = m.beta_ms / m.alpha_ms;
+        ratio > above && ratio <= below
+    };
+    let kept: Vec<ZooModel> = zoo.into_iter().filter(wanted).collect();
+    if kept.is_empty() {
+        value.report(format!("none of its {total} models passes the filters"), "widen the filters");
+        return None;
+    }
+    Some(kept.into_iter().filter_map(|model| zoo_model(table, &path, model)).collect())
+}
+
+fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String, Profile, Nanos)> {
+    let slo = Nanos::from_millis_f64(model.slo_ms);
+    match linear::profile((model.alpha_ms, model.beta_ms), slo) {
+        Ok(profile) => Some((model.name, profile, slo)),
+        Err((wrong, right)) => {
+            let (file, line) = (path.into(), model.line);
+            table.add(Mistake { file, line, field: "slo_ms".into(), wrong, right });
+            None
+        }
+    }
+}
+
+fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
+    let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
+    let text = value.text(ARRIVALS)?;
+    let arrival = match parse_arrival(text) {
+        Ok(Arrival::Trace(path)) => Arrival::Trace(table.folder().join(path)),
+        Ok(arrival) => arrival,
+        Err(right) => {
+            value.refuse_value(right);
+            return None;
+        }
+    };
+    if let Arrival::Trace(path) = &arrival
+        && let Err(error) = read_trace(path)
+    {
+        match trace_mistake(error) {
+            Ok(mistake) => table.add(mistake),
+            Err((wrong, right)) => value.report(wrong, right),
+        }
+        return None;
+    }
+    Some(arrival)
+}
+
+/// The mistake in a trace, or what to say of the field that names it.
+fn trace_mistake(error: TraceError) -> Result<Mistake, (String, &'static str)> {
+    match error {
+        TraceError::Line { path, line, text, wrong, right } => Ok(Mistake {
+            file: path,
+            line,
+            field: "offset".into(),
+            wrong: format!("`{text}` is {wrong}"),
+            right: right.into(),
+        }),
+        TraceError::Read { path, source } => Err((
+            format!("the trace {} can't be read ({source})", path.display()),
+            "name a file beside this one with an offset in seconds on each line",
+        )),
+        TraceError::Empty { path } => {
+            Err((format!("the trace {} is empty", path.display()), "write an offset in seconds on each line"))
+        }
+    }
+}
+
+const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"";
+
+/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K` or `trace:FILE`.
+///
+/// Errors: what would be right.
+pub fn parse_arrival(text: &str) -> Result<Arrival, &'static str> {
+    let shapes = Bounds::above(0.0, 1e6);
+    match text.split_once(':') {
+        None if text == "poisson" => Ok(Arrival::Poisson),
+        None if text == "uniform" => Ok(Arrival::Uniform),
+        Some(("gamma", shape)) => {
+            let shape = shape.trim().parse().ok().filter(|&k| shapes.contain(k));
+            shape.map(Arrival::Gamma).ok_or(ARRIVALS)
+        }
+        Some(("trace", file)) if !file.is_empty() => Ok(Arrival::Trace(PathBuf::from(file))),
+        _ => Err(ARRIVALS),
+    }
+}
+
+/// Makes the copies, and sees that there are not too many models and that their names differ.
+fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
+    let total: usize = entries.iter().map(|entry| entry.copies).sum();
+    if total > limits::MAX_MODELS {
+        let right = format!("one scheduler ranks at most {}: give fewer entries or copies", limits::MAX_MODELS);
+        root.report("models", format!("{total} models in all are too many"), right);
+        return None;
+    }
+    let mut lines: HashMap<String, usize> = HashMap::new();
+    let mut models = Vec::with_capacity(total);
+    for Entry { place, model, copies } in entries {
+        for copy in 1..=copies {
+            let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
+            if let Some(line) = lines.insert(name.clone(), place.line) {
+                let wrong = format!("\"{name}\" is already the name of the model at line {line}");
+                root.add(place.mistake(wrong, "give each model a name of its own"));
+                break;
+            }
+            models.push(WorkloadModel { name, ..model.clone() });
+        }
+    }
+    Some(models)
+}
+
+/// Sets the shares so that they sum to 1.
+fn share_out(mut models: Vec<WorkloadModel>, popularity: Popularity) -> Vec<WorkloadModel> {
+    if let Popularity::Zipf(exponent) = popularity {
+        for (rank, model) in (1..).zip(&mut models) {
+            model.share = f64::from(rank).powf(-exponent);
+        }
+    }
+    let sum: f64 = models.iter().map(|model| model.share).sum();
+    models.iter_mut().for_each(|model| model.share /= sum);
+    models
+}

@@ -1,0 +1,2 @@
+//! The symphony binary.
+fn main() {}

@@ -1,0 +1,283 @@
+//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its candidate batch
+//! and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure state machine: `now` and an
+//! event come in, decisions go into a [`ModelSink`].
+//!
+//! ```text
+//! request, grant or timer -> re-select the batch -> set the timer
+//!    before frontrun      the candidate may still grow: only this queue knows of it
+//!    frontrun .. latest   schedulable: told to the RankThread, which grants a GPU or keeps it waiting
+//!    after latest         re-selected: the head is dropped or the batch shrinks
+//! ```
+
+pub mod rate;
+pub mod selection;
+
+use crate::clock::Nanos;
+use crate::limits;
+use crate::policy::{Deferral, Moment};
+use crate::profile::Profile;
+use crate::rank::{GpuReport, Grant};
+use crate::workload::Network;
+use rate::RateMeter;
+use selection::{DropRule, Finish, Selection, select, target_batch};
+use std::collections::VecDeque;
+use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, Request};
+
+/// What is fixed about a model's scheduling.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The model.
+    pub model: ModelId,
+    /// How long its batches take.
+    pub profile: Profile,
+    /// The latency promised.
+    pub slo: Nanos,
+    /// The network's delays.
+    pub network: Network,
+    /// What is dropped.
+    pub drop: DropRule,
+    /// When a batch is held back no longer.
+    pub deferral: &'static dyn Deferral,
+    /// Taken off frontrun and latest for what timers and threads add on real clocks; zero in virtual time.
+    pub slack: Nanos,
+}
+
+/// A batch on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dispatch {
+    /// The model.
+    pub model: ModelId,
+    /// The granted GPU.
+    pub gpu: GpuId,
+    /// When it was put together.
+    pub batched: Nanos,
+    /// When it is to start.
+    pub exec_at: Nanos,
+    /// When it must have started; [`Nanos::MAX`] where late is accepted.
+    pub latest: Nanos,
+    /// l(b).
+    pub duration: Nanos,
+}
+
+impl Dispatch {
+    /// The batch as the backend is told of it.
+    pub fn header(&self, batch: u64, size: usize) -> BatchHeader {
+        BatchHeader {
+            batch,
+            exec_at: self.exec_at,
+            latest: self.latest,
+            duration: self.duration,
+            model: self.model,
+            gpu: self.gpu,
+            size: size as u32,
+            ..BatchHeader::default()
+        }
+    }
+}
+
+/// Where a model's decisions go.
+pub trait ModelSink {
+    /// To the RankThread: a batch that must start by `latest` waits for a GPU, `delay` away.
+    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos);
+    /// To the RankThread: it does not any more.
+    fn withdraw(&mut self, model: ModelId);
+    /// To the RankThread: a granted GPU's new free_at.
+    fn report(&mut self, report: GpuReport);
+    /// To the backend: run these requests, the first slice's before the second's.
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request]));
+    /// To its frontend: the request ends without having run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+}
+
+/// The batch that the model would run next.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    size: usize,
+    /// From when it is schedulable: exec_at - delay(b).
+    from: Nanos,
+    /// D - l(b), less the slack.
+    latest: Nanos,
+    delay: Nanos,
+}
+
+/// One model's queue and candidate. See the module's description.
+pub struct ModelQueue {
+    terms: Terms,
+    queue: VecDeque<Request>,
+    rate: RateMeter,
+    target: usize,
+    last_start: Nanos,
+    candidate: Option<Candidate>,
+    /// What the RankThread was told: latest and delay of the candidate that waits there.
+    published: Option<(Nanos, Nanos)>,
+    next_timer: Nanos,
+}
+
+impl ModelQueue {
+    /// An empty queue; `now` starts its rate meter.
+    pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
+        ModelQueue {
+            target: target_batch(&terms, 0.0),
+            terms,
+            queue: VecDeque::with_capacity(limits::MAX_QUEUE),
+            rate: RateMeter::new(now),
+            last_start: Nanos::ZERO,
+            candidate: None,
+            published: None,
+            next_timer: Nanos::MAX,
+        }
+    }
+
+    /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
+    #[inline]
+    pub fn next_timer(&self) -> Nanos {
+        self.next_timer
+    }
+
+    /// Requests waiting.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// A request has come. Ends it at once if the queue is full.
+    pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
+        self.update_rate(now);
+        self.rate.count();
+        if self.queue.len() == limits::MAX_QUEUE {
+            sink.end(&request, Ending::Overloaded, now);
+            return;
+        }
+        match self.queue.back() {
+            Some(last) if last.deadline > request.deadline => {
+                let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
+                self.queue.insert(at, request);
+            }
+            _ => self.queue.push_back(request),
+        }
+        self.reselect(now, Nanos::ZERO, sink);
+        self.publish(now, sink);
+    }
+
+    /// The time that [`ModelQueue::next_timer`] told has come.
+    pub fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        self.update_rate(now);
+        self.reselect(now, Nanos::ZERO, sink);
+        self.publish(now, sink);
+    }
+
+    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
+    /// candidate formed.
+    pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
+        self.published = None;
+        self.update_rate(now);
+        self.reselect(now, grant.free_at, sink);
+        let mut report =
+            GpuReport { model: grant.model, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
+        if let Some(candidate) = self.candidate.take() {
+            let dispatch = self.finalise(now, grant, candidate);
+            report.exec_at = Some(dispatch.exec_at);
+            report.free_at = dispatch.exec_at + dispatch.duration;
+            sink.dispatch(dispatch, front_slices(&self.queue, candidate.size));
+            self.queue.drain(..candidate.size);
+            self.last_start = dispatch.exec_at;
+        }
+        sink.report(report);
+        self.reselect(now, Nanos::ZERO, sink);
+        self.publish(now, sink);
+    }
+
+    /// Ends every request that still waits: the engine stops.
+    pub fn stop(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        for request in self.queue.drain(..) {
+            sink.end(&request, Ending::Stopped, now);
+        }
+        self.reselect(now, Nanos::ZERO, sink);
+        self.publish(now, sink);
+    }
+
+    fn update_rate(&mut self, now: Nanos) {
+        if self.rate.advance(now) {
+            self.target = target_batch(&self.terms, self.rate.rate());
+        }
+    }
+
+    fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {
+        let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
+        let exec_at = finish.earliest_start(candidate.size).max(candidate.from + candidate.delay);
+        Dispatch {
+            model: grant.model,
+            gpu: grant.gpu,
+            batched: now,
+            exec_at,
+            latest: match self.terms.drop {
+                DropRule::Fcfs => Nanos::MAX,
+                _ => (candidate.latest + self.terms.slack).max(exec_at),
+            },
+            duration: self.terms.profile.latency(candidate.size),
+        }
+    }
+
+    /// Drops what can't be helped and forms the candidate anew.
+    fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
+        let finish = Finish { terms: &self.terms, now, gpu_free_at };
+        let Selection { dropped, size } =
+            select(self.terms.drop, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
+        for request in self.queue.drain(..dropped) {
+            sink.end(&request, Ending::DroppedInQueue, now);
+        }
+        self.candidate = (size > 0).then(|| self.candidate_of(now, size));
+    }
+
+    fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
+        let Terms { profile, network, slack, .. } = &self.terms;
+        let head_deadline = self.queue[0].deadline;
+        let delay = network.delay(size);
+        let latest = head_deadline - profile.latency(size) - *slack;
+        let frontrun = head_deadline - profile.latency(size + 1) - network.data_per_request - *slack;
+        let when = self.terms.deferral.when(&Moment {
+            now,
+            size,
+            earliest: now + delay,
+            frontrun,
+            latest,
+            queued: self.queue.len(),
+            rate_rps: self.rate.rate(),
+            last_start: self.last_start,
+            terms: &self.terms,
+            target: self.target,
+        });
+        Candidate { size, from: when.min(latest) - delay, latest, delay }
+    }
+
+    /// Tells the RankThread what has changed for it, and sets the timer.
+    fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        let schedulable = self.candidate.filter(|candidate| candidate.from <= now);
+        let word = schedulable.map(|candidate| (candidate.latest, candidate.delay));
+        if word != self.published {
+            match word {
+                Some((latest, delay)) => sink.ready(self.terms.model, latest, delay),
+                None => sink.withdraw(self.terms.model),
+            }
+            self.published = word;
+        }
+        self.next_timer = match (self.candidate, schedulable) {
+            (None, _) => Nanos::MAX,
+            (Some(waiting), None) => waiting.from,
+            (Some(_), Some(_)) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
+            // At latest itself it can still start; the moment after, it is re-selected.
+            (Some(_), Some(ready)) => (ready.latest - ready.delay).max(now) + Nanos(1),
+        };
+    }
+}
+
+/// The first `count` requests of the queue, as its one or two pieces of memory.
+fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Request], &[Request]) {
+    let (front, back) = queue.as_slices();
+    let split = count.min(front.len());
+    (&front[..split], &back[..count - split])
+}

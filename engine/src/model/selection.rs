@@ -1,0 +1,150 @@
+//! Batch selection: which requests of a model's queue run next and which can't be helped any more (DESIGN.md,
+//! section 6; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
+//! carries the result out.
+
+use super::Terms;
+use crate::clock::Nanos;
+
+/// What becomes of requests that stand in the way of a good batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropRule {
+    /// Requests are dropped when a batch of the target size could not include them in time.
+    Window,
+    /// Only a request that can't even run alone is dropped; the head is served whatever it costs (Clipper's).
+    Timeout,
+    /// Nothing is dropped; late is late.
+    Fcfs,
+}
+
+impl DropRule {
+    /// Every rule with its name and what it does, for help texts.
+    pub const ALL: [(DropRule, &str, &str); 3] = [
+        (DropRule::Window, "window", "drop what keeps a batch of the target size from forming (default)"),
+        (DropRule::Timeout, "timeout", "drop only what can't finish in time even alone"),
+        (DropRule::Fcfs, "fcfs", "drop nothing; late requests run late"),
+    ];
+
+    /// The rule of this name.
+    pub fn parse(name: &str) -> Option<DropRule> {
+        DropRule::ALL.iter().find(|rule| rule.1 == name).map(|rule| rule.0)
+    }
+
+    /// The rule's name.
+    pub fn name(self) -> &'static str {
+        DropRule::ALL[self as usize].1
+    }
+}
+
+/// The outcome of a selection: drop the first `dropped` requests of the queue; the `size` after them are the batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Selection {
+    /// Requests at the head that are given up.
+    pub dropped: usize,
+    /// The batch; 0 only if nothing is left.
+    pub size: usize,
+}
+
+/// When a batch could start and finish: fin(b) = max(now + delay(b), gpu_free_at) + l(b).
+#[derive(Clone, Copy)]
+pub struct Finish<'a> {
+    /// The model's profile and delays.
+    pub terms: &'a Terms,
+    /// The time of the decision.
+    pub now: Nanos,
+    /// When the granted GPU is free; [`Nanos::ZERO`] while none is.
+    pub gpu_free_at: Nanos,
+}
+
+impl Finish<'_> {
+    /// When a batch of `size` starts at the earliest.
+    #[inline]
+    pub fn earliest_start(&self, size: usize) -> Nanos {
+        (self.now + self.terms.network.delay(size)).max(self.gpu_free_at)
+    }
+
+    /// fin(`size`).
+    #[inline]
+    pub fn at(&self, size: usize) -> Nanos {
+        self.earliest_start(size) + self.terms.profile.latency(size)
+    }
+}
+
+/// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
+/// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that joins.
+pub fn select(
+    rule: DropRule,
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    if len == 0 {
+        return Selection { dropped: 0, size: 0 };
+    }
+    match rule {
+        DropRule::Window => select_window(finish, target, len, deadline),
+        DropRule::Timeout => select_window(finish, 1, len, deadline),
+        DropRule::Fcfs => {
+            let late = finish.at(1) > deadline(0);
+            let size = if late { target.clamp(1, len) } else { grow(finish, 1, len, deadline(0)) };
+            Selection { dropped: 0, size }
+        }
+    }
+}
+
+fn select_window(finish: Finish<'_>, target: usize, len: usize, deadline: impl Fn(usize) -> Nanos) -> Selection {
+    let feasible = |from: usize| finish.at(len - from) <= deadline(from);
+    // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection; most often it
+    // is the whole queue.
+    let suffix_start = if feasible(0) { 0 } else { partition_point(1, len, |from| !feasible(from)) };
+    let wanted = target.min(len - suffix_start).max(1);
+    let needed = finish.at(wanted);
+    let mut dropped = 0;
+    while dropped < len && deadline(dropped) < needed {
+        dropped += 1;
+    }
+    if dropped == len {
+        return Selection { dropped, size: 0 };
+    }
+    let room = len - dropped;
+    Selection { dropped, size: grow(finish, wanted.min(room), room, deadline(dropped)) }
+}
+
+/// The largest batch, from `size` up to `room`, that finishes by the deadline of its head.
+fn grow(finish: Finish<'_>, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
+    while size < room && finish.at(size + 1) <= head_deadline {
+        size += 1;
+    }
+    size
+}
+
+/// The first of `from..to` for which `before` is false, `to` if there is none.
+fn partition_point(mut from: usize, mut to: usize, before: impl Fn(usize) -> bool) -> usize {
+    while from < to {
+        let middle = from + (to - from) / 2;
+        if before(middle) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    from
+}
+
+/// The batch size that a model's rate calls for: the largest b with l(b) + b/rate + d_data*b within
+/// `budget` = SLO - d_ctrl - d_resp. With n = rate*l(b)/b GPUs, b/rate is l(b)/n, the time between the
+/// starts of n staggered GPUs (Symphony, equations 2 and 3) as well as the time in which b requests come
+/// when one GPU is more than enough. Without a rate yet: the largest b with l(b) <= SLO/2.
+pub fn target_batch(terms: &Terms, rate_rps: f64) -> usize {
+    let largest = terms.profile.max_batch();
+    let fits = |size: usize| -> bool {
+        let run = terms.profile.latency(size);
+        if rate_rps <= 0.0 {
+            return run <= Nanos(terms.slo.0 / 2);
+        }
+        let gather = Nanos::from_secs_f64(size as f64 / rate_rps);
+        let fetch = Nanos(terms.network.data_per_request.0 * size as u64);
+        run + gather + fetch <= terms.slo - terms.network.control - terms.network.result
+    };
+    partition_point(1, largest + 1, fits).saturating_sub(1).max(1)
+}

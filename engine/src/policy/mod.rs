@@ -1,0 +1,95 @@
+//! Scheduling policies, one file each, and the two interfaces that they meet.
+//!
+//! A [`Scheduler`] is a whole scheduler: requests, completions and the time come in, batches and drops go out.
+//! The simulator drives any of them. Most of ours differ only in one decision, how long a batch is held back:
+//! that is a [`Deferral`], which [`deferred::Deferred`] (one thread, for the simulator) and the pinned threads of
+//! [`crate::runtime`] put around the same queues and the same matching.
+//!
+//! To add a policy: write its file, add a line to [`POLICIES`].
+
+pub mod deferred;
+mod symphony;
+mod work_conserving;
+
+use crate::clock::Nanos;
+use crate::model::Terms;
+use crate::model::selection::DropRule;
+use crate::workload::Workload;
+use symphony_transport::message::{BatchHeader, Completion, Ending, Request};
+
+/// A whole scheduler, as the simulator drives it. All times are virtual or all are real: it never asks.
+pub trait Scheduler {
+    /// A request has come.
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions);
+    /// A batch has left its GPU.
+    fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions);
+    /// The time that [`Scheduler::next_timer`] told has come.
+    fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions);
+    /// When it wants to be called next without an event; [`Nanos::MAX`] if never.
+    fn next_timer(&self) -> Nanos;
+}
+
+/// What a [`Scheduler`] decides.
+pub trait Decisions {
+    /// Run these requests, `batch.size` in all, as the header says.
+    fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// This request ends without having run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+}
+
+/// A policy that can be chosen by name.
+pub trait Policy: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+    /// What it does and where it is from, in a line.
+    fn about(&self) -> &'static str;
+    /// A scheduler of this policy for the models and GPUs of a workload.
+    fn scheduler(&self, workload: &Workload, drop: DropRule) -> Box<dyn Scheduler>;
+    /// How it defers, where that is all that sets it apart: such a policy runs on the pinned threads too.
+    fn deferral(&self) -> Option<&'static dyn Deferral>;
+}
+
+/// How long a batch is held back.
+pub trait Deferral: Sync + Send + std::fmt::Debug {
+    /// The time from which the candidate of this moment may start (the `when` of DESIGN.md, section 6). It is
+    /// never held beyond `latest`, whatever this says.
+    fn when(&self, moment: &Moment<'_>) -> Nanos;
+}
+
+/// What a [`Deferral`] may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// The time of the decision.
+    pub now: Nanos,
+    /// The candidate's size, at least 1.
+    pub size: usize,
+    /// now + delay(b).
+    pub earliest: Nanos,
+    /// D - l(b+1) - d_data: after it, one more request could not join.
+    pub frontrun: Nanos,
+    /// D - l(b): after it, the head would be late.
+    pub latest: Nanos,
+    /// Requests in the queue, those of the candidate included.
+    pub queued: usize,
+    /// The model's request rate; 0 while it is not known.
+    pub rate_rps: f64,
+    /// When the model's last batch started; zero if there was none.
+    pub last_start: Nanos,
+    /// The batch size that the rate calls for.
+    pub target: usize,
+    /// The model's profile, SLO and delays.
+    pub terms: &'a Terms,
+}
+
+/// Every policy, the default first.
+pub static POLICIES: &[&dyn Policy] = &[&symphony::Symphony, &work_conserving::WorkConserving];
+
+/// The policy of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
+    POLICIES.iter().copied().find(|policy| policy.name() == name)
+}
+
+/// Every policy's name, the default's first.
+pub fn names() -> Vec<&'static str> {
+    POLICIES.iter().map(|policy| policy.name()).collect()
+}

@@ -1,0 +1,222 @@
+//! What a RankThread owns: which GPUs are free when, which models have a schedulable batch, and the matching
+//! of the two (Symphony, section 4.3 and appendix C; DESIGN.md, section 7). A pure state machine: `now` and
+//! messages come in, grants go out. Its work grows with batches, never with requests.
+//!
+//! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
+//! granted, one when its GPU is reported and one when it completes; each at most four levels.
+
+pub mod min_tree;
+
+use crate::clock::Nanos;
+use crate::limits;
+use min_tree::MinTree;
+use symphony_transport::message::{Completion, GpuId, ModelId};
+
+/// A GPU is given to a model for one batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The model, silent towards the RankThread until it reports the GPU back.
+    pub model: ModelId,
+    /// The GPU, taken until then.
+    pub gpu: GpuId,
+    /// When the GPU finishes what it was given before; may be past.
+    pub free_at: Nanos,
+}
+
+/// What a ModelThread says of a GPU that it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuReport {
+    /// The model it was granted to.
+    pub model: ModelId,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// When the batch sent to it starts, `None` if nothing was left to run.
+    pub exec_at: Option<Nanos>,
+    /// When the GPU finishes it, or the old free_at if nothing was sent.
+    pub free_at: Nanos,
+}
+
+#[derive(Clone, Copy)]
+struct Gpu {
+    /// When it finishes what it was given.
+    free_at: Nanos,
+    /// How long the batch that it was given last takes.
+    last_duration: Nanos,
+    /// When that batch starts.
+    last_exec_at: Nanos,
+    /// Batches given and not completed.
+    outstanding: u32,
+    /// Granted, and its model has not reported yet.
+    taken: bool,
+}
+
+/// The matching of schedulable candidates to GPUs. See the module's description.
+pub struct RankState {
+    gpus: Vec<Gpu>,
+    /// free_at of each GPU that may be granted.
+    free: MinTree,
+    /// `latest` of each model that waits for a GPU.
+    ready: MinTree,
+    /// delay(b) of each model's candidate.
+    delay: Vec<Nanos>,
+    /// Models whose grant is under way: what they said before they saw it is void.
+    granted: Vec<bool>,
+    /// The largest delay seen: how long before a GPU is free matching has to look at it.
+    horizon: Nanos,
+    /// How long after free_at a completion may still be on its way.
+    completion_delay: Nanos,
+    keep_late: bool,
+    next_timer: Nanos,
+}
+
+impl RankState {
+    /// `gpus` idle GPUs and `models` models with nothing to run. `keep_late`: a candidate past its latest
+    /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
+    pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
+        assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
+        assert!(models <= limits::MAX_MODELS, "{models} models; the limit is {}", limits::MAX_MODELS);
+        let idle = Gpu {
+            free_at: Nanos::ZERO,
+            last_duration: Nanos::ZERO,
+            last_exec_at: Nanos::ZERO,
+            outstanding: 0,
+            taken: false,
+        };
+        let mut free = MinTree::new(gpus);
+        for gpu in 0..gpus {
+            free.set(gpu, Nanos::ZERO);
+        }
+        RankState {
+            gpus: vec![idle; gpus],
+            free,
+            ready: MinTree::new(models),
+            delay: vec![Nanos::ZERO; models],
+            granted: vec![false; models],
+            horizon: Nanos::ZERO,
+            completion_delay,
+            keep_late,
+            next_timer: Nanos::MAX,
+        }
+    }
+
+    /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
+    #[inline]
+    pub fn next_timer(&self) -> Nanos {
+        self.next_timer
+    }
+
+    /// `model` has a schedulable candidate: it can start `delay` after it is granted a GPU, and must start by
+    /// `latest`. Replaces what was known of the model.
+    pub fn on_ready(
+        &mut self,
+        now: Nanos,
+        model: ModelId,
+        latest: Nanos,
+        delay: Nanos,
+        grant: &mut impl FnMut(Grant),
+    ) {
+        let at = model.0 as usize;
+        if self.granted[at] {
+            return;
+        }
+        self.delay[at] = delay;
+        self.horizon = self.horizon.max(delay);
+        self.ready.set(at, latest.min(Nanos(u64::MAX - 1)));
+        self.match_waiting(now, grant);
+    }
+
+    /// `model` has no schedulable candidate any more.
+    pub fn on_withdraw(&mut self, now: Nanos, model: ModelId, grant: &mut impl FnMut(Grant)) {
+        self.ready.set(model.0 as usize, Nanos::MAX);
+        self.match_waiting(now, grant);
+    }
+
+    /// A granted model has used its GPU, or gives it back unused.
+    pub fn on_gpu_report(&mut self, now: Nanos, report: GpuReport, grant: &mut impl FnMut(Grant)) {
+        self.granted[report.model.0 as usize] = false;
+        let gpu = &mut self.gpus[report.gpu.0 as usize];
+        debug_assert!(gpu.taken, "a report of a GPU that was not granted");
+        gpu.taken = false;
+        gpu.free_at = report.free_at;
+        if let Some(exec_at) = report.exec_at {
+            gpu.outstanding += 1;
+            gpu.last_exec_at = exec_at;
+            gpu.last_duration = report.free_at - exec_at;
+        }
+        self.offer(report.gpu);
+        self.match_waiting(now, grant);
+    }
+
+    /// A batch has left its GPU: free_at becomes what it really is.
+    pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
+        let gpu = &mut self.gpus[completion.gpu.0 as usize];
+        gpu.outstanding = gpu.outstanding.saturating_sub(1);
+        match gpu.outstanding {
+            0 => gpu.free_at = completion.finished,
+            1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
+            // A later completion corrects it: what runs next is not the last batch given.
+            _ => {}
+        }
+        self.offer(completion.gpu);
+        self.match_waiting(now, grant);
+    }
+
+    /// The time that [`RankState::next_timer`] told has come.
+    pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.match_waiting(now, grant);
+    }
+
+    /// GPUs granted or running a batch at the moment.
+    pub fn busy_gpus(&self) -> usize {
+        self.gpus.iter().filter(|gpu| gpu.taken || gpu.outstanding > 0).count()
+    }
+
+    /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
+    fn offer(&mut self, gpu: GpuId) {
+        let state = &self.gpus[gpu.0 as usize];
+        let open = !state.taken && (state.outstanding as usize) < limits::MAX_OUTSTANDING_BATCHES;
+        self.free.set(gpu.0 as usize, if open { state.free_at } else { Nanos::MAX });
+    }
+
+    /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
+    fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.next_timer = Nanos::MAX;
+        while let Some((latest, model)) = self.ready.min() {
+            let start = now + self.delay[model];
+            let bound = if self.keep_late { start } else { start.min(latest) };
+            if let Some(gpu) = self.free.first_at_most(bound) {
+                self.try_grant(now, model, gpu, grant);
+                continue;
+            }
+            let free_at = self.free.min_key();
+            if free_at == Nanos::MAX {
+                return;
+            }
+            if free_at > now + self.horizon {
+                self.next_timer = free_at - self.horizon;
+                return;
+            }
+            if latest < free_at && !self.keep_late {
+                // Its ModelThread sees the same and re-selects; it will be back with another batch.
+                self.ready.set(model, Nanos::MAX);
+                continue;
+            }
+            self.next_timer = free_at - self.delay[model];
+            return;
+        }
+    }
+
+    fn try_grant(&mut self, now: Nanos, model: usize, gpu: usize, grant: &mut impl FnMut(Grant)) {
+        self.free.set(gpu, Nanos::MAX);
+        let state = &mut self.gpus[gpu];
+        let overdue = state.outstanding > 0 && now > state.free_at + self.completion_delay;
+        if overdue {
+            // It should have finished and has not said so. Nothing is known of it until its completion comes.
+            return;
+        }
+        state.taken = true;
+        self.granted[model] = true;
+        self.ready.set(model, Nanos::MAX);
+        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at: state.free_at });
+    }
+}

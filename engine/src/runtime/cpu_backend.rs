@@ -1,0 +1,95 @@
+//! The backend thread of one CPU executor, a GPU as far as the scheduler knows: it runs one batch at a time on its
+//! core, between the batch's exec_at and its latest; one that can't start in time is cancelled and answered.
+
+use super::agent::Agent;
+use super::batches::{Answers, Batch, Inbox};
+use crate::clock::{Clock, Nanos};
+use std::collections::VecDeque;
+use symphony_gpu::CpuModel;
+use symphony_transport::message::Ending;
+
+/// A batch that starts this soon is waited for without a nap.
+const SOON: Nanos = Nanos::from_micros(200);
+
+/// See the module's description.
+pub(super) struct CpuBackend {
+    pub(super) inbox: Inbox,
+    pub(super) answers: Answers,
+    pub(super) clock: Clock,
+    /// The models that it can run, by the engine's numbers; `None` for those of other executors.
+    pub(super) models: Vec<Option<CpuModel>>,
+    /// What it has been given, in order.
+    pub(super) waiting: VecDeque<Batch>,
+}
+
+impl CpuBackend {
+    fn run(&mut self, batch: &Batch, now: Nanos) {
+        let Some(model) = self.models[batch.header.model.0 as usize].as_mut() else {
+            self.answers.answer_all(batch, Ending::Failed, Nanos::ZERO, now);
+            self.answers.complete(batch, now, now);
+            return;
+        };
+        let in_one_go = run_rows(model, &self.answers, &batch.entries);
+        if in_one_go {
+            let finished = self.clock.now();
+            self.answers.answer_all(batch, Ending::Done, now, finished);
+        } else {
+            // One row with, say, an index out of range fails the whole run: alone, only that one fails.
+            for &entry in &batch.entries {
+                let ran = run_rows(model, &self.answers, &[entry]);
+                let ending = if ran { Ending::Done } else { Ending::Failed };
+                self.answers.answer(batch, entry, ending, now, self.clock.now());
+            }
+        }
+        self.answers.complete(batch, now, self.clock.now());
+    }
+}
+
+/// Stages the inputs of these requests, runs the model and puts the outputs into their slots. False if it failed.
+fn run_rows(
+    model: &mut CpuModel,
+    answers: &Answers,
+    entries: &[symphony_transport::message::BatchEntry],
+) -> bool {
+    let input_bytes = model.signature().input_bytes();
+    let output_bytes = model.signature().output_bytes();
+    for (row, &entry) in entries.iter().enumerate() {
+        let Some(slot) = answers.slot(entry) else { return false };
+        model.stage(row, &slot[..input_bytes]);
+    }
+    if model.run(entries.len()).is_err() {
+        return false;
+    }
+    for (row, &entry) in entries.iter().enumerate() {
+        let Some(mut slot) = answers.slot(entry) else { return false };
+        model.unstage(row, &mut slot[input_bytes..input_bytes + output_bytes]);
+    }
+    true
+}
+
+impl Agent for CpuBackend {
+    fn poll(&mut self, now: Nanos) -> usize {
+        let CpuBackend { inbox, waiting, .. } = self;
+        let received = inbox.receive(now, |batch| waiting.push_back(batch));
+        let Some(next) = self.waiting.front().map(|batch| batch.header) else { return received };
+        if next.exec_at > now {
+            return received + usize::from(next.exec_at < now + SOON);
+        }
+        let Some(batch) = self.waiting.pop_front() else { return received };
+        if now > next.latest {
+            self.answers.cancel(&batch, now);
+        } else {
+            self.run(&batch, now);
+        }
+        self.inbox.recycle(batch);
+        received + 1
+    }
+
+    fn stop(&mut self, now: Nanos) {
+        let CpuBackend { inbox, waiting, answers, .. } = self;
+        inbox.receive(now, |batch| waiting.push_back(batch));
+        for batch in waiting.drain(..) {
+            answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+        }
+    }
+}

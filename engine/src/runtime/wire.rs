@@ -1,0 +1,123 @@
+//! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from and turned
+//! back into the calls of [`RankState`](crate::rank::RankState) and [`ModelQueue`](crate::model::ModelQueue).
+
+use crate::clock::Nanos;
+use crate::rank::{GpuReport, Grant};
+use bytemuck::{Pod, Zeroable};
+use symphony_transport::message::{GpuId, ModelId};
+
+/// From a ModelThread to the RankThread.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct RankMessage {
+    /// One of the constants of this type.
+    kind: u32,
+    model: ModelId,
+    gpu: GpuId,
+    reserved: u32,
+    /// `latest` of a candidate, exec_at of a report.
+    first: Nanos,
+    /// delay of a candidate, free_at of a report.
+    second: Nanos,
+}
+
+/// What a [`RankMessage`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RankWord {
+    Ready { model: ModelId, latest: Nanos, delay: Nanos },
+    Withdraw { model: ModelId },
+    Report(GpuReport),
+}
+
+impl RankWord {
+    /// The model that it is about.
+    pub(super) fn model(self) -> ModelId {
+        match self {
+            RankWord::Ready { model, .. } | RankWord::Withdraw { model } => model,
+            RankWord::Report(report) => report.model,
+        }
+    }
+}
+
+impl RankMessage {
+    const WITHDRAW: u32 = 0;
+    const READY: u32 = 1;
+    const USED: u32 = 2;
+    const UNUSED: u32 = 3;
+
+    pub(super) fn ready(model: ModelId, latest: Nanos, delay: Nanos) -> RankMessage {
+        RankMessage {
+            kind: RankMessage::READY,
+            model,
+            first: latest,
+            second: delay,
+            ..RankMessage::default()
+        }
+    }
+
+    pub(super) fn withdraw(model: ModelId) -> RankMessage {
+        RankMessage { kind: RankMessage::WITHDRAW, model, ..RankMessage::default() }
+    }
+
+    pub(super) fn report(report: GpuReport) -> RankMessage {
+        RankMessage {
+            kind: if report.exec_at.is_some() { RankMessage::USED } else { RankMessage::UNUSED },
+            model: report.model,
+            gpu: report.gpu,
+            reserved: 0,
+            first: report.exec_at.unwrap_or(Nanos::ZERO),
+            second: report.free_at,
+        }
+    }
+
+    pub(super) fn word(self) -> RankWord {
+        let RankMessage { model, gpu, first, second, .. } = self;
+        match self.kind {
+            RankMessage::READY => RankWord::Ready { model, latest: first, delay: second },
+            RankMessage::USED => {
+                RankWord::Report(GpuReport { model, gpu, exec_at: Some(first), free_at: second })
+            }
+            RankMessage::UNUSED => RankWord::Report(GpuReport { model, gpu, exec_at: None, free_at: second }),
+            _ => RankWord::Withdraw { model },
+        }
+    }
+}
+
+/// From the RankThread to a ModelThread: a [`Grant`].
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct GrantMessage {
+    model: ModelId,
+    gpu: GpuId,
+    free_at: Nanos,
+}
+
+impl From<Grant> for GrantMessage {
+    fn from(grant: Grant) -> GrantMessage {
+        GrantMessage { model: grant.model, gpu: grant.gpu, free_at: grant.free_at }
+    }
+}
+
+impl From<GrantMessage> for Grant {
+    fn from(message: GrantMessage) -> Grant {
+        Grant { model: message.model, gpu: message.gpu, free_at: message.free_at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_wire() {
+        let model = ModelId(7);
+        let (first, second) = (Nanos(11), Nanos(13));
+        let report = GpuReport { model, gpu: GpuId(3), exec_at: Some(first), free_at: second };
+        assert_eq!(RankMessage::report(report).word(), RankWord::Report(report));
+        let unused = GpuReport { exec_at: None, ..report };
+        assert_eq!(RankMessage::report(unused).word(), RankWord::Report(unused));
+        let ready = RankWord::Ready { model, latest: first, delay: second };
+        assert_eq!(RankMessage::ready(model, first, second).word(), ready);
+        assert_eq!(RankMessage::withdraw(model).word(), RankWord::Withdraw { model });
+    }
+}

@@ -1,0 +1,211 @@
+//! The deterministic driver: a policy's scheduler in virtual time, with seeded arrivals and GPUs that take
+//! exactly what the profile says, or as much more as a [`Fault`] makes them. The same seed gives the same
+//! decisions. `simulate` prints what comes out; property tests watch every event through an [`Observer`].
+
+pub mod arrivals;
+pub mod goodput;
+pub mod report;
+
+use crate::clock::Nanos;
+use crate::model::selection::DropRule;
+use crate::policy::{Decisions, Policy};
+use crate::rank::min_tree::MinTree;
+use crate::workload::Workload;
+use arrivals::Arrivals;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use report::{Report, Tally};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+
+/// How GPUs of a simulation stray from their profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fault {
+    /// A batch takes up to this much of l(b) longer, evenly distributed: 0.2 is up to 20 %.
+    pub slowdown: f64,
+}
+
+/// What a simulation tells of what happens, in the order in which it happens.
+pub trait Observer {
+    /// A request has come.
+    fn arrived(&mut self, _request: &Request) {}
+    /// A batch was sent to its GPU at `now`; it will run from `started` to `finished`, or was cancelled there
+    /// (`started` is `None`) since it could not start by its `latest`.
+    fn ran(
+        &mut self,
+        _now: Nanos,
+        _batch: &BatchHeader,
+        _requests: (&[Request], &[Request]),
+        _started: Option<Nanos>,
+        _finished: Nanos,
+    ) {
+    }
+    /// A request ended without having run.
+    fn ended(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {}
+}
+
+/// Observes nothing.
+impl Observer for () {}
+
+/// Runs `workload` under `policy` and reports on the requests that arrived after its warm-up.
+///
+/// Errors: a trace file that can't be read.
+pub fn simulate(workload: &Workload, policy: &dyn Policy, drop: DropRule) -> std::io::Result<Report> {
+    simulate_observed(workload, policy, drop, Fault::default(), &mut ())
+}
+
+/// As [`simulate`], with faults, and with every event shown to `observer`.
+pub fn simulate_observed(
+    workload: &Workload,
+    policy: &dyn Policy,
+    drop: DropRule,
+    fault: Fault,
+    observer: &mut dyn Observer,
+) -> std::io::Result<Report> {
+    let began = std::time::Instant::now();
+    let mut traffic = Traffic::new(workload)?;
+    let mut scheduler = policy.scheduler(workload, drop);
+    let mut world = World::new(workload, fault, observer);
+    let mut events = 0u64;
+    loop {
+        let arrival = traffic.next_at();
+        let timer = scheduler.next_timer();
+        let completion = world.next_completion();
+        let now = arrival.min(timer).min(completion);
+        if now == Nanos::MAX {
+            break;
+        }
+        events += 1;
+        world.now = now;
+        // Of events at one instant, what a GPU says comes first, then what a client says, then timers.
+        if completion <= now {
+            let done = world.take_completion();
+            scheduler.on_completion(now, done, &mut world);
+        } else if arrival <= now {
+            let request = traffic.take(workload);
+            world.observer.arrived(&request);
+            world.tally.arrived(&request);
+            scheduler.on_request(now, request, &mut world);
+        } else {
+            scheduler.on_timer(now, &mut world);
+        }
+    }
+    Ok(world.tally.report(workload, policy.name(), drop, began.elapsed(), events))
+}
+
+/// The arrivals of all models, merged.
+struct Traffic {
+    streams: Vec<Arrivals>,
+    next: MinTree,
+    end: Nanos,
+    next_id: u64,
+}
+
+impl Traffic {
+    fn new(workload: &Workload) -> std::io::Result<Traffic> {
+        let mut traffic = Traffic {
+            streams: Vec::with_capacity(workload.models.len()),
+            next: MinTree::new(workload.models.len()),
+            end: workload.warmup + workload.duration,
+            next_id: 0,
+        };
+        for (index, model) in workload.models.iter().enumerate() {
+            // Seeds of neighbouring models and of neighbouring runs must not meet.
+            let seed = workload.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+            traffic.streams.push(Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed)?);
+            traffic.advance(index);
+        }
+        Ok(traffic)
+    }
+
+    fn next_at(&self) -> Nanos {
+        self.next.min_key()
+    }
+
+    fn advance(&mut self, index: usize) {
+        let at = self.streams[index].next().filter(|&at| at < self.end);
+        self.next.set(index, at.unwrap_or(Nanos::MAX));
+    }
+
+    fn take(&mut self, workload: &Workload) -> Request {
+        let (arrival, index) = self.next.min().expect("only asked when there is one");
+        self.advance(index);
+        let id = self.next_id;
+        self.next_id += 1;
+        Request {
+            id,
+            arrival,
+            deadline: arrival + workload.models[index].slo - workload.network.result,
+            model: ModelId(index as u32),
+            ..Request::default()
+        }
+    }
+}
+
+/// The GPUs and what is kept of what happens on them.
+struct World<'a> {
+    now: Nanos,
+    completions: BinaryHeap<Reverse<(Nanos, u64, u32, u32, Nanos)>>,
+    /// When each GPU really is free.
+    free_at: Vec<Nanos>,
+    fault: Fault,
+    random: Pcg64Mcg,
+    tally: Tally,
+    observer: &'a mut dyn Observer,
+}
+
+impl<'a> World<'a> {
+    fn new(workload: &Workload, fault: Fault, observer: &'a mut dyn Observer) -> World<'a> {
+        World {
+            now: Nanos::ZERO,
+            completions: BinaryHeap::new(),
+            free_at: vec![Nanos::ZERO; workload.gpus],
+            fault,
+            random: Pcg64Mcg::seed_from_u64(workload.seed),
+            tally: Tally::new(workload),
+            observer,
+        }
+    }
+
+    fn next_completion(&self) -> Nanos {
+        self.completions.peek().map_or(Nanos::MAX, |next| next.0.0)
+    }
+
+    fn take_completion(&mut self) -> Completion {
+        let Reverse((finished, batch, model, gpu, started)) =
+            self.completions.pop().expect("only asked when there is one");
+        let (model, gpu) = (ModelId(model), GpuId(gpu));
+        Completion { batch, started, finished, model, gpu }
+    }
+
+    /// How long the batch really takes.
+    fn run_time(&mut self, planned: Nanos) -> Nanos {
+        if self.fault.slowdown == 0.0 {
+            return planned;
+        }
+        let factor = 1.0 + self.fault.slowdown * self.random.random::<f64>();
+        Nanos((planned.0 as f64 * factor) as u64)
+    }
+}
+
+impl Decisions for World<'_> {
+    fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let gpu = batch.gpu.0 as usize;
+        let start = batch.exec_at.max(self.free_at[gpu]);
+        let started = (start <= batch.latest).then_some(start);
+        let finished = match started {
+            Some(start) => start + self.run_time(batch.duration),
+            None => start,
+        };
+        self.free_at[gpu] = finished;
+        self.completions.push(Reverse((finished, batch.batch, batch.model.0, batch.gpu.0, start)));
+        self.observer.ran(self.now, &batch, requests, started, finished);
+        self.tally.ran(&batch, requests, started, finished);
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.observer.ended(request, ending, now);
+        self.tally.ended(request, ending);
+    }
+}

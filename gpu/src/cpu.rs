@@ -1,0 +1,336 @@
+//! ONNX models on a CPU core, run by rten a batch at a time. An executor thread owns a [`CpuModel`] per model
+//! that it serves and, for all of them, one [`ComputeThread`]: it stages the rows of a batch, runs them, and
+//! takes the rows' outputs.
+
+mod buffer;
+mod compute;
+mod declared;
+mod error;
+
+pub use compute::ComputeThread;
+pub use error::{LoadError, RunError};
+
+use crate::signature::{DataType, Signature, TensorSpec};
+use buffer::{Carrier, InputBuffer};
+use rten::{Dimension, Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView, ValueType};
+use rten_tensor::Layout;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+/// The most bytes that the inputs of a full batch may take: above it a wrong shape or `max_batch` is
+/// likelier than a real need.
+pub const MAX_STAGED_BYTES: usize = 4 << 30;
+
+/// A loaded ONNX model with the buffers of one batch.
+///
+/// Every input and output has the batch as its first dimension, which is dynamic in the file; the model's
+/// [`Signature`] speaks of one row. FP32, INT32, INT8 and UINT8 go through as they are. INT64 and BOOL are
+/// computed as INT32 (values outside its range become the nearest that is inside), FP64 and FP16 as FP32:
+/// rten knows no other types.
+///
+/// Weights are kept twice, as they are and in the order that the kernels read them, so a model takes about
+/// twice its file in memory, beside what a batch takes.
+pub struct CpuModel {
+    model: Model,
+    thread: ComputeThread,
+    signature: Signature,
+    max_batch: usize,
+    inputs: Vec<Input>,
+    output_ids: Vec<NodeId>,
+    outputs: Vec<Value>,
+    weights_bytes: u64,
+}
+
+struct Input {
+    id: NodeId,
+    buffer: InputBuffer,
+    /// The shape with the batch dimension first, which each run sets.
+    shape: Vec<usize>,
+}
+
+impl CpuModel {
+    /// Loads the ONNX file at `path` for batches of at most `max_batch`, with a [`ComputeThread`] of its own:
+    /// pin the calling thread first.
+    ///
+    /// # Errors
+    /// As [`CpuModel::load_on`].
+    pub fn load(path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
+        CpuModel::load_on(&ComputeThread::new(), path, max_batch)
+    }
+
+    /// Loads the ONNX file at `path` for batches of at most `max_batch`, to compute on `thread`. The model is
+    /// run on zeros with one row and with two, to learn the outputs' shapes and to see that it keeps rows
+    /// apart by the first dimension.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no ONNX model, if it has an operator or an element type that is not
+    /// supported, if its first dimensions are not the batch's, or if it fails on zeros. A file that makes the
+    /// loader panic is an error too.
+    pub fn load_on(thread: &ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
+        if max_batch == 0 {
+            return Err(LoadError::MaxBatch { path: path.into() });
+        }
+        let load = || thread.run(|| load(thread.clone(), path, max_batch));
+        // rten keeps nothing between loads, so a panic leaves nothing half done behind.
+        catch_unwind(AssertUnwindSafe(load))
+            .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
+    }
+
+    /// The inputs and outputs of one row.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The largest batch that [`CpuModel::run`] takes.
+    pub fn max_batch(&self) -> usize {
+        self.max_batch
+    }
+
+    /// The size of the model's file, and of the files that it keeps weights in, in bytes.
+    pub fn weights_bytes(&self) -> u64 {
+        self.weights_bytes
+    }
+
+    /// Copies one request's inputs, laid out as [`Signature`] says, into row `row` of the batch.
+    ///
+    /// # Panics
+    /// If `row` is not below [`CpuModel::max_batch`], or `input` is shorter than a row.
+    pub fn stage(&mut self, row: usize, input: &[u8]) {
+        for (index, (slot, spec)) in self.inputs.iter_mut().zip(&self.signature.inputs).enumerate() {
+            let bytes = &input[self.signature.input_range(index)];
+            slot.buffer.stage(row, spec, bytes);
+        }
+    }
+
+    /// Runs the first `rows` rows that were staged. Takes as long as the model does.
+    ///
+    /// # Errors
+    /// If `rows` is 0 or above [`CpuModel::max_batch`], or if rten fails, for example on an index that is out
+    /// of range in one of the rows: then no row has an output, and the batch may be run again in parts. A
+    /// model that panics gives an error too.
+    pub fn run(&mut self, rows: usize) -> Result<(), RunError> {
+        if rows == 0 || rows > self.max_batch {
+            return Err(RunError::Rows { rows, max_batch: self.max_batch });
+        }
+        self.outputs.clear();
+        let outputs = execute(&self.model, &self.thread, &mut self.inputs, &self.output_ids, rows)?;
+        for (output, spec) in outputs.iter().zip(&self.signature.outputs) {
+            check_output(output, spec, rows)?;
+        }
+        self.outputs = outputs;
+        Ok(())
+    }
+
+    /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`] says.
+    ///
+    /// # Panics
+    /// If the last [`CpuModel::run`] had no such row or failed, or if `output` is shorter than a row.
+    pub fn unstage(&self, row: usize, output: &mut [u8]) {
+        assert_eq!(self.outputs.len(), self.signature.outputs.len(), "no run has succeeded");
+        for (index, (value, spec)) in self.outputs.iter().zip(&self.signature.outputs).enumerate() {
+            buffer::unstage(value, row, spec, &mut output[self.signature.output_range(index)]);
+        }
+    }
+}
+
+fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
+    let declared = declared::read(path)?;
+    // Packed once here and not at each run: 20 times as fast for wide fully connected models.
+    let mut options = ModelOptions::with_all_ops();
+    let model = options.prepack_weights(true).load_file(path).map_err(|e| LoadError::from_rten(path, &e))?;
+    let inputs = input_specs(&model, &declared, path)?;
+    check_size(&inputs, max_batch, path)?;
+    check_output_dimensions(&model, path)?;
+    let mut slots = input_slots(&model, &inputs, max_batch);
+    let output_ids = model.output_ids().to_vec();
+    let trial = |slots: &mut [Input], rows| {
+        execute(&model, &thread, slots, &output_ids, rows).map_err(|e| LoadError::Trial {
+            path: path.into(),
+            rows,
+            reason: e.to_string(),
+        })
+    };
+    let outputs = output_specs(&model, &declared, &trial(&mut slots, 1)?, path)?;
+    let rows = max_batch.min(2);
+    for (value, spec) in trial(&mut slots, rows)?.iter().zip(&outputs) {
+        check_output(value, spec, rows).map_err(|e| LoadError::Trial {
+            path: path.into(),
+            rows,
+            reason: e.to_string(),
+        })?;
+    }
+    let signature = Signature { inputs, outputs };
+    let weights_bytes = declared.weights_bytes;
+    let outputs = Vec::new();
+    Ok(CpuModel { model, thread, signature, max_batch, inputs: slots, output_ids, outputs, weights_bytes })
+}
+
+/// Runs `rows` rows of the staged inputs and returns the outputs, each contiguous.
+fn execute(
+    model: &Model,
+    thread: &ComputeThread,
+    inputs: &mut [Input],
+    output_ids: &[NodeId],
+    rows: usize,
+) -> Result<Vec<Value>, RunError> {
+    let values = inputs.iter_mut().map(|input| {
+        input.shape[0] = rows;
+        (input.id, ValueOrView::from(input.buffer.view(&input.shape)))
+    });
+    let values: Vec<_> = values.collect();
+    let options = RunOptions::default().with_thread_pool(Some(thread.pool()));
+    // The model is only read by a run, so a panic leaves it as it was.
+    let outputs = catch_unwind(AssertUnwindSafe(|| model.run(values, output_ids, Some(options))))
+        .map_err(|_| RunError::Panicked)?
+        .map_err(|e| RunError::Failed { reason: e.to_string() })?;
+    Ok(outputs.into_iter().map(buffer::contiguous).collect())
+}
+
+fn input_specs(
+    model: &Model,
+    declared: &declared::Declared,
+    path: &Path,
+) -> Result<Vec<TensorSpec>, LoadError> {
+    let specs = model.input_ids().iter().map(|&id| {
+        let name = node_name(model, id);
+        let dimensions = model.node_info(id).and_then(|node| node.shape());
+        let dimensions =
+            dimensions.ok_or_else(|| LoadError::NoShape { path: path.into(), tensor: name.clone() })?;
+        check_batch_dimension(path, "input", &name, &dimensions)?;
+        let shape = row_shape(path, &name, &dimensions)?;
+        let datatype = declared.input(&name).ok_or_else(|| no_datatype(path, &name))?;
+        let datatype = supported(path, &name, datatype)?;
+        Ok(TensorSpec { name, datatype, shape })
+    });
+    let specs: Vec<TensorSpec> = specs.collect::<Result<_, _>>()?;
+    if specs.is_empty() {
+        return Err(LoadError::NoInputs { path: path.into() });
+    }
+    Ok(specs)
+}
+
+/// The outputs' specs: types as declared, shapes as a run of one row gave them.
+fn output_specs(
+    model: &Model,
+    declared: &declared::Declared,
+    trial: &[Value],
+    path: &Path,
+) -> Result<Vec<TensorSpec>, LoadError> {
+    let specs = model.output_ids().iter().zip(trial).map(|(&id, value)| {
+        let name = node_name(model, id);
+        let computed = Carrier::of(value.dtype()).map(Carrier::own_datatype);
+        let datatype = match declared.output(&name) {
+            Some(element_type) => supported(path, &name, element_type)?,
+            None => computed.ok_or_else(|| no_datatype(path, &name))?,
+        };
+        let shape = value.shape().iter().skip(1).copied().collect();
+        let spec = TensorSpec { name, datatype, shape };
+        check_output(value, &spec, 1).map_err(|e| LoadError::Trial {
+            path: path.into(),
+            rows: 1,
+            reason: e.to_string(),
+        })?;
+        Ok(spec)
+    });
+    let specs: Vec<TensorSpec> = specs.collect::<Result<_, _>>()?;
+    if specs.is_empty() {
+        return Err(LoadError::NoOutputs { path: path.into() });
+    }
+    Ok(specs)
+}
+
+fn input_slots(model: &Model, specs: &[TensorSpec], max_batch: usize) -> Vec<Input> {
+    let slot = |(&id, spec): (&NodeId, &TensorSpec)| Input {
+        id,
+        buffer: InputBuffer::new(spec, max_batch),
+        shape: std::iter::once(1).chain(spec.shape.iter().copied()).collect(),
+    };
+    model.input_ids().iter().zip(specs).map(slot).collect()
+}
+
+fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<(), LoadError> {
+    let row = inputs.iter().fold(0usize, |total, spec| total.saturating_add(spec.bytes()));
+    let staged = row.saturating_mul(max_batch);
+    if staged > MAX_STAGED_BYTES {
+        return Err(LoadError::TooLarge { path: path.into(), row, max_batch, limit: MAX_STAGED_BYTES });
+    }
+    Ok(())
+}
+
+fn check_output_dimensions(model: &Model, path: &Path) -> Result<(), LoadError> {
+    for &id in model.output_ids() {
+        if let Some(dimensions) = model.node_info(id).and_then(|node| node.shape()) {
+            check_batch_dimension(path, "output", &node_name(model, id), &dimensions)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_batch_dimension(
+    path: &Path,
+    role: &'static str,
+    name: &str,
+    dimensions: &[Dimension],
+) -> Result<(), LoadError> {
+    match dimensions.first() {
+        Some(Dimension::Symbolic(_)) => Ok(()),
+        _ => Err(LoadError::BatchDimension {
+            path: path.into(),
+            role,
+            tensor: name.to_string(),
+            shape: format!("{dimensions:?}"),
+        }),
+    }
+}
+
+fn row_shape(path: &Path, name: &str, dimensions: &[Dimension]) -> Result<Vec<usize>, LoadError> {
+    let fixed = dimensions.iter().enumerate().skip(1).map(|(index, dimension)| match dimension {
+        Dimension::Fixed(size) if *size > 0 => Ok(*size),
+        other => Err(LoadError::Dimension {
+            path: path.into(),
+            tensor: name.to_string(),
+            index,
+            found: format!("{other:?}"),
+        }),
+    });
+    fixed.collect()
+}
+
+fn supported(path: &Path, name: &str, element: declared::ElementType) -> Result<DataType, LoadError> {
+    element.datatype().filter(|&datatype| Carrier::for_datatype(datatype).is_some()).ok_or_else(|| {
+        LoadError::DataType {
+            path: path.into(),
+            tensor: name.to_string(),
+            found: element.to_string(),
+            supported: Carrier::supported(),
+        }
+    })
+}
+
+fn no_datatype(path: &Path, name: &str) -> LoadError {
+    LoadError::DataType {
+        path: path.into(),
+        tensor: name.to_string(),
+        found: "no element type".to_string(),
+        supported: Carrier::supported(),
+    }
+}
+
+fn check_output(value: &Value, spec: &TensorSpec, rows: usize) -> Result<(), RunError> {
+    let shape = value.shape();
+    let carried = Carrier::of(value.dtype()) == Carrier::for_datatype(spec.datatype);
+    let is_tensor = matches!(value.dtype(), ValueType::Tensor(_));
+    if is_tensor && carried && shape.first() == Some(&rows) && shape[1..] == spec.shape {
+        return Ok(());
+    }
+    let expected: Vec<usize> = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
+    Err(RunError::Output {
+        tensor: spec.name.clone(),
+        expected: format!("{} {expected:?}", spec.datatype),
+        found: format!("{} {:?}", value.dtype(), &shape[..]),
+    })
+}
+
+fn node_name(model: &Model, id: NodeId) -> String {
+    model.node_info(id).and_then(|node| node.name()).unwrap_or_default().to_string()
+}

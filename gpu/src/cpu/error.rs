@@ -1,0 +1,110 @@
+//! What can be wrong with a model file or with a run, said to whoever wrote the configuration.
+
+use rten::LoadErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Why a model was not loaded. Each names the file, what was found and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are what the messages say they are")]
+pub enum LoadError {
+    /// `max_batch` was 0.
+    #[error("{path}: max_batch is 0; give at least 1", path = path.display())]
+    MaxBatch { path: PathBuf },
+    /// The file is not there.
+    #[error("{path}: there is no such file; give the path of an ONNX model", path = path.display())]
+    Missing { path: PathBuf },
+    /// The file is there and cannot be read.
+    #[error("{path}: cannot be read ({source}); give a regular file that this user may read",
+            path = path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    /// The file's name does not end in `.onnx`.
+    #[error("{path}: is not named as an ONNX model; give a file that ends in .onnx", path = path.display())]
+    Extension { path: PathBuf },
+    /// The file's bytes are not an ONNX model.
+    #[error("{path}: is not an ONNX model or is damaged ({reason}); export it again, or copy it again",
+            path = path.display())]
+    Corrupt { path: PathBuf, reason: String },
+    /// The model has an operator, or a form of one, that rten does not have.
+    #[error("{path}: an operator is not supported on the CPU ({reason}); export the model without it, or \
+             with another opset", path = path.display())]
+    Operator { path: PathBuf, reason: String },
+    /// The model keeps weights in another file, which could not be read.
+    #[error("{path}: the file with its weights cannot be read ({reason}); put it beside the model under \
+             the name that the model was exported with", path = path.display())]
+    ExternalData { path: PathBuf, reason: String },
+    /// The model takes nothing.
+    #[error("{path}: has no inputs; a request needs at least one", path = path.display())]
+    NoInputs { path: PathBuf },
+    /// The model gives nothing.
+    #[error("{path}: has no outputs; an answer needs at least one", path = path.display())]
+    NoOutputs { path: PathBuf },
+    /// An input's shape is not declared.
+    #[error("{path}: input `{tensor}` has no shape; export the model with a shape whose first dimension is \
+             dynamic and whose others are fixed", path = path.display())]
+    NoShape { path: PathBuf, tensor: String },
+    /// A first dimension is not the batch's.
+    #[error("{path}: {role} `{tensor}` has the shape {shape}, whose first dimension is not a dynamic batch \
+             dimension; export with a dynamic first dimension", path = path.display())]
+    BatchDimension { path: PathBuf, role: &'static str, tensor: String, shape: String },
+    /// A dimension other than the first is not fixed.
+    #[error("{path}: dimension {index} of input `{tensor}` is {found}; export with every dimension but the \
+             first fixed and above 0", path = path.display())]
+    Dimension { path: PathBuf, tensor: String, index: usize, found: String },
+    /// An element type that the CPU executor does not carry.
+    #[error("{path}: tensor `{tensor}` has {found}; export with one of {supported}", path = path.display())]
+    DataType { path: PathBuf, tensor: String, found: String, supported: String },
+    /// The inputs of a full batch are too large.
+    #[error("{path}: a row of its inputs has {row} bytes, and {max_batch} of them pass the limit of {limit}; \
+             lower max_batch, or export with smaller inputs", path = path.display())]
+    TooLarge { path: PathBuf, row: usize, max_batch: usize, limit: usize },
+    /// The model failed on zeros.
+    #[error("{path}: failed on a batch of {rows} rows of zeros ({reason}); export with a dynamic first \
+             dimension that every operator keeps", path = path.display())]
+    Trial { path: PathBuf, rows: usize, reason: String },
+    /// The loader panicked, which a damaged file can make it do.
+    #[error("{path}: made the ONNX loader fail in a way that it did not foresee; it is probably damaged: \
+             export it again, or copy it again", path = path.display())]
+    Panicked { path: PathBuf },
+}
+
+impl LoadError {
+    /// What the operating system said when the file was opened or read.
+    pub(super) fn from_io(path: &Path, source: std::io::Error) -> LoadError {
+        match source.kind() {
+            std::io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
+            _ => LoadError::Unreadable { path: path.into(), source },
+        }
+    }
+
+    /// What rten said when it loaded the file.
+    pub(super) fn from_rten(path: &Path, error: &rten::LoadError) -> LoadError {
+        let path = path.to_path_buf();
+        let reason = error.to_string();
+        match error.kind() {
+            LoadErrorKind::OperatorInvalid => LoadError::Operator { path, reason },
+            LoadErrorKind::ExternalDataError => LoadError::ExternalData { path, reason },
+            _ => LoadError::Corrupt { path, reason },
+        }
+    }
+}
+
+/// Why a batch has no outputs.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are what the messages say they are")]
+pub enum RunError {
+    /// Not a size that the model was loaded for.
+    #[error("a batch of {rows} rows was asked for; give 1 to {max_batch}")]
+    Rows { rows: usize, max_batch: usize },
+    /// rten refused an input or an operator failed.
+    #[error("the model failed: {reason}")]
+    Failed { reason: String },
+    /// An output is not what the signature says.
+    #[error(
+        "output `{tensor}` is {found} where {expected} was expected: its first dimension must be the \
+             batch's and its others must not depend on the values"
+    )]
+    Output { tensor: String, expected: String, found: String },
+    /// rten panicked.
+    #[error("the model failed in a way that the ONNX runtime did not foresee")]
+    Panicked,
+}

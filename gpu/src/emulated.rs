@@ -1,0 +1,196 @@
+//! Emulated GPUs: each runs one batch at a time, which takes exactly as long as it was said to. All of them
+//! share one timer wheel, so that a single backend thread drives tens of thousands. The backend thread owns
+//! them; it passes `now` in, so a simulated clock does as well as a real one.
+
+use symphony_transport::Nanos;
+use symphony_transport::wheel::Wheel;
+
+/// A batch that has left a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// The GPU that ran it, idle again.
+    pub gpu: u32,
+    /// The batch, as [`EmulatedGpus::start`] was told.
+    pub batch: u64,
+    /// When it started.
+    pub started: Nanos,
+    /// When it finished: exactly `started` plus its duration, however late it was polled.
+    pub finished: Nanos,
+}
+
+/// Why a batch was not started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StartError {
+    /// The GPU is running another batch.
+    #[error("GPU {gpu} is running batch {batch}: start the next one after it has finished")]
+    Busy {
+        /// The GPU asked for.
+        gpu: u32,
+        /// What it is running.
+        batch: u64,
+    },
+    /// There are not so many GPUs.
+    #[error("there is no GPU {gpu}: the emulated ones are 0 to {count}, the last excluded")]
+    NoSuchGpu {
+        /// The GPU asked for.
+        gpu: u32,
+        /// How many there are.
+        count: u32,
+    },
+}
+
+/// A number of GPUs that only pass the time.
+///
+/// ```
+/// use symphony_gpu::EmulatedGpus;
+/// use symphony_transport::Nanos;
+/// let mut gpus = EmulatedGpus::new(2, Nanos::ZERO);
+/// gpus.start(1, 77, Nanos(100), Nanos(50)).unwrap();
+/// assert!(gpus.poll(Nanos(149)).is_none());
+/// assert_eq!(gpus.poll(Nanos(160)).unwrap().finished, Nanos(150));
+/// ```
+pub struct EmulatedGpus {
+    running: Vec<Option<Running>>,
+    finishes: Wheel,
+    busy: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    batch: u64,
+    started: Nanos,
+    finished: Nanos,
+}
+
+impl EmulatedGpus {
+    /// `count` idle GPUs, numbered from 0. All memory is taken here.
+    pub fn new(count: u32, now: Nanos) -> EmulatedGpus {
+        let count = count as usize;
+        EmulatedGpus { running: vec![None; count], finishes: Wheel::new(count, now), busy: 0 }
+    }
+
+    /// Starts `batch` on `gpu`, to finish at `now + duration`.
+    ///
+    /// # Errors
+    /// If the GPU is busy, or there is none of that number. A GPU stays busy until [`EmulatedGpus::poll`]
+    /// has returned its batch.
+    pub fn start(&mut self, gpu: u32, batch: u64, now: Nanos, duration: Nanos) -> Result<(), StartError> {
+        let count = self.running.len() as u32;
+        let slot = self.running.get_mut(gpu as usize).ok_or(StartError::NoSuchGpu { gpu, count })?;
+        if let Some(running) = slot {
+            return Err(StartError::Busy { gpu, batch: running.batch });
+        }
+        let finished = now + duration;
+        *slot = Some(Running { batch, started: now, finished });
+        self.finishes.set(gpu as usize, finished);
+        self.busy += 1;
+        Ok(())
+    }
+
+    /// A batch that has finished by `now`, if there is one; call it until there is none.
+    pub fn poll(&mut self, now: Nanos) -> Option<Finished> {
+        let (gpu, _) = self.finishes.pop_expired(now)?;
+        let running = self.running[gpu].take()?;
+        debug_assert!(running.finished <= now, "the wheel fired early");
+        self.busy -= 1;
+        let Running { batch, started, finished } = running;
+        Some(Finished { gpu: gpu as u32, batch, started, finished })
+    }
+
+    /// How many GPUs are running a batch, those included that have finished and were not polled.
+    pub fn busy(&self) -> usize {
+        self.busy
+    }
+
+    /// No batch finishes before this; `None` where none runs.
+    pub fn next(&self) -> Option<Nanos> {
+        self.finishes.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_busy_gpu_refuses_a_batch_until_its_own_was_polled() {
+        let mut gpus = EmulatedGpus::new(1, Nanos::ZERO);
+        gpus.start(0, 1, Nanos(10), Nanos(5)).unwrap();
+        assert_eq!(gpus.start(0, 2, Nanos(20), Nanos(5)), Err(StartError::Busy { gpu: 0, batch: 1 }));
+        let first = Finished { gpu: 0, batch: 1, started: Nanos(10), finished: Nanos(15) };
+        assert_eq!(gpus.poll(Nanos(20)), Some(first));
+        assert_eq!(gpus.start(0, 2, Nanos(20), Nanos(5)), Ok(()));
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_refused() {
+        let mut gpus = EmulatedGpus::new(3, Nanos::ZERO);
+        let refused = gpus.start(3, 1, Nanos::ZERO, Nanos(1));
+        assert_eq!(refused, Err(StartError::NoSuchGpu { gpu: 3, count: 3 }));
+    }
+
+    #[test]
+    fn a_batch_of_no_duration_finishes_when_it_starts() {
+        let mut gpus = EmulatedGpus::new(1, Nanos(7));
+        gpus.start(0, 9, Nanos(7), Nanos::ZERO).unwrap();
+        assert_eq!(gpus.poll(Nanos(7)).map(|finished| finished.finished), Some(Nanos(7)));
+        assert_eq!(gpus.busy(), 0);
+    }
+
+    #[test]
+    fn ten_thousand_gpus_each_finish_their_own_batches_on_time() {
+        const COUNT: u32 = 10_000;
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut gpus = EmulatedGpus::new(COUNT, Nanos::ZERO);
+        for gpu in 0..COUNT {
+            gpus.start(gpu, gpu as u64, Nanos(gpu as u64), Nanos(rng.u64(0..20_000_000))).unwrap();
+        }
+        assert_eq!(gpus.busy(), COUNT as usize);
+        let mut done = vec![0u32; COUNT as usize];
+        let mut now = Nanos(COUNT as u64);
+        while gpus.busy() > 0 {
+            now += Nanos(rng.u64(1..300_000));
+            assert!(gpus.next().is_some());
+            while let Some(finished) = gpus.poll(now) {
+                assert_eq!(finished.batch % COUNT as u64, finished.gpu as u64);
+                assert!(finished.finished <= now);
+                done[finished.gpu as usize] += 1;
+                if done[finished.gpu as usize] < 3 {
+                    let batch = finished.batch + COUNT as u64;
+                    gpus.start(finished.gpu, batch, now, Nanos(rng.u64(0..5_000_000))).unwrap();
+                }
+            }
+        }
+        assert!(done.iter().all(|&batches| batches == 3));
+        assert_eq!(gpus.next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_is_never_given_back_early_and_its_times_are_exact(
+            durations in proptest::collection::vec(0u64..100_000_000, 1..40),
+            steps in proptest::collection::vec(1u64..20_000_000, 1..40),
+        ) {
+            let mut gpus = EmulatedGpus::new(durations.len() as u32, Nanos::ZERO);
+            for (gpu, &duration) in durations.iter().enumerate() {
+                gpus.start(gpu as u32, gpu as u64, Nanos::ZERO, Nanos(duration)).unwrap();
+            }
+            let mut now = Nanos::ZERO;
+            let mut left: Vec<usize> = (0..durations.len()).collect();
+            for step in steps {
+                now += Nanos(step);
+                while let Some(finished) = gpus.poll(now) {
+                    prop_assert_eq!(finished.finished, Nanos(durations[finished.gpu as usize]));
+                    prop_assert!(finished.finished <= now);
+                    left.retain(|&gpu| gpu != finished.gpu as usize);
+                }
+                prop_assert_eq!(gpus.busy(), left.len());
+                prop_assert!(left.iter().all(|&gpu| durations[gpu] > now.0), "one that is due was kept");
+                let earliest = left.iter().map(|&gpu| Nanos(durations[gpu])).min();
+                prop_assert!(gpus.next() <= earliest, "next() must not be after the first finish");
+                prop_assert_eq!(gpus.next().is_some(), earliest.is_some());
+            }
+        }
+    }
+}

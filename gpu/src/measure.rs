@@ -1,0 +1,202 @@
+//! Measures how long a model takes by batch size, on the thread that calls: the executor's at load, or the
+//! command `profile`'s. Not called while requests are served.
+
+use crate::cpu::{CpuModel, RunError};
+use crate::signature::{DataType, Signature};
+use crate::table::{ProfileTable, Row};
+use fastrand::Rng;
+use half::f16;
+use std::time::{Duration, Instant};
+use symphony_transport::Nanos;
+
+/// Up to this size every batch size is measured; above it, eight sizes for each doubling.
+const EVERY_SIZE_UP_TO: usize = 16;
+
+/// How much to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MeasureOptions {
+    /// How long to go on, all batch sizes together, the warm-up aside. A slow model takes longer than this:
+    /// as long as `least_runs` of every size take.
+    pub budget: Duration,
+    /// Runs of each batch size, at least.
+    pub least_runs: usize,
+    /// Runs of each batch size, at most.
+    pub most_runs: usize,
+    /// The seed of the random inputs.
+    pub seed: u64,
+}
+
+impl Default for MeasureOptions {
+    fn default() -> MeasureOptions {
+        MeasureOptions { budget: Duration::from_secs(2), least_runs: 5, most_runs: 1000, seed: 1 }
+    }
+}
+
+/// Measures `model` at every batch size up to 16 and at eight sizes for each doubling above, its largest
+/// included; [`ProfileTable::latency`] says what holds for those between.
+///
+/// A run is what an executor does with a batch: staging, running and taking the outputs. Each size is run
+/// once, or more often for as long as a tenth of the budget allows, as a warm-up; then all sizes are
+/// run in turn, so that a disturbance of the machine falls on many sizes and not on one. With fewer than 100
+/// runs of a size, the p99 is the slowest of them. Inputs are random: some kernels are faster on zeros.
+/// Floats are in -1 to 1; INT32 and INT64 are 0 or 1, as they are often indices into something of unknown
+/// size; 8-bit integers take all values.
+///
+/// `progress` is told how many runs are done and how many there will be; the latter may shrink.
+///
+/// # Errors
+/// If the model fails on such inputs.
+pub fn measure(
+    model: &mut CpuModel,
+    options: &MeasureOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<ProfileTable, RunError> {
+    let mut bench = Bench::new(model, options.seed);
+    let sizes = batch_sizes(bench.model.max_batch());
+    let round = bench.warm_up(&sizes, options.budget / 10)?;
+    let rounds = rounds(round, options);
+    let mut samples = vec![Vec::with_capacity(rounds); sizes.len()];
+    let start = Instant::now();
+    for done in 0..rounds {
+        if done >= options.least_runs && start.elapsed() >= options.budget {
+            break;
+        }
+        for (index, (&size, samples)) in sizes.iter().zip(&mut samples).enumerate() {
+            samples.push(bench.time(size)?);
+            progress(done * sizes.len() + index + 1, rounds * sizes.len());
+        }
+    }
+    let done: usize = samples.iter().map(Vec::len).sum();
+    progress(done, done);
+    let rows = sizes.iter().zip(samples).map(|(&batch, samples)| summarise(batch, samples)).collect();
+    Ok(ProfileTable::from_rows(rows).expect("sizes rise, and a p99 is not below its p50"))
+}
+
+/// The sizes that [`measure`] measures for a largest batch of `max_batch`, rising.
+pub fn batch_sizes(max_batch: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=max_batch.min(EVERY_SIZE_UP_TO)).collect();
+    let mut size = EVERY_SIZE_UP_TO;
+    while size < max_batch {
+        let step = (1 << size.ilog2()) / 8;
+        size = (size + step).min(max_batch);
+        sizes.push(size);
+    }
+    sizes
+}
+
+/// A model with one request's bytes for each row.
+struct Bench<'a> {
+    model: &'a mut CpuModel,
+    inputs: Vec<Vec<u8>>,
+    output: Vec<u8>,
+}
+
+impl Bench<'_> {
+    fn new(model: &mut CpuModel, seed: u64) -> Bench<'_> {
+        let mut rng = Rng::with_seed(seed);
+        let rows = model.max_batch().min(DISTINCT_ROWS);
+        let inputs = (0..rows).map(|_| random_row(model.signature(), &mut rng)).collect();
+        let output = vec![0; model.signature().output_bytes()];
+        Bench { model, inputs, output }
+    }
+
+    /// Runs all sizes at least once, and again until `budget` is over; returns how long the last round took.
+    fn warm_up(&mut self, sizes: &[usize], budget: Duration) -> Result<Duration, RunError> {
+        let start = Instant::now();
+        loop {
+            let round_start = Instant::now();
+            for &size in sizes {
+                self.time(size)?;
+            }
+            if start.elapsed() >= budget {
+                return Ok(round_start.elapsed());
+            }
+        }
+    }
+
+    fn time(&mut self, size: usize) -> Result<Nanos, RunError> {
+        let start = Instant::now();
+        for row in 0..size {
+            self.model.stage(row, &self.inputs[row % self.inputs.len()]);
+        }
+        self.model.run(size)?;
+        for row in 0..size {
+            self.model.unstage(row, &mut self.output);
+        }
+        // A clock too coarse to see the run must not make it free.
+        Ok(Nanos::from(start.elapsed()).max(Nanos(1)))
+    }
+}
+
+/// Random rows to take in turn: enough to differ, few enough to make quickly.
+const DISTINCT_ROWS: usize = 16;
+
+fn rounds(round: Duration, options: &MeasureOptions) -> usize {
+    let fitting = options.budget.as_secs_f64() / round.as_secs_f64().max(1e-9);
+    let least = options.least_runs.max(1);
+    (fitting as usize).clamp(least, options.most_runs.max(least))
+}
+
+fn summarise(batch: usize, mut samples: Vec<Nanos>) -> Row {
+    samples.sort_unstable();
+    let at = |share: f64| samples[((samples.len() as f64 * share).ceil() as usize).max(1) - 1];
+    Row { batch, p50: at(0.5), p99: at(0.99) }
+}
+
+fn random_row(signature: &Signature, rng: &mut Rng) -> Vec<u8> {
+    let mut row = vec![0; signature.input_bytes()];
+    for (index, spec) in signature.inputs.iter().enumerate() {
+        let bytes = &mut row[signature.input_range(index)];
+        for element in bytes.chunks_exact_mut(spec.datatype.size_bytes()) {
+            fill_element(element, spec.datatype, rng);
+        }
+    }
+    row
+}
+
+fn fill_element(element: &mut [u8], datatype: DataType, rng: &mut Rng) {
+    let float = rng.f32() * 2.0 - 1.0;
+    match datatype {
+        DataType::Fp32 => element.copy_from_slice(&float.to_le_bytes()),
+        DataType::Fp64 => element.copy_from_slice(&f64::from(float).to_le_bytes()),
+        DataType::Fp16 => element.copy_from_slice(&f16::from_f32(float).to_le_bytes()),
+        DataType::Bf16 => element.copy_from_slice(&half::bf16::from_f32(float).to_le_bytes()),
+        DataType::Int8 | DataType::Uint8 => element[0] = rng.u8(..),
+        // Little endian: 0 or 1 is in the first byte, the others stay 0.
+        _ => element[0] = rng.u8(0..2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_to_sixteen_and_eight_for_each_doubling_are_measured() {
+        assert_eq!(batch_sizes(1), [1]);
+        assert_eq!(batch_sizes(16), (1..=16).collect::<Vec<_>>());
+        assert_eq!(batch_sizes(19), (1..=16).chain([18, 19]).collect::<Vec<_>>());
+        let sizes = batch_sizes(100);
+        assert_eq!(
+            sizes[16..],
+            [18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64, 72, 80, 88, 96, 100]
+        );
+        assert_eq!(batch_sizes(65_536).len(), 16 + 12 * 8);
+    }
+
+    #[test]
+    fn percentiles_are_samples_and_few_samples_give_the_slowest() {
+        let row = summarise(3, [5, 1, 4, 2, 3].map(Nanos).to_vec());
+        assert_eq!(row, Row { batch: 3, p50: Nanos(3), p99: Nanos(5) });
+        let row = summarise(3, (1..=200).map(Nanos).collect());
+        assert_eq!(row, Row { batch: 3, p50: Nanos(100), p99: Nanos(198) });
+    }
+
+    #[test]
+    fn the_number_of_rounds_keeps_to_the_budget_and_to_its_bounds() {
+        let options = MeasureOptions::default();
+        assert_eq!(rounds(Duration::from_millis(20), &options), 100);
+        assert_eq!(rounds(Duration::from_secs(9), &options), options.least_runs);
+        assert_eq!(rounds(Duration::ZERO, &options), options.most_runs);
+    }
+}

@@ -1,0 +1,245 @@
+//! What goes into a model and comes out of it: names, element types and shapes, and how the tensors of one
+//! row lie in a flat byte buffer. The API fills such buffers and reads them; executors copy rows out of
+//! them and into them. Nothing here knows which device runs the model.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Every tensor of a row starts at a multiple of this many bytes, the size of the largest element.
+pub const ALIGNMENT: usize = 8;
+
+/// The type of a tensor's elements: the fixed-size types of the KServe v2 protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DataType {
+    /// One byte, 0 or 1.
+    Bool,
+    /// Unsigned, 1 byte.
+    Uint8,
+    /// Unsigned, 2 bytes.
+    Uint16,
+    /// Unsigned, 4 bytes.
+    Uint32,
+    /// Unsigned, 8 bytes.
+    Uint64,
+    /// Signed, 1 byte.
+    Int8,
+    /// Signed, 2 bytes.
+    Int16,
+    /// Signed, 4 bytes.
+    Int32,
+    /// Signed, 8 bytes.
+    Int64,
+    /// IEEE 754 half precision, 2 bytes.
+    Fp16,
+    /// The upper half of an FP32, 2 bytes.
+    Bf16,
+    /// IEEE 754 single precision, 4 bytes.
+    Fp32,
+    /// IEEE 754 double precision, 8 bytes.
+    Fp64,
+}
+
+impl DataType {
+    /// Every type, in the protocol's order.
+    pub const ALL: [DataType; 13] = [
+        DataType::Bool,
+        DataType::Uint8,
+        DataType::Uint16,
+        DataType::Uint32,
+        DataType::Uint64,
+        DataType::Int8,
+        DataType::Int16,
+        DataType::Int32,
+        DataType::Int64,
+        DataType::Fp16,
+        DataType::Bf16,
+        DataType::Fp32,
+        DataType::Fp64,
+    ];
+
+    /// The protocol's name, for example `FP32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DataType::Bool => "BOOL",
+            DataType::Uint8 => "UINT8",
+            DataType::Uint16 => "UINT16",
+            DataType::Uint32 => "UINT32",
+            DataType::Uint64 => "UINT64",
+            DataType::Int8 => "INT8",
+            DataType::Int16 => "INT16",
+            DataType::Int32 => "INT32",
+            DataType::Int64 => "INT64",
+            DataType::Fp16 => "FP16",
+            DataType::Bf16 => "BF16",
+            DataType::Fp32 => "FP32",
+            DataType::Fp64 => "FP64",
+        }
+    }
+
+    /// The type with this name, exactly as [`DataType::name`] spells it; `None` where there is none.
+    pub fn parse(name: &str) -> Option<DataType> {
+        DataType::ALL.into_iter().find(|datatype| datatype.name() == name)
+    }
+
+    /// The size of one element in bytes.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            DataType::Bool | DataType::Uint8 | DataType::Int8 => 1,
+            DataType::Uint16 | DataType::Int16 | DataType::Fp16 | DataType::Bf16 => 2,
+            DataType::Uint32 | DataType::Int32 | DataType::Fp32 => 4,
+            DataType::Uint64 | DataType::Int64 | DataType::Fp64 => 8,
+        }
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One input or output of a model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorSpec {
+    /// Its name in the model.
+    pub name: String,
+    /// The type of its elements.
+    pub datatype: DataType,
+    /// The shape of one row: the batch dimension, which comes first in the model, is left out. Empty where a
+    /// row is a single element.
+    pub shape: Vec<usize>,
+}
+
+impl TensorSpec {
+    /// How many elements a row has; `usize::MAX` where the product does not fit.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().fold(1, |product: usize, &dimension| product.saturating_mul(dimension))
+    }
+
+    /// How many bytes a row has; `usize::MAX` where the product does not fit.
+    pub fn bytes(&self) -> usize {
+        self.elements().saturating_mul(self.datatype.size_bytes())
+    }
+}
+
+/// The inputs and outputs of a model, in the model's order.
+///
+/// A row, the input or output of one request, lies in a flat buffer: its tensors in order, row-major, little
+/// endian, each starting at a multiple of [`ALIGNMENT`] bytes. A row's length is a multiple of it too, so
+/// rows may be put one after another. The bytes between tensors mean nothing.
+///
+/// ```
+/// use symphony_gpu::{DataType, Signature, TensorSpec};
+/// let input = |name: &str, shape: &[usize]| TensorSpec {
+///     name: name.to_string(),
+///     datatype: DataType::Fp32,
+///     shape: shape.to_vec(),
+/// };
+/// let signature = Signature { inputs: vec![input("left", &[3]), input("right", &[2, 2])], outputs: vec![] };
+/// assert_eq!(signature.input_range(0), 0..12);
+/// assert_eq!(signature.input_range(1), 16..32);
+/// assert_eq!(signature.input_bytes(), 32);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Signature {
+    /// What a request gives.
+    pub inputs: Vec<TensorSpec>,
+    /// What a request gets.
+    pub outputs: Vec<TensorSpec>,
+}
+
+impl Signature {
+    /// The length of a row of inputs in bytes.
+    pub fn input_bytes(&self) -> usize {
+        row_bytes(&self.inputs)
+    }
+
+    /// The length of a row of outputs in bytes.
+    pub fn output_bytes(&self) -> usize {
+        row_bytes(&self.outputs)
+    }
+
+    /// Where input `index` lies in a row of inputs, in bytes.
+    ///
+    /// # Panics
+    /// If there is no such input.
+    pub fn input_range(&self, index: usize) -> Range<usize> {
+        range(&self.inputs, index)
+    }
+
+    /// Where output `index` lies in a row of outputs, in bytes.
+    ///
+    /// # Panics
+    /// If there is no such output.
+    pub fn output_range(&self, index: usize) -> Range<usize> {
+        range(&self.outputs, index)
+    }
+}
+
+/// The bytes that a tensor takes in a row, the gap after it included.
+fn padded(spec: &TensorSpec) -> usize {
+    spec.bytes().checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX)
+}
+
+fn row_bytes(specs: &[TensorSpec]) -> usize {
+    specs.iter().fold(0, |total: usize, spec| total.saturating_add(padded(spec)))
+}
+
+fn range(specs: &[TensorSpec], index: usize) -> Range<usize> {
+    let start = row_bytes(&specs[..index]);
+    start..start.saturating_add(specs[index].bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_spec() -> impl Strategy<Value = TensorSpec> {
+        let shape = proptest::collection::vec(0usize..6, 0..4);
+        (0..DataType::ALL.len(), shape).prop_map(|(datatype, shape)| TensorSpec {
+            name: "tensor".to_string(),
+            datatype: DataType::ALL[datatype],
+            shape,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn tensors_of_a_row_are_aligned_in_order_and_never_overlap(
+            specs in proptest::collection::vec(any_spec(), 0..8),
+        ) {
+            let signature = Signature { inputs: specs.clone(), outputs: specs.clone() };
+            let mut end = 0;
+            for (index, spec) in specs.iter().enumerate() {
+                let range = signature.input_range(index);
+                prop_assert_eq!(range.start % ALIGNMENT, 0);
+                prop_assert!(range.start >= end);
+                prop_assert_eq!(range.len(), spec.bytes());
+                prop_assert_eq!(&range, &signature.output_range(index));
+                end = range.end;
+            }
+            prop_assert!(signature.input_bytes() >= end && signature.input_bytes() < end + ALIGNMENT);
+            prop_assert_eq!(signature.input_bytes() % ALIGNMENT, 0);
+            prop_assert_eq!(signature.output_bytes(), signature.input_bytes());
+        }
+    }
+
+    #[test]
+    fn every_type_is_found_by_its_name_and_nothing_else_is() {
+        for datatype in DataType::ALL {
+            assert_eq!(DataType::parse(datatype.name()), Some(datatype));
+            assert!(ALIGNMENT.is_multiple_of(datatype.size_bytes()));
+        }
+        assert_eq!(DataType::parse("BYTES"), None);
+        assert_eq!(DataType::parse("fp32"), None);
+    }
+
+    #[test]
+    fn a_shape_too_large_to_count_saturates() {
+        let spec =
+            TensorSpec { name: "huge".to_string(), datatype: DataType::Fp64, shape: vec![usize::MAX, 2] };
+        let signature = Signature { inputs: vec![spec.clone(), spec], outputs: vec![] };
+        assert_eq!(signature.input_bytes(), usize::MAX);
+    }
+}

@@ -1,0 +1,772 @@
+//! A frontend's memory for inputs and outputs: slots of a few sizes, taken once. The frontend's thread holds the
+//! [`SlabOwner`] and hands slots out; every thread that fills or reads one (frontend, backend, executor)
+//! holds a [`SlabView`] and claims the slot for as long as it touches it. Messages carry the [`SlotId`] only.
+//!
+//! A claim is exclusive by an atomic compare-exchange, not by trust in the messages: a stale, repeated or
+//! invented id gives `None`, never a second reference to the same bytes.
+//!
+//! ```
+//! use symphony_transport::slab::{Slab, SlotClass};
+//!
+//! let classes = [SlotClass { slot_bytes: 1 << 10, count: 64 }, SlotClass { slot_bytes: 1 << 20, count: 4 }];
+//! let (mut owner, view) = Slab::new(&classes, 0).unwrap();
+//!
+//! let slot = owner.alloc(600).unwrap();
+//! view.claim(slot).unwrap()[..5].copy_from_slice(b"input");
+//! std::thread::scope(|threads| {
+//!     threads.spawn(|| {
+//!         let mut bytes = view.claim(slot).unwrap();
+//!         assert!(view.claim(slot).is_none()); // one at a time
+//!         bytes[..5].make_ascii_uppercase();
+//!     });
+//! });
+//! assert_eq!(&view.claim(slot).unwrap()[..5], b"INPUT");
+//!
+//! assert!(owner.free(slot));
+//! assert!(view.claim(slot).is_none()); // stale
+//! ```
+//!
+//! # Memory orderings
+//!
+//! Each slot has one word of state: its generation, whether it is allocated, whether it is held.
+//!
+//! - claim: compare-exchange from "this generation, allocated, not held" to held, Acquire: it sees what the
+//!   holder before it wrote. A failed one is Relaxed: nothing is touched.
+//! - the guard's drop: store of "not held", Release: the next claim sees what this holder wrote. A plain store
+//!   is enough: while a slot is held, nobody else changes its state.
+//! - free: compare-exchange from "not held" to the next generation, Acquire: the last holder is done before
+//!   the slot is free. A failed one is Relaxed.
+//! - alloc: store of "allocated", Release: the first claim sees that the last holder is done, also where the id
+//!   reached it without any synchronisation. A plain store is enough: nobody else changes a free slot's state.
+
+use crate::sync::{Access, Arc, AtomicU32, Ordering, Witness};
+use bytemuck::{Pod, Zeroable};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Slots start on a cache line and fill whole ones, so that two holders never write the same line.
+const CACHE_LINE: usize = 64;
+
+/// The bits of a [`SlotId`], from the lowest: index in its class, class, generation, frontend.
+const INDEX_BITS: u32 = 20;
+const CLASS_BITS: u32 = 4;
+const GENERATION_BITS: u32 = 24;
+
+/// The most size classes of a slab.
+pub const MAX_CLASSES: usize = 1 << CLASS_BITS;
+/// The most slots of a class.
+pub const MAX_SLOTS_PER_CLASS: usize = 1 << INDEX_BITS;
+
+/// The bits of a slot's state: the generation lies above them.
+const HELD: u32 = 1;
+const ALLOCATED: u32 = 2;
+const FLAG_BITS: u32 = 2;
+
+/// Names one allocation of one slot, across threads. The slot's next allocation has another id, so an id that
+/// outlived its slot is noticed (until the slot was allocated 2^24 - 1 more times). Zero names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct SlotId(u64);
+
+impl SlotId {
+    fn new(frontend: u16, generation: u32, class: usize, index: u32) -> SlotId {
+        let high = u64::from(frontend) << GENERATION_BITS | u64::from(generation);
+        SlotId((high << CLASS_BITS | class as u64) << INDEX_BITS | u64::from(index))
+    }
+
+    /// The frontend whose slab it is of.
+    pub fn frontend(self) -> u16 {
+        (self.0 >> (INDEX_BITS + CLASS_BITS + GENERATION_BITS)) as u16
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> (INDEX_BITS + CLASS_BITS)) as u32 & ((1 << GENERATION_BITS) - 1)
+    }
+
+    fn class(self) -> usize {
+        (self.0 >> INDEX_BITS) as usize & (MAX_CLASSES - 1)
+    }
+
+    fn index(self) -> usize {
+        self.0 as usize & (MAX_SLOTS_PER_CLASS - 1)
+    }
+}
+
+impl fmt::Debug for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (frontend, class, index) = (self.frontend(), self.class(), self.index());
+        write!(f, "slot {frontend}/{class}/{index}, generation {}", self.generation())
+    }
+}
+
+/// How many slots of which size a slab has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotClass {
+    /// Bytes of one slot, rounded up to whole cache lines of 64.
+    pub slot_bytes: usize,
+    /// How many such slots.
+    pub count: usize,
+}
+
+/// Why there is no such slab.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SlabError {
+    /// The list of classes is empty or too long.
+    #[error("a slab has 1 to {MAX_CLASSES} slot classes, not {0}")]
+    Classes(usize),
+    /// A class with slots of no bytes, or more of them than the machine can address.
+    #[error("slot class {class} has slots of {slot_bytes} bytes: give at least 1, and what memory can hold")]
+    SlotBytes {
+        /// Which class, counted from 0 as given.
+        class: usize,
+        /// The size asked for.
+        slot_bytes: usize,
+    },
+    /// A class with no slots or too many.
+    #[error("slot class {class} has {count} slots: give 1 to {MAX_SLOTS_PER_CLASS}")]
+    Count {
+        /// Which class, counted from 0 as given.
+        class: usize,
+        /// The count asked for.
+        count: usize,
+    },
+    /// The system did not give the memory.
+    #[error("the system has no {0} bytes for a class of slots: ask for fewer or smaller slots")]
+    OutOfMemory(usize),
+}
+
+/// Where slabs come from: [`Slab::new`].
+pub struct Slab {
+    /// By slot size, smallest first.
+    classes: Box<[Class]>,
+    /// By dense index.
+    slots: Box<[Slot]>,
+    frontend: u16,
+}
+
+struct Class {
+    /// The dense index of its first slot.
+    first: usize,
+    count: usize,
+    slot_bytes: usize,
+    memory: Region,
+}
+
+/// A slot's state, on its own cache line: neighbours are claimed by other threads.
+#[repr(align(64))]
+struct Slot {
+    state: AtomicU32,
+    bytes: Witness,
+}
+
+impl Slab {
+    /// Takes the memory of `classes` (in any order) for the frontend numbered `frontend`, all of it zero. Pages
+    /// that are never touched cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`SlabError`] where the classes are not within the bounds, or too large for the machine.
+    #[allow(clippy::new_ret_no_self, reason = "a slab is only ever held by its owner and its views")]
+    pub fn new(classes: &[SlotClass], frontend: u16) -> Result<(SlabOwner, SlabView), SlabError> {
+        if classes.is_empty() || classes.len() > MAX_CLASSES {
+            return Err(SlabError::Classes(classes.len()));
+        }
+        let mut given: Vec<(usize, SlotClass)> = classes.iter().copied().enumerate().collect();
+        given.sort_by_key(|(_, class)| class.slot_bytes);
+        let mut first = 0;
+        let mut made = Vec::with_capacity(given.len());
+        for (number, class) in given {
+            let class = Class::new(number, class, first)?;
+            first += class.count;
+            made.push(class);
+        }
+        let slots =
+            (0..first).map(|_| Slot { state: AtomicU32::new(state(1)), bytes: Witness::new() }).collect();
+        let free = made.iter().map(|class| (0..class.count as u32).rev().collect()).collect();
+        let view = SlabView { slab: Arc::new(Slab { classes: made.into(), slots, frontend }) };
+        Ok((SlabOwner { view: view.clone(), free, in_use: 0, not_sync: PhantomData }, view))
+    }
+
+    /// The id's class and its slot's dense index, where this slab has such a slot.
+    #[inline]
+    fn find(&self, id: SlotId) -> Option<(&Class, usize)> {
+        let class = self.classes.get(id.class())?;
+        (id.frontend() == self.frontend && id.index() < class.count)
+            .then(|| (class, class.first + id.index()))
+    }
+}
+
+/// The state of a free slot; its next allocation is of `generation`.
+fn state(generation: u32) -> u32 {
+    generation << FLAG_BITS
+}
+
+/// Generations go round without zero, so that the id zero is never valid.
+fn generation_after(generation: u32) -> u32 {
+    if generation + 1 == 1 << GENERATION_BITS { 1 } else { generation + 1 }
+}
+
+impl Class {
+    fn new(number: usize, class: SlotClass, first: usize) -> Result<Class, SlabError> {
+        let SlotClass { slot_bytes, count } = class;
+        if !(1..=MAX_SLOTS_PER_CLASS).contains(&count) {
+            return Err(SlabError::Count { class: number, count });
+        }
+        let too_large = SlabError::SlotBytes { class: number, slot_bytes };
+        let rounded = slot_bytes.checked_next_multiple_of(CACHE_LINE).filter(|&bytes| bytes > 0);
+        let Some(slot_bytes) = rounded else { return Err(too_large) };
+        let memory = Region::zeroed(slot_bytes.checked_mul(count).ok_or(too_large)?)?;
+        Ok(Class { first, count, slot_bytes, memory })
+    }
+}
+
+/// The end that hands slots out: the frontend's own thread. Not shared, not cloned.
+pub struct SlabOwner {
+    view: SlabView,
+    /// By class: the indices of its free slots, the one that was freed last on top, as its bytes may still
+    /// be in the cache. Never longer than it was at first, so it never allocates.
+    free: Box<[Vec<u32>]>,
+    in_use: usize,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl SlabOwner {
+    /// A slot of at least `bytes`: of the smallest class that fits and has a free one. `None` where none has, or
+    /// none is that large. The slot still has the bytes of whoever had it before.
+    #[inline]
+    pub fn alloc(&mut self, bytes: usize) -> Option<SlotId> {
+        let slab = &*self.view.slab;
+        let fitting = slab.classes.iter().zip(&mut self.free).enumerate();
+        let (number, class, index) = fitting
+            .filter(|(_, (class, _))| class.slot_bytes >= bytes)
+            .find_map(|(number, (class, free))| Some((number, class, free.pop()?)))?;
+        let slot = &slab.slots[class.first + index as usize];
+        // Relaxed: only this thread changes the state of a free slot, so it is what we stored last.
+        let free = slot.state.load(Ordering::Relaxed);
+        // Release: the last holder is done before anyone claims it anew. Pairs with the Acquire in `claim`.
+        slot.state.store(free | ALLOCATED, Ordering::Release);
+        self.in_use += 1;
+        Some(SlotId::new(slab.frontend, free >> FLAG_BITS, number, index))
+    }
+
+    /// Takes a slot back; its id is stale from here on. False, and nothing happens, where the id is stale already,
+    /// or where the slot is held right now: then try again once its guard is gone.
+    #[inline]
+    pub fn free(&mut self, id: SlotId) -> bool {
+        let slab = &*self.view.slab;
+        let Some((_, dense)) = slab.find(id) else { return false };
+        let allocated = state(id.generation()) | ALLOCATED;
+        let next = state(generation_after(id.generation()));
+        // Acquire: the last holder is done before the slot is free. Pairs with the guard's drop. Relaxed on
+        // failure: nothing is touched.
+        let freed =
+            slab.slots[dense].state.compare_exchange(allocated, next, Ordering::Acquire, Ordering::Relaxed);
+        if freed.is_err() {
+            return false;
+        }
+        self.free[id.class()].push(id.index() as u32);
+        self.in_use -= 1;
+        true
+    }
+
+    /// How many slots there are, of all classes.
+    pub fn capacity(&self) -> usize {
+        self.view.capacity()
+    }
+
+    /// How many slots are handed out.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// The slot's number below [`capacity`](SlabOwner::capacity), for tables beside the slab. It is the same for
+    /// every id of the slot. An id that is not of this slab gives `capacity` itself, which no table has.
+    #[inline]
+    pub fn index(&self, id: SlotId) -> usize {
+        self.view.slab.find(id).map_or(self.capacity(), |(_, dense)| dense)
+    }
+
+    /// The view, to claim slots with and to clone for others.
+    pub fn view(&self) -> &SlabView {
+        &self.view
+    }
+}
+
+/// What every thread that touches slots holds. Clones see the same slots; the memory lives as long as any.
+#[derive(Clone)]
+pub struct SlabView {
+    slab: Arc<Slab>,
+}
+
+impl SlabView {
+    /// Exclusive access to the slot's bytes until the guard is dropped. `None` where the id is stale or not of
+    /// this slab, or where someone holds the slot already; it never waits.
+    #[inline]
+    pub fn claim(&self, id: SlotId) -> Option<SlotGuard<'_>> {
+        let (class, dense) = self.slab.find(id)?;
+        let slot = &self.slab.slots[dense];
+        let allocated = state(id.generation()) | ALLOCATED;
+        // Acquire: what the holder before wrote is seen. Pairs with the guard's drop and with `alloc`. Relaxed on
+        // failure: nothing is touched.
+        slot.state
+            .compare_exchange(allocated, allocated | HELD, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY: `find` made sure that the index is below the class's count, so the slot lies in its region.
+        let first = unsafe { class.memory.start.add(id.index() * class.slot_bytes) };
+        Some(SlotGuard {
+            slot,
+            access: slot.bytes.access(),
+            bytes: NonNull::slice_from_raw_parts(first, class.slot_bytes),
+        })
+    }
+
+    /// How many slots there are, of all classes.
+    pub fn capacity(&self) -> usize {
+        self.slab.slots.len()
+    }
+}
+
+/// Exclusive access to a slot's bytes, from [`SlabView::claim`]: all of the slot, which may be more than was
+/// asked for.
+pub struct SlotGuard<'a> {
+    access: Access,
+    slot: &'a Slot,
+    bytes: NonNull<[u8]>,
+}
+
+impl Deref for SlotGuard<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are initialised (zeroed at first) and live as long as the view that we borrow. While
+        // the state says HELD no other guard of this slot exists, and slots do not overlap.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl DerefMut for SlotGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; the guard itself is borrowed mutably.
+        unsafe { self.bytes.as_mut() }
+    }
+}
+
+impl Drop for SlotGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.access.end();
+        // Relaxed: we set HELD ourselves, and nobody changes a held slot's state.
+        let held = self.slot.state.load(Ordering::Relaxed);
+        // Release: what we wrote is seen by the next claim. Pairs with the Acquire there and in `free`.
+        self.slot.state.store(held & !HELD, Ordering::Release);
+    }
+}
+
+/// The bytes of a class's slots: zeroed by the system, starting on a cache line.
+struct Region {
+    start: NonNull<u8>,
+    /// What was allocated, and starts at or a little before `start`.
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a region owns its bytes as a Box<[u8]> does, and only points to them.
+unsafe impl Send for Region {}
+// SAFETY: a shared region gives nothing but an address; `SlotGuard` says who may use which bytes when.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// What the system's allocator aligns to by itself. If more is asked for, the standard library zeroes by
+    /// hand, and so touches every page; so the region is aligned by hand instead.
+    const NATURAL_ALIGN: usize = 16;
+
+    fn zeroed(bytes: usize) -> Result<Region, SlabError> {
+        let layout = bytes
+            .checked_add(CACHE_LINE - Region::NATURAL_ALIGN)
+            .and_then(|padded| Layout::from_size_align(padded, Region::NATURAL_ALIGN).ok())
+            .ok_or(SlabError::OutOfMemory(bytes))?;
+        // SAFETY: the layout's size is not zero.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(SlabError::OutOfMemory(bytes))?;
+        let misaligned = memory.as_ptr().addr() % CACHE_LINE;
+        let padding = if misaligned == 0 { 0 } else { CACHE_LINE - misaligned };
+        // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to the size.
+        let start = unsafe { memory.add(padding) };
+        Ok(Region { start, memory, layout })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout; no guard outlives its view.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ring::ring;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+    use std::thread;
+
+    const MANY: u64 = if cfg!(miri) { 100 } else { 200_000 };
+
+    fn slab(classes: &[(usize, usize)]) -> (SlabOwner, SlabView) {
+        let classes: Vec<_> =
+            classes.iter().map(|&(slot_bytes, count)| SlotClass { slot_bytes, count }).collect();
+        Slab::new(&classes, 7).unwrap()
+    }
+
+    #[test]
+    fn the_smallest_class_with_a_free_slot_is_taken() {
+        let (mut owner, view) = slab(&[(1000, 1), (100, 1), (5000, 1)]);
+        let sizes: Vec<_> =
+            (0..3).map(|_| owner.alloc(70).map(|id| view.claim(id).unwrap().len()).unwrap()).collect();
+        assert_eq!(sizes, [128, 1024, 5056]);
+        assert_eq!((owner.alloc(70), owner.in_use(), owner.capacity()), (None, 3, 3));
+    }
+
+    #[test]
+    fn what_is_larger_than_every_class_is_refused() {
+        let (mut owner, _view) = slab(&[(100, 4)]);
+        assert!(owner.alloc(128).is_some());
+        assert_eq!(owner.alloc(129), None);
+    }
+
+    #[test]
+    fn a_slot_is_zero_at_first_and_starts_on_a_cache_line() {
+        let (mut owner, view) = slab(&[(1, 3), (65, 3)]);
+        while let Some(id) = owner.alloc(1) {
+            let bytes = view.claim(id).unwrap();
+            assert_eq!(bytes.as_ptr().addr() % CACHE_LINE, 0);
+            assert!(bytes.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn the_default_id_names_nothing() {
+        let (mut owner, view) = Slab::new(&[SlotClass { slot_bytes: 64, count: 1 }], 0).unwrap();
+        assert!(view.claim(SlotId::default()).is_none());
+        assert_ne!(owner.alloc(1), Some(SlotId::default()));
+        assert!(view.claim(SlotId::default()).is_none());
+        assert!(!owner.free(SlotId::default()));
+    }
+
+    #[test]
+    fn the_id_of_a_slot_to_come_names_nothing_yet() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let to_come = SlotId::new(7, 1, 0, 0);
+        assert!(view.claim(to_come).is_none());
+        assert!(!owner.free(to_come));
+        assert_eq!(owner.alloc(1), Some(to_come));
+    }
+
+    #[test]
+    fn invented_ids_are_refused() {
+        let (mut owner, view) = slab(&[(64, 2)]);
+        let id = owner.alloc(1).unwrap();
+        for wrong in [
+            SlotId::new(8, 1, 0, 0),
+            SlotId::new(7, 2, 0, 0),
+            SlotId::new(7, 1, 1, 0),
+            SlotId::new(7, 1, 0, 2),
+            SlotId(u64::MAX),
+        ] {
+            assert!(view.claim(wrong).is_none(), "{wrong:?}");
+            assert!(!owner.free(wrong), "{wrong:?}");
+        }
+        assert_eq!(owner.index(SlotId::new(8, 1, 0, 0)), owner.capacity());
+        assert!(view.claim(id).is_some());
+    }
+
+    #[test]
+    fn a_held_slot_is_not_freed() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let id = owner.alloc(1).unwrap();
+        let guard = view.claim(id).unwrap();
+        assert!(!owner.free(id));
+        assert!(view.claim(id).is_none());
+        drop(guard);
+        assert!(owner.free(id));
+        assert!(!owner.free(id), "freed twice");
+    }
+
+    #[test]
+    fn a_stale_id_is_noticed_also_after_reuse() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let old = owner.alloc(1).unwrap();
+        assert!(owner.free(old));
+        let new = owner.alloc(1).unwrap();
+        assert_eq!(owner.index(old), owner.index(new));
+        assert!(view.claim(old).is_none() && !owner.free(old));
+        assert!(view.claim(new).is_some());
+    }
+
+    #[test]
+    fn generations_go_round_without_zero() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let last = (1 << GENERATION_BITS) - 1;
+        view.slab.slots[0].state.store(state(last), Ordering::Relaxed);
+        let id = owner.alloc(1).unwrap();
+        assert_eq!((id.generation(), id.frontend()), (last, 7));
+        assert!(view.claim(id).is_some());
+        assert!(owner.free(id));
+        assert_eq!(owner.alloc(1).unwrap().generation(), 1);
+    }
+
+    #[test]
+    fn the_memory_outlives_its_owner_while_there_is_a_view() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let id = owner.alloc(1).unwrap();
+        drop(owner);
+        view.claim(id).unwrap()[0] = 1;
+        assert_eq!(view.claim(id).unwrap()[0], 1);
+    }
+
+    #[test]
+    fn classes_out_of_bounds_are_refused_with_the_reason() {
+        let refused = |classes: &[(usize, usize)]| {
+            let classes: Vec<_> =
+                classes.iter().map(|&(slot_bytes, count)| SlotClass { slot_bytes, count }).collect();
+            Slab::new(&classes, 0).err().unwrap()
+        };
+        assert_eq!(refused(&[]), SlabError::Classes(0));
+        assert_eq!(refused(&[(64, 1); 17]), SlabError::Classes(17));
+        assert_eq!(refused(&[(64, 1), (0, 1)]), SlabError::SlotBytes { class: 1, slot_bytes: 0 });
+        assert_eq!(refused(&[(usize::MAX, 1)]), SlabError::SlotBytes { class: 0, slot_bytes: usize::MAX });
+        assert_eq!(refused(&[(64, 0)]), SlabError::Count { class: 0, count: 0 });
+        assert_eq!(refused(&[(64, (1 << 20) + 1)]), SlabError::Count { class: 0, count: (1 << 20) + 1 });
+        // Miri stops where an allocation fails.
+        if !cfg!(miri) {
+            assert_eq!(refused(&[(1 << 62, 1)]), SlabError::OutOfMemory(1 << 62));
+        }
+        assert_eq!(refused(&[(64, 0)]).to_string(), "slot class 0 has 0 slots: give 1 to 1048576");
+    }
+
+    #[test]
+    fn claims_from_two_threads_never_overlap() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let id = owner.alloc(1).unwrap();
+        let count = || {
+            let mut claimed = 0u64;
+            for _ in 0..MANY {
+                if let Some(mut bytes) = view.claim(id) {
+                    let counter: &mut u64 = bytemuck::from_bytes_mut(&mut bytes[..8]);
+                    *counter += 1;
+                    claimed += 1;
+                }
+            }
+            claimed
+        };
+        let claimed = thread::scope(|threads| {
+            let other = threads.spawn(count);
+            count() + other.join().unwrap()
+        });
+        assert_eq!(bytemuck::from_bytes::<u64>(&view.claim(id).unwrap()[..8]), &claimed);
+    }
+
+    #[test]
+    fn requests_go_to_another_thread_and_come_back_in_their_slots() {
+        let (mut owner, view) = slab(&[(64, 3), (256, 5)]);
+        let (mut to_worker, mut requests) = ring::<SlotId>(8);
+        let (mut answers, mut from_worker) = ring::<SlotId>(8);
+        let worker = thread::spawn(move || {
+            while !(requests.is_abandoned() && requests.len() == 0) {
+                let Some(id) = requests.pop() else {
+                    thread::yield_now();
+                    continue;
+                };
+                let mut bytes = view.claim(id).unwrap();
+                bytes.reverse();
+                drop(bytes);
+                answers.push(id).unwrap();
+            }
+        });
+        let mut expected = HashMap::new();
+        let (mut sent, mut answered) = (0, 0);
+        while answered < MANY {
+            if sent < MANY
+                && let Some(id) = owner.alloc(1 + sent as usize % 256)
+            {
+                owner.view().claim(id).unwrap()[..8].copy_from_slice(&sent.to_le_bytes());
+                expected.insert(id, sent);
+                to_worker.push(id).unwrap();
+                sent += 1;
+                continue;
+            }
+            let count = from_worker.drain(8, |id| {
+                let number = expected.remove(&id).unwrap().to_be_bytes();
+                assert_eq!(owner.view().claim(id).unwrap().last_chunk(), Some(&number));
+                assert!(owner.free(id));
+            });
+            if count == 0 {
+                thread::yield_now();
+            }
+            answered += count as u64;
+        }
+        assert_eq!((owner.in_use(), expected.len()), (0, 0));
+        drop(to_worker);
+        worker.join().unwrap();
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Alloc(usize),
+        Free(prop::sample::Index),
+        Claim(prop::sample::Index),
+        Release(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (0..300usize).prop_map(Step::Alloc),
+            2 => any::<prop::sample::Index>().prop_map(Step::Free),
+            3 => any::<prop::sample::Index>().prop_map(Step::Claim),
+            2 => any::<prop::sample::Index>().prop_map(Step::Release),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 2 } else { 1024 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn a_slab_does_what_a_table_of_live_slots_does(steps in proptest::collection::vec(step(), 1..200)) {
+            let classes = [(64, 2), (128, 3), (256, 1)];
+            let (mut owner, view) = slab(&classes);
+            // Every id ever given, and the mark in each live slot.
+            let (mut given, mut live) = (vec![SlotId::default()], HashMap::new());
+            let mut held: Vec<(SlotId, SlotGuard<'_>)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Alloc(bytes) => {
+                        let free_of = |size: usize, count: usize| {
+                            count - live.values().filter(|&&(class, _)| class == size).count()
+                        };
+                        let expected =
+                            classes.iter().find(|&&(size, count)| size >= bytes && free_of(size, count) > 0);
+                        let id = owner.alloc(bytes);
+                        prop_assert_eq!(id.is_some(), expected.is_some());
+                        if let (Some(id), Some(&(size, _))) = (id, expected) {
+                            prop_assert!(!given.contains(&id));
+                            let mut guard = view.claim(id).unwrap();
+                            prop_assert_eq!(guard.len(), size);
+                            guard.fill(number as u8);
+                            given.push(id);
+                            live.insert(id, (size, number as u8));
+                        }
+                    }
+                    Step::Free(which) => {
+                        let id = *which.get(&given);
+                        let is_held = held.iter().any(|(other, _)| *other == id);
+                        prop_assert_eq!(owner.free(id), live.contains_key(&id) && !is_held);
+                        if !is_held {
+                            live.remove(&id);
+                        }
+                    }
+                    Step::Claim(which) => {
+                        let id = *which.get(&given);
+                        let is_held = held.iter().any(|(other, _)| *other == id);
+                        let guard = view.claim(id);
+                        prop_assert_eq!(guard.is_some(), live.contains_key(&id) && !is_held);
+                        if let Some(guard) = guard {
+                            let (size, mark) = live[&id];
+                            prop_assert_eq!(&*guard, &vec![mark; size][..]);
+                            held.push((id, guard));
+                        }
+                    }
+                    Step::Release(which) if !held.is_empty() => {
+                        held.swap_remove(which.index(held.len()));
+                    }
+                    Step::Release(_) => {}
+                }
+                prop_assert_eq!(owner.in_use(), live.len());
+                let mut indices: Vec<_> = live.keys().map(|&id| owner.index(id)).collect();
+                indices.sort();
+                indices.dedup();
+                prop_assert_eq!(indices.len(), live.len());
+                prop_assert!(indices.iter().all(|&index| index < owner.capacity()));
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    fn one_slot() -> (SlabOwner, SlabView) {
+        Slab::new(&[SlotClass { slot_bytes: 64, count: 1 }], 0).unwrap()
+    }
+
+    /// Adds one to the slot's first byte, if it can be claimed.
+    fn count(view: &SlabView, id: SlotId) -> u8 {
+        view.claim(id).map_or(0, |mut bytes| {
+            bytes[0] += 1;
+            1
+        })
+    }
+
+    #[test]
+    fn three_threads_claim_by_turns() {
+        loom::model(|| {
+            let (mut owner, view) = one_slot();
+            let id = owner.alloc(1).unwrap();
+            let others: Vec<_> = (0..2)
+                .map(|_| {
+                    let view = view.clone();
+                    thread::spawn(move || count(&view, id))
+                })
+                .collect();
+            let mut counted = count(&view, id);
+            counted += others.into_iter().map(|other| other.join().unwrap()).sum::<u8>();
+            assert_eq!(view.claim(id).unwrap()[0], counted);
+            assert!(counted >= 1);
+        });
+    }
+
+    #[test]
+    fn a_slot_changes_hands_only_after_its_last_holder() {
+        loom::model(|| {
+            let (mut owner, view) = one_slot();
+            let old = owner.alloc(1).unwrap();
+            // Nobody tells this thread the new id, so only the slab itself can order its claim.
+            let new = SlotId::new(0, 2, 0, 0);
+            let (holder, next) = (view.clone(), view);
+            let holder = thread::spawn(move || count(&holder, old));
+            let next = thread::spawn(move || count(&next, new));
+            if owner.free(old) {
+                assert_eq!(owner.alloc(1), Some(new));
+            } else {
+                assert_eq!(owner.alloc(1), None);
+            }
+            holder.join().unwrap();
+            next.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_held_slot_is_not_freed() {
+        loom::model(|| {
+            let (mut owner, view) = one_slot();
+            let id = owner.alloc(1).unwrap();
+            let holder = thread::spawn(move || count(&view, id));
+            let freed = owner.free(id);
+            let counted = holder.join().unwrap();
+            assert!(freed || counted == 1);
+            assert_eq!(owner.free(id), !freed);
+            assert!(owner.view().claim(id).is_none());
+        });
+    }
+}

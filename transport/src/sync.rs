@@ -1,0 +1,68 @@
+//! The atomics and the cell that [`crate::ring`] and [`crate::slab`] are made of: those of `std`, or loom's
+//! where `cfg(loom)` is set, so that loom can try every order of a test's accesses.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+};
+
+/// `std`'s cell with the calls of loom's.
+#[cfg(not(loom))]
+#[repr(transparent)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}
+
+/// Stands for memory that loom cannot see: it fails a test in which two accesses overlap, or in which one does not
+/// happen before the next. It has no size and does nothing otherwise.
+pub(crate) struct Witness(#[cfg(loom)] UnsafeCell<()>);
+
+/// An exclusive access, from [`Witness::access`] to [`Access::end`].
+pub(crate) struct Access(#[cfg(loom)] Option<loom::cell::MutPtr<()>>);
+
+impl Access {
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        #[cfg(loom)]
+        drop(self.0.take());
+    }
+}
+
+impl Witness {
+    pub(crate) fn new() -> Witness {
+        Witness(
+            #[cfg(loom)]
+            UnsafeCell::new(()),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn access(&self) -> Access {
+        Access(
+            #[cfg(loom)]
+            Some(self.0.get_mut()),
+        )
+    }
+}
