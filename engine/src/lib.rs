@@ -1,6 +1,8 @@
 //! Symphony's scheduler and engine: see ARCHITECTURE.md for the way of a request through it.
 
+pub mod api;
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod limits;
 pub mod model;

@@ -38,7 +38,7 @@ pub trait Decisions {
 }
 
 /// A policy that can be chosen by name.
-pub trait Policy: Sync {
+pub trait Policy: Sync + std::fmt::Debug {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
     /// What it does and where it is from, in a line.

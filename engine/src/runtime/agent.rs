@@ -22,12 +22,12 @@ pub(super) trait Agent {
 pub enum Idle {
     /// Looks again at once: the core is this thread's own.
     Spin,
-    /// Looks again at once for a while, then sleeps [`NAP`] at a time: other threads need the core.
+    /// Looks again at once for a while, then sleeps 20 us at a time: other threads need the core.
     Nap,
 }
 
 /// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
-pub const NAP: Duration = Duration::from_micros(20);
+pub(super) const NAP: Duration = Duration::from_micros(20);
 
 /// Turns without work before the first nap: a few microseconds, in which an answer often comes.
 const TURNS_BEFORE_NAP: u32 = 200;

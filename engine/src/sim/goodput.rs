@@ -15,8 +15,9 @@ const RESOLUTION: f64 = 1.005;
 /// Below this share of the GPUs' ideal rate the search gives up: not even single requests pass.
 const HOPELESS: f64 = 1e-4;
 
-/// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps` set; where no
-/// rate passes, that of the lowest rate tried, with a goodput of 0. `progress` is told each rate before it is tried.
+/// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps` set to the rate that
+/// it was really offered; where no rate passes, that of the lowest rate tried, with a goodput of 0. `progress` is
+/// told each rate before it is tried.
 ///
 /// Errors: as [`simulate`].
 pub fn search(
@@ -51,7 +52,7 @@ pub fn search(
             bad = report.rate_rps;
         }
     }
-    best.goodput_rps = Some(best.rate_rps);
+    best.goodput_rps = Some(best.offered_rps);
     Ok(best)
 }
 

@@ -1,0 +1,176 @@
+//! Between the connections of one API core and its [`Frontend`]: [`Answers::ask`] submits a request and
+//! waits, one [`Answers::pump`] task polls the frontend and wakes whoever waits. All on one thread.
+//!
+//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. For the first
+//! few hundred empty polls after anything happened it polls as fast as it can, yielding to connections and
+//! to other threads: an answer that is about to come costs no timer. After that it looks every 0.1 ms:
+//! requests wait milliseconds for their batch, and where threads share cores a spinning pump would take
+//! the time of the very thread that it waits for. With nothing in flight it sleeps until a request is sent.
+
+use crate::clock::Nanos;
+use crate::runtime::frontend::{Answer, Frontend, ModelInfo, Outcome, Refusal};
+use futures_channel::oneshot;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+use symphony_transport::message::{GpuId, ModelId};
+
+/// Empty polls in a row, each well under a microsecond, before the pump slows down: 0.1 to 0.3 ms.
+const FAST_POLLS: u32 = 300;
+
+/// The pause between slow polls.
+const SLOW_POLL: Duration = Duration::from_micros(100);
+
+/// An [`Answer`] that the handler may keep.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Reply {
+    /// How it ended.
+    pub(super) outcome: Outcome,
+    /// The output row; empty unless it ran.
+    pub(super) output: Vec<u8>,
+    /// When the request was accepted.
+    pub(super) arrival: Nanos,
+    /// When the answer was due.
+    pub(super) due: Nanos,
+    /// When its batch was put together; zero where it did not come to that. So for the next two.
+    pub(super) batched: Nanos,
+    /// When its batch started.
+    pub(super) started: Nanos,
+    /// When its batch finished, or when the request was dropped.
+    pub(super) finished: Nanos,
+    /// When the answer reached the frontend.
+    pub(super) answered: Nanos,
+    /// Its batch's size.
+    pub(super) batch_size: u32,
+    /// The GPU that its batch was sent to.
+    pub(super) gpu: GpuId,
+}
+
+impl Reply {
+    fn keep(answer: Answer<'_>) -> Reply {
+        Reply {
+            outcome: answer.outcome,
+            output: answer.output.to_vec(),
+            arrival: answer.arrival,
+            due: answer.due,
+            batched: answer.batched,
+            started: answer.started,
+            finished: answer.finished,
+            answered: answer.answered,
+            batch_size: answer.batch_size,
+            gpu: answer.gpu,
+        }
+    }
+}
+
+/// The frontend of an API core with everybody who waits for an answer from it.
+pub(super) struct Answers {
+    frontend: RefCell<Frontend>,
+    /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
+    /// still taken from the frontend, once, and forgotten.
+    waiting: RefCell<Vec<Option<oneshot::Sender<Reply>>>>,
+    pump: RefCell<Option<Waker>>,
+    /// Counts up when a request is sent, so that the pump is fast again.
+    sent: Cell<u64>,
+}
+
+impl Answers {
+    /// Takes over `frontend`. Someone must run [`Answers::pump`].
+    pub(super) fn new(frontend: Frontend) -> Answers {
+        let waiting = (0..frontend.capacity()).map(|_| None).collect();
+        Answers {
+            frontend: RefCell::new(frontend),
+            waiting: RefCell::new(waiting),
+            pump: RefCell::new(None),
+            sent: Cell::new(0),
+        }
+    }
+
+    /// Every model of the engine, by id.
+    pub(super) fn models(&self) -> Arc<[ModelInfo]> {
+        self.frontend.borrow().models().clone()
+    }
+
+    /// Requests sent and not yet answered, with or without someone who waits.
+    pub(super) fn in_flight(&self) -> usize {
+        self.frontend.borrow().in_flight()
+    }
+
+    /// Whether the engine takes requests.
+    pub(super) fn accepting(&self) -> bool {
+        self.frontend.borrow().accepting()
+    }
+
+    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future forgets
+    /// the answer, not the request.
+    ///
+    /// Errors: a [`Refusal`], at once.
+    pub(super) async fn ask(
+        &self,
+        model: ModelId,
+        timeout: Option<Nanos>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Reply, Refusal> {
+        let ticket = self.frontend.borrow_mut().submit(model, timeout, fill)?;
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.borrow_mut()[ticket.index] = Some(sender);
+        self.sent.set(self.sent.get() + 1);
+        self.wake_pump();
+        Ok(receiver.await.expect("the pump answers every request before it lets go of the sender"))
+    }
+
+    /// Delivers answers until it is dropped. One task of the core runs it.
+    pub(super) async fn pump(&self) {
+        let (mut empty, mut sent) = (0, 0);
+        loop {
+            if self.in_flight() == 0 {
+                self.request_sent(&mut sent).await;
+                empty = 0;
+            }
+            if self.deliver() > 0 || sent != self.sent.get() {
+                sent = self.sent.get();
+                empty = 0;
+            } else {
+                empty += 1;
+            }
+            if empty < FAST_POLLS {
+                // Where roles share a core, the thread that we wait for gets its turn first.
+                std::thread::yield_now();
+                glommio::executor().yield_task_queue_now().await;
+            } else {
+                glommio::timer::sleep(SLOW_POLL).await;
+            }
+        }
+    }
+
+    fn deliver(&self) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        self.frontend.borrow_mut().poll(|ticket, answer| {
+            let waiter = waiting[ticket.index].take();
+            if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
+                // A waiter that leaves between the check and here is gone all the same.
+                let _ = waiter.send(Reply::keep(answer));
+            }
+        })
+    }
+
+    fn wake_pump(&self) {
+        if let Some(waker) = self.pump.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    async fn request_sent(&self, seen: &mut u64) {
+        poll_fn(|cx| {
+            if *seen != self.sent.get() {
+                *seen = self.sent.get();
+                return Poll::Ready(());
+            }
+            *self.pump.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}

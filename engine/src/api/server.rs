@@ -1,0 +1,249 @@
+//! One API core: a pinned thread with a glommio executor that accepts connections, serves them, and polls
+//! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
+//! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
+
+use super::answers::Answers;
+use super::connection;
+use super::glommio_io::{self, GlommioIo, Listener, MachineError};
+use super::requests::Core;
+use crate::runtime::frontend::Frontend;
+use futures_channel::oneshot;
+use glommio::net::{TcpListener, TcpStream};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// After an error of `accept` (out of file descriptors, most likely) this passes before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a stopping core looks whether all is answered.
+const STOP_LOOK: Duration = Duration::from_millis(2);
+
+/// Clients over the limit that are told so at the same time; further ones are closed without a word.
+const REFUSED_AT_ONCE: usize = 64;
+
+/// Limits and time-outs of an API core. The defaults are safe on an open port.
+#[derive(Clone, Debug)]
+pub struct ApiConfig {
+    /// Where to listen. Port 0 takes any free port: see [`ApiHandle::local_addr`].
+    pub addr: SocketAddr,
+    /// Let other API cores listen at the same address; without, a port in use is an error.
+    pub share_port: bool,
+    /// The core to pin the thread to; unpinned where there is none.
+    pub core: Option<usize>,
+    /// The largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// What all bodies that are being read may hold together, in bytes.
+    pub max_bodies_bytes: usize,
+    /// The largest request line with headers, in bytes.
+    pub max_head_bytes: usize,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// From a head's first byte to its last.
+    pub header_timeout: Duration,
+    /// The longest pause in a body.
+    pub read_timeout: Duration,
+    /// The whole body.
+    pub body_timeout: Duration,
+    /// How long a client may take nothing of its response.
+    pub write_timeout: Duration,
+    /// How long a connection may stay open between requests.
+    pub idle_timeout: Duration,
+    /// How long [`ApiHandle::stop`] waits for requests at hand.
+    pub stop_timeout: Duration,
+}
+
+impl ApiConfig {
+    /// The defaults, listening at `addr`.
+    pub fn at(addr: SocketAddr) -> ApiConfig {
+        ApiConfig {
+            addr,
+            share_port: false,
+            core: None,
+            max_body_bytes: 64 << 20,
+            max_bodies_bytes: 1 << 30,
+            max_head_bytes: 32 << 10,
+            max_connections: 4_096,
+            header_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            stop_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why an API core can't serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The port is taken.
+    #[error("can't listen on {0}: the port is in use; stop the process that has it or choose another port")]
+    PortInUse(SocketAddr),
+    /// The port is one that only a privileged process may have.
+    #[error("can't listen on {0}: no permission; ports under 1024 need privileges, take a higher one")]
+    PortForbidden(SocketAddr),
+    /// No network interface has the address.
+    #[error(
+        "can't listen on {0}: no network interface of this machine has that address; try 127.0.0.1 or 0.0.0.0"
+    )]
+    NoSuchAddress(SocketAddr),
+    /// Anything else about the port.
+    #[error("can't listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+    /// The machine lacks what the executor needs.
+    #[error("can't start the API: {0}")]
+    Machine(#[from] MachineError),
+    /// No thread could be had.
+    #[error("can't start the API's thread: {0}")]
+    Thread(io::Error),
+    /// The thread ended by a panic: a bug.
+    #[error("the API's thread broke down; this is a bug, its message is on standard error")]
+    Died,
+}
+
+/// A running API core. Dropping it stops the core as [`ApiHandle::stop`] does.
+#[derive(Debug)]
+pub struct ApiHandle {
+    local_addr: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts an API core that serves `frontend`'s models. When this returns, the port is open.
+///
+/// Errors: an [`ApiError`] that says what would help; nothing is left running then.
+pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
+    let listener =
+        glommio_io::listen(config.addr, config.share_port).map_err(|error| no_port(config.addr, error))?;
+    let local_addr = listener.local_addr().map_err(|error| no_port(config.addr, error))?;
+    let (stop, stopped) = oneshot::channel();
+    let (started, start) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name("api".into())
+        .spawn(move || run(frontend, config, listener, stopped, started))
+        .map_err(ApiError::Thread)?;
+    match start.recv() {
+        Ok(Ok(())) => Ok(ApiHandle { local_addr, stop: Some(stop), thread: Some(thread) }),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ApiError::Died),
+    }
+}
+
+fn no_port(addr: SocketAddr, error: io::Error) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ApiError::PortInUse(addr),
+        io::ErrorKind::PermissionDenied => ApiError::PortForbidden(addr),
+        io::ErrorKind::AddrNotAvailable => ApiError::NoSuchAddress(addr),
+        _ => ApiError::Listen(addr, error),
+    }
+}
+
+impl ApiHandle {
+    /// Where it listens, with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still run),
+    /// closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`] and a little.
+    ///
+    /// Errors: [`ApiError::Died`].
+    pub fn stop(mut self) -> Result<(), ApiError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), ApiError> {
+        drop(self.stop.take());
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => Err(ApiError::Died),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for ApiHandle {
+    fn drop(&mut self) {
+        // The panic's own message is on standard error already.
+        let _ = self.end();
+    }
+}
+
+fn run(
+    frontend: Frontend,
+    config: ApiConfig,
+    listener: Listener,
+    stop: oneshot::Receiver<()>,
+    started: mpsc::SyncSender<Result<(), MachineError>>,
+) {
+    let executor = match glommio_io::local_executor(config.core) {
+        Ok(executor) => executor,
+        Err(error) => return started.send(Err(error)).unwrap_or_default(),
+    };
+    executor.run(async move {
+        let core = Rc::new(Core::new(Answers::new(frontend), config));
+        let listener = listener.into_local();
+        let pumped = core.clone();
+        glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
+        // Whoever called `start` is waiting for this.
+        let _ = started.send(Ok(()));
+        accept(&core, listener, stop).await;
+        finish(&core).await;
+    });
+}
+
+/// Accepts connections until `stop` is dropped; then the port is closed.
+async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+    let refusing = Rc::new(());
+    for number in 0.. {
+        let mut next = pin!(listener.accept());
+        let accepted = poll_fn(|cx| {
+            if Pin::new(&mut stop).poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            next.as_mut().poll(cx).map(Some)
+        })
+        .await;
+        match accepted {
+            None => return,
+            Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
+            Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
+                serve(core, number, stream);
+            }
+            Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
+                let counted = refusing.clone();
+                glommio::spawn_local(async move {
+                    connection::refuse(GlommioIo::new(stream)).await;
+                    drop(counted);
+                })
+                .detach();
+            }
+            Some(Ok(_)) => {}
+        }
+    }
+}
+
+fn serve(core: &Rc<Core>, number: u64, stream: TcpStream) {
+    let (stop, stopped) = oneshot::channel();
+    core.connections.borrow_mut().insert(number, Some(stop));
+    let core = core.clone();
+    glommio::spawn_local(async move {
+        connection::serve(core.clone(), GlommioIo::new(stream), stopped).await;
+        core.closed(number);
+    })
+    .detach();
+}
+
+async fn finish(core: &Core) {
+    let end = Instant::now() + core.config.stop_timeout;
+    core.ask_connections_to_end();
+    while !core.is_quiet() && Instant::now() < end {
+        glommio::timer::sleep(STOP_LOOK).await;
+    }
+}

@@ -1,0 +1,213 @@
+//! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`] that knows its
+//! exit code.
+
+use crate::api;
+use crate::api::{ApiConfig, ApiError};
+use crate::config::{HttpLimits, Mistake, Mistakes, ModelSource, read_config};
+use crate::runtime::frontend::ModelInfo;
+use crate::runtime::{Engine, Say, Seat, StartError};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use symphony_gpu::CpuModel;
+
+/// How often `serve` looks for signals and dead threads.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+
+/// Why a command failed; shown to the user as it is.
+#[derive(Debug)]
+pub enum Failure {
+    /// The run itself failed: exit code 1.
+    Run(String),
+    /// The usage or the input is wrong: exit code 2.
+    Input(String),
+    /// The machine lacks something: exit code 3.
+    Machine(String),
+}
+
+impl Failure {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Run(_) => 1,
+            Failure::Input(_) => 2,
+            Failure::Machine(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Run(text) | Failure::Input(text) | Failure::Machine(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<Mistakes> for Failure {
+    fn from(mistakes: Mistakes) -> Failure {
+        Failure::Input(mistakes.to_string())
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Failure {
+        let text = error.to_string();
+        match error {
+            StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => Failure::Input(text),
+            StartError::Slab(_) | StartError::Thread(_) => Failure::Machine(text),
+            StartError::Died(_) => Failure::Run(text),
+        }
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Failure {
+        let text = error.to_string();
+        match error {
+            ApiError::PortInUse(_) | ApiError::PortForbidden(_) | ApiError::NoSuchAddress(_) => {
+                Failure::Input(text)
+            }
+            ApiError::Listen(..) | ApiError::Machine(_) | ApiError::Thread(_) => Failure::Machine(text),
+            ApiError::Died => Failure::Run(text),
+        }
+    }
+}
+
+/// Reads the configuration at `path` and loads its models, without serving.
+///
+/// Errors: every mistake in it, exit code 2.
+pub fn check(path: &Path) -> Result<(), Failure> {
+    let config = read_config(path)?;
+    let mut mistakes: Vec<Mistake> = Vec::new();
+    for model in &config.models {
+        if let ModelSource::Cpu { file } = &model.source
+            && let Err(error) = CpuModel::load(file, model.max_batch)
+        {
+            mistakes.push(model.places.file.mistake(error, "give an ONNX model that the CPU executor can run"));
+        }
+    }
+    if !mistakes.is_empty() {
+        return Err(Mistakes(mistakes).into());
+    }
+    let executors: usize = config.executors.iter().map(|executor| executor.count).sum();
+    println!("{}: ok; {} models, {executors} executors", config.file.display(), config.models.len());
+    Ok(())
+}
+
+/// Serves the configuration at `path` over HTTP on `http` until SIGINT or SIGTERM.
+///
+/// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
+pub fn serve(path: &Path, http: SocketAddr) -> Result<(), Failure> {
+    let ending = watch_signals()?;
+    let config = read_config(path)?;
+    let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
+    let http_limits = config.http.clone();
+    let api_threads = config.cores.api.len().max(1);
+    let say: Say = Arc::new(|line| eprintln!("{line}"));
+    let (engine, frontends) = Engine::start(config, api_threads, say)?;
+    let models = Arc::clone(engine.models());
+    describe(&engine);
+    let mut servers = Vec::new();
+    let mut address = http;
+    for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
+        let server = api::start(frontend, api_config(address, seat, &http_limits, api_threads))?;
+        address = server.local_addr();
+        servers.push(server);
+    }
+    println!("ready http://{address}");
+    if let Some(line) = sample_request(&models, &samples, address) {
+        eprintln!("try: {line}");
+    }
+    let died = wait(&engine, &ending);
+    eprintln!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
+    engine.drain();
+    for server in servers {
+        server.stop()?;
+    }
+    engine.stop();
+    match died {
+        Some(thread) => Err(Failure::Run(format!("the engine's thread {thread} died; its last words are above"))),
+        None => Ok(()),
+    }
+}
+
+fn api_config(address: SocketAddr, seat: Seat, limits: &HttpLimits, threads: usize) -> ApiConfig {
+    ApiConfig {
+        share_port: threads > 1,
+        core: seat.core,
+        max_body_bytes: limits.max_body_bytes,
+        max_connections: limits.max_connections,
+        read_timeout: limits.read_timeout,
+        idle_timeout: limits.idle_timeout,
+        ..ApiConfig::at(address)
+    }
+}
+
+/// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
+fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Registered in this order: while the flag is not yet set the first does nothing, and the second sets it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| Failure::Machine(format!("signals can't be watched: {error}")))?;
+    }
+    Ok(flag)
+}
+
+/// Waits for a signal, or for a thread to die: then says which.
+fn wait(engine: &Engine, ending: &AtomicBool) -> Option<String> {
+    while !ending.load(Ordering::Relaxed) {
+        if let Some(thread) = engine.dead() {
+            return Some(thread);
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+    None
+}
+
+/// Says on standard error what runs where.
+fn describe(engine: &Engine) {
+    let layout = engine.layout();
+    let core = |seat: &Seat| seat.core.map_or("any".to_owned(), |core| core.to_string());
+    let list = |seats: &[Seat]| seats.iter().map(core).collect::<Vec<_>>().join(",");
+    eprintln!(
+        "cores: rank {}, models {}, cpu executors {}, emulated {}, api {}",
+        core(&layout.rank),
+        list(&layout.models),
+        list(&layout.executors),
+        layout.emulated.as_ref().map_or("none".to_owned(), core),
+        list(&layout.frontends),
+    );
+    if layout.shared {
+        eprintln!(
+            "note: this machine has fewer cores than the engine has threads, so they share; decisions are made up to \
+             {:.2} ms early to make up for it",
+            engine.slack().as_millis_f64()
+        );
+    }
+    for (model, profile) in engine.models().iter().zip(engine.profiles()) {
+        eprintln!(
+            "model {}: SLO {} ms, batches up to {}, l(1) = {:.3} ms, l({}) = {:.3} ms",
+            model.name,
+            model.slo.as_millis_f64(),
+            model.max_batch,
+            profile.latency(1).as_millis_f64(),
+            model.max_batch,
+            profile.latency(model.max_batch).as_millis_f64(),
+        );
+    }
+}
+
+/// A command line that sends the first sample that the configuration's folder has for one of its models.
+fn sample_request(models: &[ModelInfo], samples: &Path, address: SocketAddr) -> Option<String> {
+    models.iter().find_map(|model| {
+        let sample = samples.join(format!("{}.json", model.name));
+        sample.is_file().then(|| {
+            format!("curl -s http://{address}/v2/models/{}/infer -d @{}", model.name, sample.display())
+        })
+    })
+}

@@ -1,0 +1,231 @@
+//! Invariants of the scheduler over random workloads, watched event by event in the simulator: they hold for every
+//! policy and drop rule, whatever the models, the load and the network.
+
+use proptest::prelude::*;
+use std::collections::HashMap;
+use symphony::clock::Nanos;
+use symphony::model::selection::DropRule;
+use symphony::policy::{POLICIES, Policy};
+use symphony::profile::Profile;
+use symphony::sim::report::Report;
+use symphony::sim::{Fault, Observer, simulate_observed};
+use symphony::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_transport::message::{BatchHeader, Ending, Request};
+
+/// How a request ended, and everything that was seen of batches.
+struct Watch {
+    network: Network,
+    drop: DropRule,
+    faults: bool,
+    profiles: Vec<Profile>,
+    endings: HashMap<u64, u32>,
+    arrived: u64,
+    gpu_free_at: Vec<Nanos>,
+    gpu_busy: Vec<Nanos>,
+    decisions: Vec<(Nanos, u64, u32, Nanos, usize)>,
+}
+
+impl Watch {
+    fn new(workload: &Workload, drop: DropRule, fault: Fault) -> Watch {
+        Watch {
+            network: workload.network,
+            drop,
+            faults: fault.slowdown > 0.0,
+            profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
+            endings: HashMap::new(),
+            arrived: 0,
+            gpu_free_at: vec![Nanos::ZERO; workload.gpus],
+            gpu_busy: vec![Nanos::ZERO; workload.gpus],
+            decisions: Vec::new(),
+        }
+    }
+
+    fn end(&mut self, request: &Request) {
+        *self.endings.entry(request.id).or_default() += 1;
+    }
+
+    fn check_batch(&self, now: Nanos, batch: &BatchHeader, all: &[Request]) {
+        let size = all.len();
+        assert_eq!(size, batch.size as usize);
+        assert!(size >= 1, "an empty batch was sent");
+        assert!(all.iter().all(|request| request.model == batch.model), "models are mixed in a batch");
+        assert_eq!(batch.duration, self.profiles[batch.model.0 as usize].latency(size));
+        assert!(batch.exec_at >= now + self.network.delay(size), "it starts before its inputs can be there");
+        assert!(all.iter().all(|request| request.arrival <= now), "it holds a request that has not come yet");
+    }
+}
+
+impl Observer for Watch {
+    fn arrived(&mut self, _request: &Request) {
+        self.arrived += 1;
+    }
+
+    fn ran(
+        &mut self,
+        now: Nanos,
+        batch: &BatchHeader,
+        requests: (&[Request], &[Request]),
+        started: Option<Nanos>,
+        finished: Nanos,
+    ) {
+        let all: Vec<Request> = requests.0.iter().chain(requests.1).copied().collect();
+        self.check_batch(now, batch, &all);
+        all.iter().for_each(|request| self.end(request));
+        self.decisions.push((now, batch.batch, batch.gpu.0, batch.exec_at, all.len()));
+        let Some(started) = started else {
+            assert!(self.faults, "a batch is cancelled only where a GPU was late");
+            return;
+        };
+        let gpu = batch.gpu.0 as usize;
+        assert!(started >= self.gpu_free_at[gpu], "it starts on a GPU that is busy");
+        self.gpu_free_at[gpu] = finished;
+        self.gpu_busy[gpu] += finished - started;
+        if self.faults {
+            return;
+        }
+        assert_eq!(started, batch.exec_at, "without faults a batch starts when it was told to");
+        assert_eq!(finished - started, batch.duration);
+        if self.drop != DropRule::Fcfs {
+            let first = all.iter().map(|request| request.deadline).min().unwrap();
+            assert!(finished <= first, "a batch finishes after its first deadline");
+        }
+    }
+
+    fn ended(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+        assert!(
+            self.drop != DropRule::Fcfs || ending == Ending::Overloaded,
+            "rule fcfs drops nothing but what does not fit"
+        );
+        self.end(request);
+    }
+}
+
+fn models() -> impl Strategy<Value = Vec<WorkloadModel>> {
+    let arrival = prop_oneof![
+        Just(Arrival::Poisson),
+        Just(Arrival::Uniform),
+        (0.05f64..1.0).prop_map(Arrival::Gamma),
+    ];
+    let model = (0.0f64..4.0, 0.1f64..12.0, 1.0f64..6.0, 1usize..80, 0.05f64..1.0, arrival);
+    prop::collection::vec(model, 1..6).prop_map(|models| {
+        let total: f64 = models.iter().map(|model| model.4).sum();
+        let named = models.into_iter().enumerate();
+        named
+            .map(|(index, (alpha, beta, slack, max_batch, share, arrival))| WorkloadModel {
+                name: format!("model-{index}"),
+                profile: Profile::linear(
+                    Nanos::from_millis_f64(alpha),
+                    Nanos::from_millis_f64(beta),
+                    max_batch,
+                )
+                .unwrap(),
+                slo: Nanos::from_millis_f64((alpha + beta) * slack + 1.0),
+                share: share / total,
+                arrival,
+            })
+            .collect()
+    })
+}
+
+fn workloads() -> impl Strategy<Value = Workload> {
+    let network = prop_oneof![
+        2 => Just((0, 0, 0)),
+        1 => (0u64..1_000, 0u64..200, 0u64..2_000),
+    ];
+    (models(), network, 1usize..12, any::<u64>(), 1.0f64..4_000.0).prop_map(
+        |(models, (control, data, result), gpus, seed, rate_rps)| Workload {
+            name: "random".to_owned(),
+            gpus,
+            seed,
+            warmup: Nanos::from_millis(200),
+            duration: Nanos::from_millis(800),
+            rate_rps,
+            network: Network {
+                control: Nanos::from_micros(control),
+                data_per_request: Nanos::from_micros(data),
+                result: Nanos::from_micros(result),
+            },
+            models,
+        },
+    )
+}
+
+fn policies() -> impl Strategy<Value = &'static dyn Policy> {
+    prop::sample::select(POLICIES.to_vec())
+}
+
+fn rules() -> impl Strategy<Value = DropRule> {
+    prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec())
+}
+
+fn watch(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> (Watch, Report) {
+    let mut watch = Watch::new(workload, drop, fault);
+    let report = simulate_observed(workload, policy, drop, fault, &mut watch).unwrap();
+    (watch, report)
+}
+
+/// The report without what the wall's clock says.
+fn bytes(mut report: Report) -> String {
+    report.wall_s = 0.0;
+    report.events = 0;
+    serde_json::to_string(&report).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_request_ends_exactly_once_and_no_batch_breaks_a_promise(
+        workload in workloads(), policy in policies(), drop in rules(),
+    ) {
+        let (watch, report) = watch(&workload, policy, drop, Fault::default());
+        prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
+        prop_assert!(watch.endings.values().all(|&ended| ended == 1));
+        let counted = report.models.iter().map(|m| (m.offered, m.good + m.dropped + m.late + m.rejected));
+        for (offered, ended) in counted {
+            prop_assert_eq!(offered, ended);
+        }
+        if drop != DropRule::Fcfs {
+            prop_assert!(report.models.iter().all(|model| model.late == 0));
+        }
+    }
+
+    #[test]
+    fn gpus_that_are_slower_than_their_profile_lose_no_request(
+        workload in workloads(), policy in policies(), drop in rules(), slowdown in 0.01f64..1.0,
+    ) {
+        let (watch, _) = watch(&workload, policy, drop, Fault { slowdown });
+        prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
+        prop_assert!(watch.endings.values().all(|&ended| ended == 1));
+    }
+
+    #[test]
+    fn busy_time_is_the_sum_of_batches(
+        workload in workloads(), policy in policies(), drop in rules(),
+    ) {
+        let whole = Workload { warmup: Nanos::ZERO, duration: Nanos::from_secs(1), ..workload };
+        let (watch, report) = watch(&whole, policy, drop, Fault::default());
+        let batches: u64 = report.batch_histogram.iter().sum();
+        prop_assert!(batches <= watch.decisions.len() as u64);
+        for (gpu, share) in report.gpu_busy.iter().enumerate() {
+            let within = watch.gpu_busy[gpu] - (watch.gpu_free_at[gpu] - Nanos::from_secs(1));
+            // All but what runs past the window's end; a queue of fcfs may go on for several batches there.
+            if watch.gpu_free_at[gpu] <= Nanos::from_secs(1) {
+                prop_assert!((share - watch.gpu_busy[gpu].as_secs_f64()).abs() < 1e-9);
+            } else {
+                prop_assert!(*share + 1e-9 >= within.as_secs_f64());
+                prop_assert!(*share <= 1.0 + 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_events_give_the_same_decisions(
+        workload in workloads(), policy in policies(), drop in rules(), slowdown in prop_oneof![Just(0.0), Just(0.3)],
+    ) {
+        let (first, one) = watch(&workload, policy, drop, Fault { slowdown });
+        let (second, two) = watch(&workload, policy, drop, Fault { slowdown });
+        prop_assert_eq!(first.decisions, second.decisions);
+        prop_assert_eq!(bytes(one), bytes(two));
+    }
+}

@@ -1,0 +1,175 @@
+//! `simulate`: runs workload files through the engine's own scheduler in virtual time, or searches for their
+//! goodput. Reads the command line and prints; the simulator is [`symphony::sim`].
+
+use clap::Parser;
+use indicatif::ProgressBar;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use symphony::clock::Nanos;
+use symphony::config::read_workload;
+use symphony::model::selection::DropRule;
+use symphony::policy::{self, POLICIES, Policy};
+use symphony::sim::goodput::search;
+use symphony::sim::report::Report;
+use symphony::sim::simulate;
+use symphony::workload::Workload;
+
+/// Run workloads through the scheduler in virtual time and report goodput, batches and latency
+///
+/// The same seed gives the same output, wall_s and events aside.
+#[derive(Parser)]
+#[command(name = "simulate", version, after_help = after_help())]
+struct CommandLine {
+    /// Workload files (docs/workloads.md)
+    #[arg(required = true, value_name = "WORKLOAD")]
+    workloads: Vec<PathBuf>,
+    /// The scheduling policy; they are listed below
+    #[arg(long, value_name = "NAME", default_value = POLICIES[0].name())]
+    policy: String,
+    /// What is dropped: window, timeout or fcfs; explained below
+    #[arg(long, value_name = "RULE", default_value = "window")]
+    drop: String,
+    /// Total requests per second, instead of the workload's
+    #[arg(long, conflicts_with = "goodput", value_parser = positive)]
+    rate: Option<f64>,
+    /// Search for the highest total rate at which every model's bad rate is at most 1 % (0.5 % resolution)
+    #[arg(long)]
+    goodput: bool,
+    /// GPUs, instead of the workload's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    gpus: Option<u32>,
+    /// Seed of every random choice, instead of the workload's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Seconds of virtual time that count, instead of the workload's
+    #[arg(long, value_name = "S", value_parser = positive)]
+    duration: Option<f64>,
+    /// Print one JSON object a workload and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("give a number above 0".to_owned()),
+    }
+}
+
+fn after_help() -> String {
+    let mut text = String::from("Policies:\n");
+    for policy in POLICIES {
+        text += &format!("  {:<18} {}\n", policy.name(), policy.about());
+    }
+    text += "\nDrop rules:\n";
+    for (_, name, about) in DropRule::ALL {
+        text += &format!("  {name:<18} {about}\n");
+    }
+    text + "\nEntry b of batch_histogram in the JSON is the count of batches of size b.\n\
+            Exit codes: 0 done; 2 bad usage or input."
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    match run(&line) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(line: &CommandLine) -> Result<(), String> {
+    let policy = policy::by_name(&line.policy).ok_or_else(|| {
+        format!("--policy: {:?} is no policy; give one of {}", line.policy, policy::names().join(", "))
+    })?;
+    let drop = DropRule::parse(&line.drop).ok_or_else(|| {
+        format!("--drop: {:?} is no drop rule; give window, timeout or fcfs", line.drop)
+    })?;
+    let workloads = line
+        .workloads
+        .iter()
+        .map(|path| read_workload(path).map(|workload| changed(workload, line)).map_err(|m| m.to_string()))
+        .collect::<Result<Vec<_>, _>>()?;
+    for workload in &workloads {
+        let report = run_one(workload, policy, drop, line.goodput).map_err(|error| error.to_string())?;
+        if line.json {
+            println!("{}", serde_json::to_string(&report).expect("a report is plain numbers and names"));
+        } else {
+            print(&report);
+        }
+    }
+    Ok(())
+}
+
+/// The workload with what the command line says otherwise.
+fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
+    if let Some(rate) = line.rate {
+        workload.rate_rps = rate;
+    }
+    if let Some(gpus) = line.gpus {
+        workload.gpus = gpus as usize;
+    }
+    if let Some(seed) = line.seed {
+        workload.seed = seed;
+    }
+    if let Some(duration) = line.duration {
+        workload.duration = Nanos::from_secs_f64(duration);
+    }
+    workload
+}
+
+fn run_one(
+    workload: &Workload,
+    policy: &dyn Policy,
+    drop: DropRule,
+    goodput: bool,
+) -> std::io::Result<Report> {
+    // Shown only where standard error is a terminal.
+    let progress = ProgressBar::new_spinner();
+    progress.enable_steady_tick(Duration::from_millis(100));
+    progress.set_message(format!("{} …", workload.name));
+    let report = if goodput {
+        search(workload, policy, drop, &mut |rate| {
+            progress.set_message(format!("{}: trying {rate:.0} requests per second …", workload.name));
+        })
+    } else {
+        simulate(workload, policy, drop)
+    };
+    progress.finish_and_clear();
+    report
+}
+
+fn print(report: &Report) {
+    let busy = report.gpu_busy.iter().filter(|&&share| share > 0.05).count();
+    println!("{} under {} ({} drop), {} GPUs", report.workload, report.policy, report.drop, report.gpus);
+    if let Some(goodput) = report.goodput_rps {
+        println!("  goodput        {goodput:>10.1} requests/s");
+    }
+    println!("  offered        {:>10.1} requests/s", report.offered_rps);
+    println!("  good           {:>10.1} requests/s", report.good_rps);
+    println!(
+        "  bad rate       {:>10.3} %   (worst model {:.3} %)",
+        report.bad_rate * 100.0,
+        report.worst_bad_rate * 100.0
+    );
+    println!("  GPUs busy      {:>10.1} %   ({busy} of {} over 5 %)", report.gpu_utilization * 100.0, report.gpus);
+    println!("  mean batch     {:>10.2}", report.mean_batch);
+    println!(
+        "  queueing       {:>10.2} ms p50, {:.2} p99, {:.2} max",
+        report.queueing_ms.p50, report.queueing_ms.p99, report.queueing_ms.max
+    );
+    println!(
+        "  latency        {:>10.2} ms p50, {:.2} p99, {:.2} p99.9, {:.2} max",
+        report.latency_ms.p50, report.latency_ms.p99, report.latency_ms.p999, report.latency_ms.max
+    );
+    for model in report.models.iter().filter(|_| report.models.len() > 1) {
+        println!(
+            "  {:<28} offered {:>8}  good {:>8}  dropped {:>6}  late {:>6}  rejected {:>6}",
+            model.name, model.offered, model.good, model.dropped, model.late, model.rejected
+        );
+    }
+    println!("  ({} events in {:.2} s)", report.events, report.wall_s);
+}
