@@ -1,0 +1,134 @@
+//! The engine on real threads, in process: every request that a frontend sends is answered exactly once, whatever
+//! the load, on however few cores this machine has.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use symphony::clock::Nanos;
+use symphony::config::{Config, read_config};
+use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::Engine;
+use symphony_transport::message::{Ending, ModelId};
+
+fn config(folder: &Path, models: &str) -> Config {
+    let file = folder.join("symphony.toml");
+    std::fs::write(&file, models).unwrap();
+    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn emulated(folder: &Path, policy: &str, gpus: usize, models: usize, slo_ms: f64) -> Config {
+    // Holding batches back brings every answer close to its deadline: no test of whether it is met may depend on that.
+    let mut text = format!("policy = \"{policy}\"\n[[executors]]\nkind = \"emulated\"\ncount = {gpus}\n");
+    for model in 0..models {
+        text += &format!(
+            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = {slo_ms}\n\
+             profile = {{ alpha_ms = 0.2, beta_ms = 1.0 }}\n"
+        );
+    }
+    config(folder, &text)
+}
+
+fn start(config: Config) -> (Engine, Frontend) {
+    let (engine, mut frontends) = Engine::start(config, 1, Arc::new(|_: &str| ())).unwrap();
+    (engine, frontends.pop().unwrap())
+}
+
+/// Polls until nothing is in flight, counting each ticket's answers. A minute is far beyond any SLO here: an engine
+/// that takes longer has lost a request.
+fn collect(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
+    let began = Instant::now();
+    while frontend.in_flight() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} requests have no answer", frontend.in_flight());
+        poll(frontend, answers);
+    }
+}
+
+fn poll(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
+    frontend.poll(|ticket, answer| {
+        assert!(answers.insert(ticket, answer.outcome).is_none(), "{ticket:?} was answered twice");
+        if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
+            assert!(answer.output.iter().all(|&byte| byte == 0), "emulated outputs are zeros");
+            assert!(answer.started >= answer.arrival && answer.finished >= answer.started);
+            assert!(answer.batch_size >= 1);
+        }
+    });
+    std::thread::yield_now();
+}
+
+#[test]
+fn every_request_is_answered_once_at_ten_times_the_capacity() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 2, 3, 50.0));
+    let mut answers = HashMap::new();
+    let mut accepted = 0u64;
+    let mut refused = 0u64;
+    for n in 0..60_000u32 {
+        match frontend.submit(ModelId(n % 3), None, |input| input.fill(0xff)) {
+            Ok(_) => accepted += 1,
+            Err(Refusal::Overloaded) => refused += 1,
+            Err(Refusal::Draining) => panic!("nobody drains it"),
+        }
+        if n % 64 == 0 {
+            poll(&mut frontend, &mut answers);
+        }
+    }
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len() as u64, accepted);
+    assert_eq!(accepted + refused, 60_000);
+    assert!(answers.values().any(|outcome| matches!(outcome, Outcome::Bad(Ending::DroppedInQueue))));
+    engine.stop();
+}
+
+#[test]
+fn a_lone_request_runs_within_an_slo_that_any_machine_keeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "work-conserving", 1, 1, 5_000.0));
+    let mut answers = HashMap::new();
+    let ticket = frontend.submit(ModelId(0), None, |_| ()).unwrap();
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers[&ticket], Outcome::Good);
+    engine.stop();
+}
+
+#[test]
+fn ten_thousand_emulated_gpus_share_a_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 10_000, 50, 3_000.0));
+    let mut answers = HashMap::new();
+    for n in 0..5_000u32 {
+        frontend.submit(ModelId(n % 50), Some(Nanos::from_millis(1_500)), |_| ()).unwrap();
+    }
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), 5_000);
+    engine.stop();
+}
+
+#[test]
+fn a_drained_engine_refuses_and_finishes_what_it_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 1, 1, 2_000.0));
+    let mut answers = HashMap::new();
+    for _ in 0..5 {
+        frontend.submit(ModelId(0), Some(Nanos::from_millis(500)), |_| ()).unwrap();
+    }
+    engine.drain();
+    assert_eq!(frontend.submit(ModelId(0), None, |_| ()), Err(Refusal::Draining));
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), 5);
+    engine.stop();
+}
+
+#[test]
+fn an_engine_stopped_at_once_still_answers_every_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 1, 1, 60_000.0));
+    let mut answers = HashMap::new();
+    for _ in 0..500 {
+        frontend.submit(ModelId(0), None, |_| ()).unwrap();
+    }
+    engine.stop();
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), 500);
+    assert!(answers.values().any(|outcome| *outcome == Outcome::Bad(Ending::Stopped)));
+}

@@ -1,0 +1,243 @@
+//! The `symphony` binary as its users meet it: the quickstart on real threads and sockets, its shutdown, and what
+//! it says to a configuration with mistakes. Needs no network but loopback.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Ten times what the slowest machine seen needed: a server that does not answer is a failure, not a slow one.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn quickstart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart")
+}
+
+fn symphony() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_symphony"))
+}
+
+/// A served configuration, killed when the test is over.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(config: &Path) -> Server {
+        let mut child = symphony()
+            .args(["serve", "--http", "127.0.0.1:0"])
+            .arg(config)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("ready http://").expect("the first line says where it serves");
+        Server { address: address.parse().unwrap(), child }
+    }
+
+    fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        post(self.address, path, body).unwrap()
+    }
+
+    /// Sends SIGINT and returns the exit code.
+    fn interrupt(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One request on a connection of its own; the status and the JSON body.
+fn post(address: SocketAddr, path: &str, body: &str) -> std::io::Result<(u16, Value)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let malformed = || std::io::Error::other(format!("no whole answer: {answer:?}"));
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(malformed)?;
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(malformed)?;
+    Ok((status, serde_json::from_str(body).map_err(|_| malformed())?))
+}
+
+fn sample(name: &str) -> String {
+    std::fs::read_to_string(quickstart().join("samples").join(name)).unwrap()
+}
+
+/// The quickstart with SLOs that a machine busy with other tests keeps too. A policy that holds batches back on purpose
+/// brings every answer close to its deadline, so here the other one serves.
+fn patient_quickstart(folder: &Path) -> PathBuf {
+    let text = std::fs::read_to_string(quickstart().join("symphony.toml")).unwrap();
+    let text = text.replace("slo_ms = 25.0", "slo_ms = 2000.0").replace("slo_ms = 50.0", "slo_ms = 2000.0");
+    let text = text.replace("policy = \"symphony\"", "policy = \"work-conserving\"");
+    assert!(text.contains("work-conserving") && text.contains("slo_ms = 2000.0"));
+    for name in ["shapes.onnx", "wide.onnx"] {
+        std::fs::copy(quickstart().join(name), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("symphony.toml"), text).unwrap();
+    folder.to_path_buf()
+}
+
+#[test]
+fn the_quickstart_answers_its_samples_as_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&patient_quickstart(folder.path()));
+    for name in ["shapes", "shapes-2", "wide", "wide-2"] {
+        let expected: Value = serde_json::from_str(&sample(&format!("{name}.expected.json"))).unwrap();
+        let model = expected["model"].as_str().unwrap();
+        let (status, answer) =
+            server.post(&format!("/v2/models/{model}/infer"), &sample(&format!("{name}.json")));
+        assert_eq!(status, 200, "{answer}");
+        let scores = answer["outputs"][0]["data"].as_array().unwrap();
+        let wanted = expected["scores"].as_array().unwrap();
+        assert_eq!(scores.len(), wanted.len());
+        for (score, wanted) in scores.iter().zip(wanted) {
+            let off = (score.as_f64().unwrap() - wanted.as_f64().unwrap()).abs();
+            assert!(off <= expected["tolerance"].as_f64().unwrap(), "{name}: {answer}");
+        }
+    }
+    assert_eq!(server.interrupt(), Some(0));
+}
+
+#[test]
+fn an_emulated_model_answers_zeros_of_its_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&patient_quickstart(folder.path()));
+    let zeros = vec!["0"; 3 * 32 * 32].join(",");
+    let body = format!(
+        r#"{{"id":"x","inputs":[{{"name":"image","datatype":"FP32","shape":[1,3,32,32],"data":[{zeros}]}}]}}"#
+    );
+    let (status, answer) = server.post("/v2/models/resnet50/infer", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["id"], "x");
+    assert_eq!(answer["outputs"][0]["shape"], serde_json::json!([1, 1000]));
+    let data = answer["outputs"][0]["data"].as_array().unwrap();
+    assert!(data.len() == 1000 && data.iter().all(|zero| zero.as_f64() == Some(0.0)));
+}
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_answered_with_504_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&patient_quickstart(folder.path()));
+    let body = sample("wide.json").replacen('{', r#"{"parameters":{"timeout":1},"#, 1);
+    let (status, answer) = server.post("/v2/models/wide/infer", &body);
+    assert_eq!(status, 504, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("deadline"), "{answer}");
+}
+
+#[test]
+fn sigint_under_load_answers_every_request_that_was_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&patient_quickstart(folder.path()));
+    let (address, stop) = (server.address, AtomicBool::new(false));
+    let body = sample("wide.json");
+    let first = std::sync::Barrier::new(5);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut statuses = Vec::new();
+                    statuses.push(post(address, "/v2/models/wide/infer", &body).unwrap().0);
+                    first.wait();
+                    // A refused connection is the end of the server; a torn answer would be an error of another kind.
+                    while !stop.load(Ordering::Relaxed) {
+                        match post(address, "/v2/models/wide/infer", &body) {
+                            Ok((status, _)) => statuses.push(status),
+                            Err(error) if is_gone(&error) => break,
+                            Err(error) => panic!("an accepted request got no whole answer: {error}"),
+                        }
+                    }
+                    statuses
+                })
+            })
+            .collect();
+        first.wait();
+        assert_eq!(server.interrupt(), Some(0));
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            let statuses = client.join().unwrap();
+            assert_eq!(statuses[0], 200);
+            assert!(statuses.iter().all(|status| [200, 503, 504].contains(status)), "{statuses:?}");
+        }
+    });
+}
+
+/// Whether the connection was never taken up: refused, or closed before a byte of an answer.
+fn is_gone(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe)
+        || error.to_string() == r#"no whole answer: """#
+}
+
+fn check(folder: &Path, text: &str) -> Output {
+    let file = folder.join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    symphony().arg("check").arg(&file).output().unwrap()
+}
+
+#[test]
+fn check_accepts_the_quickstart() {
+    let output = symphony().arg("check").arg(quickstart()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn check_names_every_mistake_with_its_line_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = check(
+        folder.path(),
+        "polcy = \"symphony\"\n\n[[executors]]\nkind = \"cpu\"\n\n[[models]]\nname = \"a\"\nfile = \"no.onnx\"\n\
+         executor = \"cpu\"\nslo_ms = -5\n",
+    );
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    for wanted in ["symphony.toml:1: polcy", "symphony.toml:8: models[0].file", "symphony.toml:10: models[0].slo_ms"] {
+        assert!(said.contains(wanted), "{wanted} is not in:\n{said}");
+    }
+}
+
+#[test]
+fn a_corrupt_model_file_is_a_mistake_of_its_line_for_check_and_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(quickstart().join("shapes.onnx")).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(folder.path().join("half.onnx"), bytes).unwrap();
+    let text = "[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"half\"\nfile = \"half.onnx\"\n\
+                executor = \"cpu\"\nslo_ms = 50\n";
+    let output = check(folder.path(), text);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("symphony.toml:5: models[0].file"), "{output:?}");
+    let serve = symphony().args(["serve", "--http", "127.0.0.1:0"]).arg(folder.path()).output().unwrap();
+    assert_eq!(serve.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&serve.stderr).contains("symphony.toml:5: models[0].file"), "{serve:?}");
+}
+
+#[test]
+fn a_port_in_use_is_said_with_exit_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 50\n\
+                profile = { alpha_ms = 1.0, beta_ms = 1.0 }\n";
+    std::fs::write(folder.path().join("symphony.toml"), text).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = symphony().args(["serve", "--http", &address]).arg(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("in use"), "{output:?}");
+}
