@@ -86,7 +86,8 @@ pub fn check(path: &Path) -> Result<(), Failure> {
         if let ModelSource::Cpu { file } = &model.source
             && let Err(error) = CpuModel::load(file, model.max_batch)
         {
-            mistakes.push(model.places.file.mistake(error, "give an ONNX model that the CPU executor can run"));
+            mistakes
+                .push(model.places.file.mistake(error, "give an ONNX model that the CPU executor can run"));
         }
     }
     if !mistakes.is_empty() {
@@ -129,7 +130,9 @@ pub fn serve(path: &Path, http: SocketAddr) -> Result<(), Failure> {
     }
     engine.stop();
     match died {
-        Some(thread) => Err(Failure::Run(format!("the engine's thread {thread} died; its last words are above"))),
+        Some(thread) => {
+            Err(Failure::Run(format!("the engine's thread {thread} died; its last words are above")))
+        }
         None => Ok(()),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony::clock::Nanos;
 use symphony::config::{Config, read_config};
-use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::Engine;
+use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
 use symphony_transport::message::{Ending, ModelId};
 
 fn config(folder: &Path, models: &str) -> Config {
@@ -39,7 +39,11 @@ fn start(config: Config) -> (Engine, Frontend) {
 fn collect(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
     let began = Instant::now();
     while frontend.in_flight() > 0 {
-        assert!(began.elapsed() < Duration::from_secs(60), "{} requests have no answer", frontend.in_flight());
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{} requests have no answer",
+            frontend.in_flight()
+        );
         poll(frontend, answers);
     }
 }

@@ -101,11 +101,8 @@ impl Observer for Watch {
 }
 
 fn models() -> impl Strategy<Value = Vec<WorkloadModel>> {
-    let arrival = prop_oneof![
-        Just(Arrival::Poisson),
-        Just(Arrival::Uniform),
-        (0.05f64..1.0).prop_map(Arrival::Gamma),
-    ];
+    let arrival =
+        prop_oneof![Just(Arrival::Poisson), Just(Arrival::Uniform), (0.05f64..1.0).prop_map(Arrival::Gamma),];
     let model = (0.0f64..4.0, 0.1f64..12.0, 1.0f64..6.0, 1usize..80, 0.05f64..1.0, arrival);
     prop::collection::vec(model, 1..6).prop_map(|models| {
         let total: f64 = models.iter().map(|model| model.4).sum();

@@ -63,9 +63,8 @@ fn overload_leaves_goodput_flat_and_low_load_leaves_gpus_idle() {
     let cluster = workload("autoscale-24gpu.toml");
     assert_within_2_percent(goodput(&cluster, "symphony").goodput_rps.unwrap(), 20312.0);
     let symphony = by_name("symphony").unwrap();
-    let at = |rate_rps| {
-        simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, DropRule::Window).unwrap()
-    };
+    let at =
+        |rate_rps| simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, DropRule::Window).unwrap();
     assert_within_2_percent(at(30_000.0).good_rps, 21275.0);
     let idle = at(9_000.0).gpu_busy.iter().filter(|&&share| share < 0.05).count();
     assert!(idle >= 9, "only {idle} of 24 GPUs are idle");

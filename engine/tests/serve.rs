@@ -208,7 +208,9 @@ fn check_names_every_mistake_with_its_line_and_ends_with_2() {
     );
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    for wanted in ["symphony.toml:1: polcy", "symphony.toml:8: models[0].file", "symphony.toml:10: models[0].slo_ms"] {
+    for wanted in
+        ["symphony.toml:1: polcy", "symphony.toml:8: models[0].file", "symphony.toml:10: models[0].slo_ms"]
+    {
         assert!(said.contains(wanted), "{wanted} is not in:\n{said}");
     }
 }
@@ -223,7 +225,10 @@ fn a_corrupt_model_file_is_a_mistake_of_its_line_for_check_and_serve() {
                 executor = \"cpu\"\nslo_ms = 50\n";
     let output = check(folder.path(), text);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("symphony.toml:5: models[0].file"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("symphony.toml:5: models[0].file"),
+        "{output:?}"
+    );
     let serve = symphony().args(["serve", "--http", "127.0.0.1:0"]).arg(folder.path()).output().unwrap();
     assert_eq!(serve.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&serve.stderr).contains("symphony.toml:5: models[0].file"), "{serve:?}");

@@ -22,8 +22,10 @@ pub const MEMLOCK_NEEDED: u64 = 512 * 1024;
 /// One read takes at most this many bytes, so that little is zeroed in vain.
 const READ_AT_MOST: usize = 64 * 1024;
 
-/// While a task keeps itself busy (a pump that polls rings), sockets are looked at this often.
-const PREEMPT_EVERY: Duration = Duration::from_micros(100);
+/// Never, in effect. glommio 0.9 goes to sleep with tasks ready to run if this timer fires after it looked
+/// at its sockets and before it ran the first task: on a loaded machine, sooner or later, with its default
+/// too. So no task here may keep itself runnable: one that polls must sleep between polls.
+const PREEMPT_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Registered buffers are for files, which nobody here reads: the least that glommio takes.
 const IO_MEMORY: usize = 64 * 1024;

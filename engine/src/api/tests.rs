@@ -70,6 +70,7 @@ fn frontend(capacity: usize, clock: Clock, accepting: Arc<AtomicBool>) -> (Front
         result_delay: Nanos::ZERO,
         accepting,
     })
+    .unwrap()
 }
 
 impl Rig {

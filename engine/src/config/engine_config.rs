@@ -57,7 +57,7 @@ impl Config {
 }
 
 /// Which role runs on which core. Where nothing is given the engine chooses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores {
     /// ModelThreads; `None` for as many as the machine has room for.
     pub model_threads: Option<usize>,
@@ -69,6 +69,12 @@ pub struct Cores {
     pub emulated: Option<usize>,
     /// The core of each API thread; empty means one thread on a core that the engine chooses.
     pub api: Vec<usize>,
+}
+
+impl Default for Cores {
+    fn default() -> Cores {
+        Cores { model_threads: Some(1), model: Vec::new(), rank: None, emulated: None, api: Vec::new() }
+    }
 }
 
 /// Limits of the HTTP server, for each API thread.
@@ -264,7 +270,11 @@ fn read_executor(table: &Table<'_>, kinds: &mut Kinds) -> Option<Executor> {
     let count = table.optional("count").map(|v| v.count(1..=most));
     let cores = read_core_list(table, "cores")?;
     if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {
-        table.report("cores", "is given for emulated GPUs", "they share one thread: set `emulated` in [cores]");
+        table.report(
+            "cores",
+            "is given for emulated GPUs",
+            "they share one thread: set `emulated` in [cores]",
+        );
         return None;
     }
     let count = count.unwrap_or(Some(cores.len().max(1)))?;
@@ -277,11 +287,7 @@ fn read_executor(table: &Table<'_>, kinds: &mut Kinds) -> Option<Executor> {
 }
 
 fn read_cores(root: &Table<'_>) -> Option<Cores> {
-    if !root.has("cores") {
-        root.optional("cores");
-        return Some(Cores { model_threads: Some(1), ..Cores::default() });
-    }
-    root.table("cores", |table| {
+    root.section("cores", |table| {
         let model = read_core_list(table, "model");
         let one = model.as_ref().map_or(1, |cores| cores.len().max(1));
         let threads = table.optional("model_threads").map_or(Some(Some(one)), |v| read_model_threads(&v));
@@ -297,11 +303,17 @@ fn read_cores(root: &Table<'_>) -> Option<Cores> {
     })
 }
 
+/// The number of ModelThreads, `Some(None)` where the engine is to choose.
 fn read_model_threads(value: &Value<'_>) -> Option<Option<usize>> {
-    if value.is_text() {
-        return value.word(&["auto"]).map(|_| None);
+    if !value.is_text() {
+        return value.count(1..=limits::MAX_MODEL_THREADS).map(Some);
     }
-    value.count(1..=limits::MAX_MODEL_THREADS).map(Some)
+    let right = format!("\"auto\" or a whole number from 1 to {}", limits::MAX_MODEL_THREADS);
+    if value.text(&right)? == "auto" {
+        return Some(None);
+    }
+    value.refuse_value(right);
+    None
 }
 
 fn read_core_list(table: &Table<'_>, name: &'static str) -> Option<Vec<usize>> {
@@ -324,14 +336,9 @@ fn read_core(value: &Value<'_>) -> Option<usize> {
 
 fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
     let default = HttpLimits::default();
-    if !root.has("http") {
-        root.optional("http");
-        return Some(default);
-    }
-    root.table("http", |table| {
-        let count = |name, most, otherwise| {
-            table.optional(name).map_or(Some(otherwise), |v| v.count(1..=most))
-        };
+    root.section("http", |table| {
+        let count =
+            |name, most, otherwise| table.optional(name).map_or(Some(otherwise), |v| v.count(1..=most));
         let body = count("max_body_mb", 1_024, default.max_body_bytes >> 20);
         let in_flight = count("max_in_flight", limits::MAX_IN_FLIGHT, default.max_in_flight);
         let connections = count("max_connections", 65_536, default.max_connections);
@@ -375,8 +382,11 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> 
         ExecutorKind::Emulated => read_emulated_model(table),
     };
     let (profile, max_batch) = limit_batch(profile?, max_batch.unwrap_or(Some(limits::MAX_BATCH))?, table);
-    let places =
-        ModelPlaces { file: table.place("file"), slo: table.place("slo_ms"), max_batch: table.place("max_batch") };
+    let places = ModelPlaces {
+        file: table.place("file"),
+        slo: table.place("slo_ms"),
+        max_batch: table.place("max_batch"),
+    };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
     Some((table.place("name"), ModelConfig { name, source, slo, max_batch, priority, profile, places }))
 }
@@ -415,9 +425,9 @@ fn read_cpu_model(table: &Table<'_>) -> Option<ModelSource> {
     let value = table.required("file", "the model's ONNX file")?;
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
-    match first_byte(&file) {
-        Ok(Some(_)) => Some(ModelSource::Cpu { file }),
-        Ok(None) => {
+    match is_empty(&file) {
+        Ok(false) => Some(ModelSource::Cpu { file }),
+        Ok(true) => {
             value.report(format!("{} is empty", file.display()), right);
             None
         }
@@ -428,18 +438,20 @@ fn read_cpu_model(table: &Table<'_>) -> Option<ModelSource> {
     }
 }
 
-fn first_byte(file: &Path) -> std::io::Result<Option<u8>> {
+/// Whether a file has no bytes; an error if it can't be read, or is none.
+fn is_empty(file: &Path) -> std::io::Result<bool> {
     if !std::fs::metadata(file)?.is_file() {
         return Err(std::io::Error::other("it is no file"));
     }
-    File::open(file)?.bytes().next().transpose()
+    Ok(File::open(file)?.read(&mut [0])? == 0)
 }
 
 fn read_emulated_model(table: &Table<'_>) -> Option<ModelSource> {
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
     }
-    let (inputs, outputs) = (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));
+    let (inputs, outputs) =
+        (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));
     let signature = Signature { inputs: inputs?, outputs: outputs? };
     let bytes: usize = signature.inputs.iter().chain(&signature.outputs).map(TensorSpec::bytes).sum();
     if bytes > MAX_ROW_BYTES {
@@ -500,7 +512,7 @@ fn read_profile(table: &Table<'_>, kind: ExecutorKind, slo: Option<Nanos>) -> Op
         if kind == ExecutorKind::Cpu {
             return Some(ProfileSource::Measure);
         }
-        let right = "add { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name: an emulated model takes its time from it";
+        let right = "add { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name: an emulated model needs one";
         table.report("profile", "is missing", right);
         return None;
     };
@@ -521,7 +533,8 @@ fn read_profile(table: &Table<'_>, kind: ExecutorKind, slo: Option<Nanos>) -> Op
         }
         file => {
             let path = table.folder().join(file);
-            let measured = ProfileTable::read(&path).map_err(|error| profile_mistake(&value, table, error)).ok()?;
+            let measured =
+                ProfileTable::read(&path).map_err(|error| profile_mistake(&value, table, error)).ok()?;
             given(table, measured_profile(&measured, slo?))
         }
     }
@@ -543,14 +556,16 @@ fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String
     latencies.truncate(limits::MAX_BATCH);
     linear::check_alone(latencies.first().copied().unwrap_or_default(), slo)?;
     latencies.retain(|&latency| latency <= slo);
-    Profile::measured(&latencies).map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
+    Profile::measured(&latencies)
+        .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
 }
 
 /// Reports what is wrong with a profile's file: at its own line where there is one.
 fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
     match error {
         TableError::Line { path, line, problem } => {
-            let (wrong, right) = problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
+            let (wrong, right) =
+                problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
             let (wrong, right) = (wrong.into(), right.into());
             table.add(Mistake { file: path, line: line as usize, field: "profile".into(), wrong, right });
         }

@@ -33,7 +33,8 @@ pub(super) fn profile((alpha_ms, beta_ms): (f64, f64), slo: Nanos) -> Result<Pro
     check_alone(alone, slo)?;
     let largest = (slo - beta).0.checked_div(alpha.0).unwrap_or(u64::MAX);
     let largest = largest.clamp(1, limits::MAX_BATCH as u64) as usize;
-    Profile::linear(alpha, beta, largest).map_err(|e| (format!("is of a bad profile ({e})"), "mend it".into()))
+    Profile::linear(alpha, beta, largest)
+        .map_err(|e| (format!("is of a bad profile ({e})"), "mend it".into()))
 }
 
 /// Checks that a batch of one, which takes `alone`, keeps the SLO.
@@ -42,6 +43,10 @@ pub(super) fn check_alone(alone: Nanos, slo: Nanos) -> Result<(), (String, Strin
         return Ok(());
     }
     let (needs, has) = (alone.as_millis_f64(), slo.as_millis_f64());
-    let wrong = format!("is {has} ms, but a batch of one alone takes {needs} ms: no request could be in time");
-    Err((wrong, format!("give an SLO of {needs} ms at the very least, twice that to batch, or a faster model")))
+    let wrong =
+        format!("is {has} ms, but a batch of one alone takes {needs} ms: no request could be in time");
+    Err((
+        wrong,
+        format!("give an SLO of {needs} ms at the very least, twice that to batch, or a faster model"),
+    ))
 }

@@ -1,7 +1,7 @@
 //! What is wrong in a user's file: where, what, and what would be right. Made by the readers beside this
 //! file; the commands print them and end with exit code 2.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::PathBuf;
 
 /// One mistake. Shown as `FILE:LINE: FIELD: what is wrong; what would be right`.
@@ -23,7 +23,11 @@ pub struct Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mistake { file, line, field, wrong, right } = self;
-        write!(f, "{}:{line}: {field}: {wrong}; {right}", file.display())
+        let whole = format!("{}:{line}: {field}: {wrong}; {right}", file.display());
+        // What a file holds is quoted: it must not break the line, nor speak to the terminal.
+        whole
+            .chars()
+            .try_for_each(|c| f.write_char(if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }))
     }
 }
 

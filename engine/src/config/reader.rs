@@ -31,7 +31,8 @@ pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -
         Some(value) if mistakes.is_empty() => Ok(value),
         _ => {
             debug_assert!(!mistakes.is_empty(), "a value was left out and no mistake reported");
-            mistakes.sort_by(|a, b| (a.file != path, &a.file, a.line).cmp(&(b.file != path, &b.file, b.line)));
+            mistakes
+                .sort_by(|a, b| (a.file != path, &a.file, a.line).cmp(&(b.file != path, &b.file, b.line)));
             Err(Mistakes(mistakes))
         }
     }
@@ -51,12 +52,12 @@ fn load(path: &Path) -> Result<String, Mistake> {
         .map_err(|e| mistake(1, format!("the file can't be read ({e})"), "name a TOML file that can be"))?;
     if bytes.len() as u64 == MAX_FILE_BYTES {
         let wrong = format!("the file has {} MiB or more", MAX_FILE_BYTES >> 20);
-        return Err(mistake(1, wrong, "name a TOML file; it is far smaller"));
+        return Err(mistake(1, wrong, "name a TOML file (they are far smaller)"));
     }
     String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
-        mistake(line, "this is no UTF-8 text".into(), "name a TOML file; it is text in UTF-8")
+        mistake(line, "this is no UTF-8 text".into(), "name a TOML file (they are UTF-8)")
     })
 }
 
@@ -144,9 +145,13 @@ impl<'d> Table<'d> {
         value
     }
 
-    /// The table `name`, if it is there, as `read` reads it.
-    pub(super) fn table<T>(&self, name: &'static str, read: impl FnOnce(&Table<'d>) -> Option<T>) -> Option<T> {
-        self.optional(name)?.table(read)
+    /// The table `[name]` as `read` reads it, the default where there is none.
+    pub(super) fn section<T: Default>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(&Table<'d>) -> Option<T>,
+    ) -> Option<T> {
+        self.optional(name).map_or_else(|| Some(T::default()), |value| value.table(read))
     }
 
     /// The tables `[[name]]`, at least `least` of them, as `read` reads each. One that has mistakes is left out.
@@ -196,7 +201,7 @@ impl<'d> Table<'d> {
         let known = self.known.borrow();
         for key in self.entries.keys() {
             let name = key.get_ref().as_ref();
-            if known.iter().any(|k| *k == name) {
+            if known.contains(&name) {
                 continue;
             }
             let right = match nearest(name, &known) {

@@ -53,11 +53,7 @@ fn read_root(root: &Table<'_>, path: &Path) -> Option<Workload> {
 
 /// The table `[network]`: all of it is optional, and zero where it is not given.
 pub(super) fn read_network(root: &Table<'_>) -> Option<Network> {
-    if !root.has("network") {
-        root.optional("network");
-        return Some(Network::default());
-    }
-    root.table("network", |table| {
+    root.section("network", |table| {
         let delay = |name| match table.optional(name) {
             Some(value) => value.number(Bounds::from(0.0, 1e9)).map(|us| Nanos::from_millis_f64(us / 1e3)),
             None => Some(Nanos::ZERO),
@@ -135,7 +131,8 @@ fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
 
 /// The models of the zoo that an entry names, those outside its filters left out.
 fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
-    let ratio = |name, default| table.optional(name).map_or(Some(default), |v| v.number(Bounds::from(0.0, 1e9)));
+    let ratio =
+        |name, default| table.optional(name).map_or(Some(default), |v| v.number(Bounds::from(0.0, 1e9)));
     let above = ratio("min_beta_over_alpha", f64::NEG_INFINITY);
     let below = ratio("max_beta_over_alpha", f64::INFINITY);
     let value = table.optional("zoo")?;
@@ -220,7 +217,8 @@ fn trace_mistake(error: TraceError) -> Result<Mistake, (String, &'static str)> {
     }
 }
 
-const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"";
+const ARRIVALS: &str =
+    "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"";
 
 /// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K` or `trace:FILE`.
 ///
@@ -243,7 +241,8 @@ pub fn parse_arrival(text: &str) -> Result<Arrival, &'static str> {
 fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
     let total: usize = entries.iter().map(|entry| entry.copies).sum();
     if total > limits::MAX_MODELS {
-        let right = format!("one scheduler ranks at most {}: give fewer entries or copies", limits::MAX_MODELS);
+        let right =
+            format!("one scheduler ranks at most {}: give fewer entries or copies", limits::MAX_MODELS);
         root.report("models", format!("{total} models in all are too many"), right);
         return None;
     }

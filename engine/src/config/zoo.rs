@@ -4,7 +4,7 @@
 use super::linear::{SLO, TERM};
 use super::mistakes::Mistake;
 use super::reader::Bounds;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const HEADER: [&str; 4] = ["model", "alpha_ms", "beta_ms", "slo_ms"];
 
@@ -17,81 +17,82 @@ pub(super) struct ZooModel {
     pub(super) slo_ms: f64,
 }
 
-/// The models of the zoo at `path`, or every mistake in it.
+/// The models of the zoo at `path`, at least one.
+///
+/// Errors: every mistake in it.
 pub(super) fn read(path: &Path) -> Result<Vec<ZooModel>, Vec<Mistake>> {
-    let mut mistakes = Vec::new();
-    let mut mistake = |line: usize, field: &str, wrong: String, right: String| {
-        mistakes.push(Mistake { file: path.into(), line, field: field.into(), wrong, right });
-    };
-    let mut models = Vec::new();
-    let mut seen_header = false;
-    let reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .has_headers(false)
-        .flexible(true)
-        .from_path(path);
-    let mut reader = match reader {
-        Ok(reader) => reader,
+    let mut zoo = Zoo { path: path.into(), models: Vec::new(), mistakes: Vec::new() };
+    let columns = HEADER.join(",");
+    let mut csv = csv::ReaderBuilder::new();
+    let csv = csv.trim(csv::Trim::All).comment(Some(b'#')).has_headers(false).flexible(true);
+    match csv.from_path(path) {
+        Ok(reader) => zoo.read(reader.into_records(), &columns),
         Err(e) => {
-            let right = format!("name a CSV file with the columns {}", HEADER.join(","));
-            mistake(1, "zoo", format!("the file can't be read ({e})"), right);
-            return Err(mistakes);
-        }
-    };
-    for record in reader.records() {
-        let record = match record {
-            Ok(record) => record,
-            Err(e) => {
-                let line = e.position().map_or(1, |p| p.line() as usize);
-                mistake(line, "zoo", format!("is no line of CSV ({e})"), "write values with commas between".into());
-                break;
-            }
-        };
-        let line = record.position().map_or(1, |p| p.line() as usize);
-        if !seen_header {
-            if record.iter().ne(HEADER) {
-                let found = record.iter().collect::<Vec<_>>().join(",");
-                mistake(line, "zoo", format!("`{found}` is not the header"), format!("begin with {}", HEADER.join(",")));
-                break;
-            }
-            seen_header = true;
-            continue;
-        }
-        match row(&record, line) {
-            Ok(model) => models.push(model),
-            Err((field, wrong, right)) => mistake(line, field, wrong, right),
+            let right = format!("name a CSV file with the columns {columns}");
+            zoo.mistake(1, "zoo", format!("the file can't be read ({e})"), right);
         }
     }
-    if mistakes.is_empty() && models.is_empty() {
-        mistakes.push(Mistake {
-            file: path.into(),
-            line: 1,
-            field: "zoo".into(),
-            wrong: "names no model".into(),
-            right: format!("write {} and a line for each model", HEADER.join(",")),
-        });
+    if zoo.mistakes.is_empty() && zoo.models.is_empty() {
+        zoo.mistake(1, "zoo", "names no model".into(), format!("write {columns} and a line for each model"));
     }
-    if mistakes.is_empty() { Ok(models) } else { Err(mistakes) }
+    if zoo.mistakes.is_empty() { Ok(zoo.models) } else { Err(zoo.mistakes) }
 }
 
-fn row(record: &csv::StringRecord, line: usize) -> Result<ZooModel, (&'static str, String, String)> {
-    if record.len() != HEADER.len() {
-        let wrong = format!("has {} values", record.len());
-        return Err(("zoo", wrong, format!("give {}: {}", HEADER.len(), HEADER.join(","))));
+struct Zoo {
+    path: PathBuf,
+    models: Vec<ZooModel>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Zoo {
+    fn read(&mut self, records: impl Iterator<Item = csv::Result<csv::StringRecord>>, columns: &str) {
+        for (at, record) in records.enumerate() {
+            let record = match record {
+                Ok(record) => record,
+                Err(e) => {
+                    let line = e.position().map_or(1, |p| p.line() as usize);
+                    let right = format!("write {columns} as text");
+                    return self.mistake(line, "zoo", format!("is no line of CSV ({e})"), right);
+                }
+            };
+            let line = record.position().map_or(1, |p| p.line() as usize);
+            if at > 0 {
+                self.read_model(&record, line);
+            } else if record.iter().ne(HEADER) {
+                let found = record.iter().collect::<Vec<_>>().join(",");
+                let wrong = format!("{found:?} is not the header");
+                return self.mistake(line, "zoo", wrong, format!("begin with {columns}"));
+            }
+        }
     }
-    let number = |column: usize, bounds: Bounds| {
-        let parsed = record[column].parse().ok().filter(|&x| bounds.contain(x));
-        parsed.ok_or_else(|| (HEADER[column], format!("is {}", &record[column]), format!("it must be {bounds}")))
-    };
-    if record[0].is_empty() {
-        return Err((HEADER[0], "is empty".into(), "give the model a name".into()));
+
+    fn read_model(&mut self, record: &csv::StringRecord, line: usize) {
+        if record.len() != HEADER.len() {
+            let right = format!("give {}: {}", HEADER.len(), HEADER.join(","));
+            return self.mistake(line, "zoo", format!("has {} values", record.len()), right);
+        }
+        if record[0].is_empty() {
+            self.mistake(line, HEADER[0], "is empty".into(), "give the model a name".into());
+        }
+        let alpha_ms = self.number(record, line, 1, TERM);
+        let beta_ms = self.number(record, line, 2, TERM);
+        let slo_ms = self.number(record, line, 3, SLO);
+        if let (Some(alpha_ms), Some(beta_ms), Some(slo_ms)) = (alpha_ms, beta_ms, slo_ms) {
+            self.models.push(ZooModel { line, name: record[0].into(), alpha_ms, beta_ms, slo_ms });
+        }
     }
-    Ok(ZooModel {
-        line,
-        name: record[0].into(),
-        alpha_ms: number(1, TERM)?,
-        beta_ms: number(2, TERM)?,
-        slo_ms: number(3, SLO)?,
-    })
+
+    fn number(&mut self, record: &csv::StringRecord, line: usize, at: usize, bounds: Bounds) -> Option<f64> {
+        let number = record[at].parse().ok().filter(|&x| bounds.contain(x));
+        if number.is_none() {
+            let wrong = format!("is {}", record[at].escape_debug());
+            self.mistake(line, HEADER[at], wrong, format!("it must be {bounds}"));
+        }
+        number
+    }
+
+    fn mistake(&mut self, line: usize, field: &str, wrong: String, right: String) {
+        let (file, field) = (self.path.clone(), field.into());
+        self.mistakes.push(Mistake { file, line, field, wrong, right });
+    }
 }

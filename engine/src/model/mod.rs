@@ -281,3 +281,6 @@ fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Request], &[Reque
     let split = count.min(front.len());
     (&front[..split], &back[..count - split])
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,7 +92,12 @@ pub fn select(
     }
 }
 
-fn select_window(finish: Finish<'_>, target: usize, len: usize, deadline: impl Fn(usize) -> Nanos) -> Selection {
+fn select_window(
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
     let feasible = |from: usize| finish.at(len - from) <= deadline(from);
     // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection; most often it
     // is the whole queue.

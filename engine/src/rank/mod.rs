@@ -220,3 +220,6 @@ impl RankState {
         grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at: state.free_at });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,7 +127,8 @@ impl Agent for EmulatedBackend {
     fn stop(&mut self, now: Nanos) {
         let EmulatedBackend { inbox, waiting, running, first_gpu, answers, .. } = self;
         inbox.receive(now, |batch| waiting[(batch.header.gpu.0 - *first_gpu) as usize].push_back(batch));
-        let held = running.iter_mut().filter_map(Option::take).chain(waiting.iter_mut().flat_map(|w| w.drain(..)));
+        let held =
+            running.iter_mut().filter_map(Option::take).chain(waiting.iter_mut().flat_map(|w| w.drain(..)));
         for batch in held {
             answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }

@@ -168,7 +168,10 @@ impl Frontend {
             responses: response_consumers,
             next_id: 0,
         };
-        Ok((frontend, FrontendPeer { requests: request_consumers, responses: response_producers, slab: view }))
+        Ok((
+            frontend,
+            FrontendPeer { requests: request_consumers, responses: response_producers, slab: view },
+        ))
     }
 
     /// Every model of the engine, by id.
@@ -229,8 +232,7 @@ impl Frontend {
         let index = self.slab.index(slot);
         self.in_flight[index] = InFlight { id, model, arrival, due };
         let deadline = due - self.result_delay;
-        let request =
-            Request { id, slot, arrival, deadline, model, frontend: self.id, ..Request::default() };
+        let request = Request { id, slot, arrival, deadline, model, frontend: self.id, ..Request::default() };
         ring.push(request).expect("room was seen, and this is the only producer");
         Ok(Ticket { index, id })
     }

@@ -243,7 +243,15 @@ impl Builder {
                 place.expect("a configuration has executors for each of its models") as u32
             })
             .collect();
-        Ok(Builder { config: Arc::new(config), layout, clock: Clock::start(), say, groups, cluster_of, deferral })
+        Ok(Builder {
+            config: Arc::new(config),
+            layout,
+            clock: Clock::start(),
+            say,
+            groups,
+            cluster_of,
+            deferral,
+        })
     }
 
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
@@ -286,7 +294,15 @@ impl Builder {
         }
         ranks.threads.push(self.start_rank(&mut plumbing, &ranks.stop)?);
         for at in 0..self.layout.models.len() {
-            let thread = self.start_models(at, &models, &profiles, network, slack, &mut plumbing, &model_threads.stop)?;
+            let thread = self.start_models(
+                at,
+                &models,
+                &profiles,
+                network,
+                slack,
+                &mut plumbing,
+                &model_threads.stop,
+            )?;
             model_threads.threads.push(thread);
         }
         let stages = vec![model_threads, ranks, backends];
@@ -339,7 +355,8 @@ impl Builder {
     ) -> std::io::Result<JoinHandle<()>> {
         let group = self.groups.iter().find(|group| group.kind == ExecutorKind::Emulated);
         let (first_gpu, gpus) = group.map_or((0, 0), |group| (group.first_gpu, group.gpus));
-        let outputs: Arc<[Range<usize>]> = models.iter().map(|model| output_range(&model.signature)).collect();
+        let outputs: Arc<[Range<usize>]> =
+            models.iter().map(|model| output_range(&model.signature)).collect();
         let now = self.clock.now();
         let make = move || EmulatedBackend::new(inbox, answers, first_gpu, gpus, outputs, now);
         agent::spawn("emulated".to_owned(), seat, self.clock.clone(), Arc::clone(stop), make)
@@ -422,11 +439,8 @@ fn settle(model: &ModelConfig, found: Option<Found>) -> Result<(Signature, Profi
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
-        (ProfileSource::Measure, Some(table)) => {
-            Profile::measured(&table.latencies()).map_err(|error| {
-                Mistakes(vec![model.places.max_batch.mistake(error, "lower max_batch")])
-            })?
-        }
+        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies())
+            .map_err(|error| Mistakes(vec![model.places.max_batch.mistake(error, "lower max_batch")]))?,
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);
@@ -493,7 +507,11 @@ impl Plumbing {
         for group in &builder.groups {
             for gpu in 0..group.gpus {
                 // Each CPU executor is a thread of its own; all emulated GPUs share the last one.
-                backend_of.push(if group.kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 });
+                backend_of.push(if group.kind == ExecutorKind::Cpu {
+                    gpu
+                } else {
+                    backend_threads as u32 - 1
+                });
             }
         }
         let gpus_of = |backend: usize| backend_of.iter().filter(|&&b| b as usize == backend).count();

@@ -169,8 +169,7 @@ impl ModelSink for Outbox {
         self.next_batch += 1;
         let ring = &mut self.backends[self.homes.backend[dispatch.gpu.0 as usize] as usize];
         let mut written = ring.write(header.into());
-        let mut entries =
-            requests.0.iter().chain(requests.1).map(|r| BatchEntry { id: r.id, slot: r.slot });
+        let mut entries = requests.0.iter().chain(requests.1).map(|r| BatchEntry { id: r.id, slot: r.slot });
         for _ in 1..BatchHeader::frames(size) {
             let frame: [BatchEntry; ENTRIES_PER_FRAME] =
                 std::array::from_fn(|_| entries.next().unwrap_or_default());

@@ -69,8 +69,7 @@ impl RankThread {
 
     fn complete(&mut self, now: Nanos, mut completion: Completion) {
         let RankThread { clusters, cluster_of, grants, .. } = self;
-        let SubCluster { state, first_gpu } =
-            &mut clusters[cluster_of[completion.model.0 as usize] as usize];
+        let SubCluster { state, first_gpu } = &mut clusters[cluster_of[completion.model.0 as usize] as usize];
         completion.gpu.0 -= *first_gpu;
         state.on_completion(now, completion, &mut |grant| grants.send(grant, *first_gpu));
     }

@@ -164,7 +164,8 @@ impl Tally {
             all.for_each(|request| self.ended(request, Ending::DroppedAtBackend));
             return;
         };
-        self.busy[batch.gpu.0 as usize] += finished.clamp(self.from, self.to) - started.clamp(self.from, self.to);
+        self.busy[batch.gpu.0 as usize] +=
+            finished.clamp(self.from, self.to) - started.clamp(self.from, self.to);
         if (self.from..self.to).contains(&started) {
             let size = batch.size as usize;
             self.batch_histogram.resize(self.batch_histogram.len().max(size + 1), 0);

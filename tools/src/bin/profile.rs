@@ -90,8 +90,8 @@ fn run(line: &CommandLine) -> Result<(), (u8, String)> {
     let compute = ComputeThread::new();
     let mut model = CpuModel::load_on(&compute, &line.model, line.max_batch as usize)
         .map_err(|error| (2, error.to_string()))?;
-    let table = measure_with_progress(&compute, &mut model, line.seconds)
-        .map_err(|error| (1, error.to_string()))?;
+    let table =
+        measure_with_progress(&compute, &mut model, line.seconds).map_err(|error| (1, error.to_string()))?;
     let output = Output::new(&line.model, &table, &model, memory.and_then(|m| m.peak_growth().ok()));
     if let Some(path) = &line.csv {
         table.write(path).map_err(|error| (2, error.to_string()))?;
@@ -158,8 +158,16 @@ fn print(output: &Output) {
         println!("{batch:>7} {p50_ms:>12.3} {p99_ms:>12.3} {:>14.1}", *batch as f64 / p50_ms * 1e3);
     }
     println!("alpha {:.4} ms, beta {:.4} ms (fitted to p99 at b >= 2)", output.alpha_ms, output.beta_ms);
-    println!("the line is off by {:.1} % at worst, at b = {}", output.fit_worst_error * 100.0, output.fit_worst_batch);
+    println!(
+        "the line is off by {:.1} % at worst, at b = {}",
+        output.fit_worst_error * 100.0,
+        output.fit_worst_batch
+    );
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let memory = output.memory_bytes.map_or("not measured".to_owned(), |bytes| format!("{:.1} MiB", mib(bytes)));
-    println!("weights {:.1} MiB in the file; memory at the largest batch: {memory}", mib(output.weights_bytes));
+    let memory =
+        output.memory_bytes.map_or("not measured".to_owned(), |bytes| format!("{:.1} MiB", mib(bytes)));
+    println!(
+        "weights {:.1} MiB in the file; memory at the largest batch: {memory}",
+        mib(output.weights_bytes)
+    );
 }

@@ -85,9 +85,8 @@ fn run(line: &CommandLine) -> Result<(), String> {
     let policy = policy::by_name(&line.policy).ok_or_else(|| {
         format!("--policy: {:?} is no policy; give one of {}", line.policy, policy::names().join(", "))
     })?;
-    let drop = DropRule::parse(&line.drop).ok_or_else(|| {
-        format!("--drop: {:?} is no drop rule; give window, timeout or fcfs", line.drop)
-    })?;
+    let drop = DropRule::parse(&line.drop)
+        .ok_or_else(|| format!("--drop: {:?} is no drop rule; give window, timeout or fcfs", line.drop))?;
     let workloads = line
         .workloads
         .iter()
@@ -155,7 +154,11 @@ fn print(report: &Report) {
         report.bad_rate * 100.0,
         report.worst_bad_rate * 100.0
     );
-    println!("  GPUs busy      {:>10.1} %   ({busy} of {} over 5 %)", report.gpu_utilization * 100.0, report.gpus);
+    println!(
+        "  GPUs busy      {:>10.1} %   ({busy} of {} over 5 %)",
+        report.gpu_utilization * 100.0,
+        report.gpus
+    );
     println!("  mean batch     {:>10.2}", report.mean_batch);
     println!(
         "  queueing       {:>10.2} ms p50, {:.2} p99, {:.2} max",

@@ -37,8 +37,7 @@ fn mistakes(text: &str) -> Vec<String> {
 const CPU: &str = "[[executors]]\nkind = \"cpu\"\n";
 const MODEL: &str = "[[models]]\nname = \"m\"\nfile = \"m.onnx\"\nslo_ms = 25\n";
 const GPUS: &str = "[[executors]]\nkind = \"emulated\"\ncount = 4\n";
-const EMULATED: &str =
-    "[[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+const EMULATED: &str = "[[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
 
 #[test]
 fn a_small_file_has_the_documented_defaults() {
@@ -176,7 +175,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         ),
         (
             format!("{CPU}{MODEL}[cores]\nmodel_threads = \"all\""),
-            "symphony.toml:8: cores.model_threads: is \"all\"; it must be one of \"auto\"".into(),
+            "symphony.toml:8: cores.model_threads: is \"all\"; it must be \"auto\" or a whole number from 1 to 255".into(),
         ),
         (
             format!("{CPU}{MODEL}[http]\nmax_body_mb = 1000000"),
@@ -211,7 +210,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
             "symphony.toml:3: models[0].file: is missing; add the model's ONNX file".into(),
         ),
         (
-            format!("{CPU}{}", MODEL.replace("slo_ms", "slo")),
+            format!("{CPU}{}", MODEL.replace("slo_ms = 25\n", "")),
             "symphony.toml:3: models[0].slo_ms: is missing; add the latency promised, in ms".into(),
         ),
         (
@@ -288,9 +287,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         ),
     ] {
         let expected: String = expected;
-        let told = mistakes(&text);
-        let told: Vec<&String> = told.iter().filter(|line| !line.contains("slo: is no field")).collect();
-        assert_eq!(told, [&expected], "{text}");
+        assert_eq!(mistakes(&text), [expected], "{text}");
     }
 }
 
@@ -332,7 +329,10 @@ fn a_file_too_large_to_be_a_configuration_is_not_read() {
     let path = folder.path().join("model.onnx");
     std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
     let told = told(&read_config(&path).unwrap_err(), folder.path());
-    assert_eq!(told, ["model.onnx:1: TOML: the file has 16 MiB or more; name a TOML file; it is far smaller"]);
+    assert_eq!(
+        told,
+        ["model.onnx:1: TOML: the file has 16 MiB or more; name a TOML file (they are far smaller)"]
+    );
 }
 
 /// Lines that nearly make a CONFIG.

@@ -1,0 +1,301 @@
+//! What a model's queue decides, moment by moment.
+
+use super::*;
+use crate::policy::by_name;
+use crate::rank::Grant;
+
+const MS: u64 = 1_000_000;
+
+fn ms(ms: f64) -> Nanos {
+    Nanos::from_millis_f64(ms)
+}
+
+/// What a queue said, in order.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    Ready(Nanos, Nanos),
+    Withdraw,
+    Report(Option<Nanos>, Nanos),
+    Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
+    End(u64, Ending),
+}
+
+#[derive(Default)]
+struct Log(Vec<Said>);
+
+impl ModelSink for Log {
+    fn ready(&mut self, _model: ModelId, latest: Nanos, delay: Nanos) {
+        self.0.push(Said::Ready(latest, delay));
+    }
+    fn withdraw(&mut self, _model: ModelId) {
+        self.0.push(Said::Withdraw);
+    }
+    fn report(&mut self, report: GpuReport) {
+        self.0.push(Said::Report(report.exec_at, report.free_at));
+    }
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let ids = requests.0.iter().chain(requests.1).map(|request| request.id).collect();
+        self.0.push(Said::Dispatch { exec_at: dispatch.exec_at, latest: dispatch.latest, ids });
+    }
+    fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+        self.0.push(Said::End(request.id, ending));
+    }
+}
+
+impl Log {
+    fn take(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// l(b) = b + 5 ms, SLO 20 ms.
+fn terms(policy: &str, drop: DropRule) -> Terms {
+    Terms {
+        model: ModelId(0),
+        profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
+        slo: ms(20.0),
+        network: Network::default(),
+        drop,
+        deferral: by_name(policy).unwrap().deferral().unwrap(),
+        slack: Nanos::ZERO,
+    }
+}
+
+fn symphony() -> ModelQueue {
+    ModelQueue::new(terms("symphony", DropRule::Window), Nanos::ZERO)
+}
+
+fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
+    Request { id, arrival, deadline, ..Request::default() }
+}
+
+fn grant(free_at: Nanos) -> Grant {
+    Grant { model: ModelId(0), gpu: GpuId(3), free_at }
+}
+
+#[test]
+fn a_batch_is_told_of_only_when_one_more_request_could_not_join() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(log.take(), []);
+    // frontrun = D - l(2) = 20 - 7
+    assert_eq!(queue.next_timer(), ms(13.0));
+    queue.on_timer(ms(13.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn a_request_that_joins_brings_frontrun_forward() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        queue.on_request(ms(id as f64), request(id, ms(id as f64), ms(20.0 + id as f64)), &mut log);
+    }
+    assert_eq!(queue.next_timer(), ms(20.0 - 9.0));
+}
+
+#[test]
+fn work_conserving_tells_of_a_batch_at_once() {
+    let mut queue = ModelQueue::new(terms("work-conserving", DropRule::Window), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(15.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn a_grant_sends_the_batch_reports_the_gpu_and_starts_the_next_candidate() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    queue.on_grant(ms(13.0), grant(ms(2.0)), &mut log);
+    let said = log.take();
+    assert_eq!(
+        said,
+        [
+            Said::Dispatch { exec_at: ms(13.0), latest: ms(14.0), ids: vec![1] },
+            Said::Report(Some(ms(13.0)), ms(19.0)),
+        ]
+    );
+    assert!(queue.is_empty());
+    assert_eq!(queue.next_timer(), Nanos::MAX);
+}
+
+#[test]
+fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..8 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    log.take();
+    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone after them.
+    queue.on_grant(ms(7.0), grant(ms(10.0)), &mut log);
+    let ids = log.take().into_iter().find_map(|said| match said {
+        Said::Dispatch { exec_at, ids, .. } => Some((exec_at, ids)),
+        _ => None,
+    });
+    assert_eq!(ids, Some((ms(10.0), vec![0, 1, 2, 3, 4])));
+}
+
+#[test]
+fn a_request_that_cannot_finish_alone_is_dropped() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(5.9)), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue)]);
+    queue.on_request(Nanos::ZERO, request(2, Nanos::ZERO, ms(6.0)), &mut log);
+    assert_eq!(log.take(), [Said::Ready(Nanos::ZERO, Nanos::ZERO)]);
+}
+
+#[test]
+fn a_waiting_batch_is_reselected_the_moment_after_its_latest() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    assert_eq!(queue.next_timer(), Nanos(14 * MS + 1));
+    queue.on_timer(Nanos(14 * MS + 1), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Withdraw]);
+}
+
+#[test]
+fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
+    // Without a rate the target is the largest b with l(b) <= SLO/2: 5.
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    for id in 1..8 {
+        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+    }
+    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of 5, the target, can't
+    // have it, so it goes, and the other seven form one that can still wait.
+    let ready = |latest| Said::Ready(ms(latest), Nanos::ZERO);
+    assert_eq!(log.take(), [ready(4.0), ready(3.0), Said::End(0, Ending::DroppedInQueue), Said::Withdraw]);
+    assert_eq!(queue.len(), 7);
+}
+
+#[test]
+fn the_timeout_rule_serves_the_head_whatever_it_costs() {
+    let mut queue = ModelQueue::new(terms("symphony", DropRule::Timeout), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    for id in 1..8 {
+        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+    }
+    // 12 - 3 = l(4): the head and three more, and no drop when a fifth comes.
+    assert_eq!(queue.len(), 8);
+    assert_eq!(log.take(), [Said::Ready(ms(4.0), Nanos::ZERO), Said::Ready(ms(3.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn the_fcfs_rule_drops_nothing_and_runs_late() {
+    let mut queue = ModelQueue::new(terms("symphony", DropRule::Fcfs), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(1.0)), &mut log);
+    log.take();
+    queue.on_grant(ms(40.0), grant(ms(40.0)), &mut log);
+    let Said::Dispatch { exec_at, latest, ids } = log.take().remove(0) else { panic!("nothing was sent") };
+    assert_eq!((exec_at, latest, ids), (ms(40.0), Nanos::MAX, vec![0]));
+}
+
+#[test]
+fn a_grant_with_nothing_left_gives_the_gpu_back() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_grant(ms(19.0), grant(ms(2.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Report(None, ms(2.0))]);
+}
+
+#[test]
+fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for (id, deadline) in [(1, 20.0), (2, 18.0), (3, 19.0), (4, 20.0)] {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(deadline)), &mut log);
+    }
+    queue.on_grant(ms(9.0), grant(Nanos::ZERO), &mut log);
+    assert!(log.take().contains(&Said::Dispatch {
+        exec_at: ms(9.0),
+        latest: ms(9.0),
+        ids: vec![2, 3, 1, 4]
+    }));
+}
+
+#[test]
+fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..limits::MAX_QUEUE as u64 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
+    }
+    log.take();
+    queue.on_request(Nanos::ZERO, request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(99_999, Ending::Overloaded)]);
+    assert_eq!(queue.len(), limits::MAX_QUEUE);
+}
+
+#[test]
+fn the_networks_delays_bring_the_decision_forward() {
+    let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
+    let mut queue = ModelQueue::new(Terms { network, ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
+    assert_eq!(queue.next_timer(), ms(12.0));
+    queue.on_timer(ms(12.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.0), ms(0.75))]);
+}
+
+#[test]
+fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
+    let mut queue =
+        ModelQueue::new(Terms { slack: ms(0.5), ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(queue.next_timer(), ms(12.5));
+    queue.on_timer(ms(12.5), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(13.5), Nanos::ZERO)]);
+    queue.on_grant(ms(12.5), grant(Nanos::ZERO), &mut log);
+    let expected = Said::Dispatch { exec_at: ms(12.5), latest: ms(14.0), ids: vec![1] };
+    assert_eq!(log.take()[0], expected);
+}
+
+#[test]
+fn a_stopped_queue_ends_every_request() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    queue.stop(ms(1.0), &mut log);
+    assert_eq!(log.take(), (0..3).map(|id| Said::End(id, Ending::Stopped)).collect::<Vec<_>>());
+}
+
+mod target {
+    use super::*;
+
+    /// (1.053, 5.072) ms and 25 ms: Symphony's Table 4.
+    fn resnet() -> Terms {
+        Terms {
+            profile: Profile::linear(ms(1.053), ms(5.072), 64).unwrap(),
+            slo: ms(25.0),
+            ..terms("symphony", DropRule::Window)
+        }
+    }
+
+    #[test]
+    fn without_a_rate_two_batches_fit_the_slo() {
+        assert_eq!(target_batch(&resnet(), 0.0), 7);
+    }
+
+    #[test]
+    fn eight_staggered_gpus_call_for_the_papers_batch_of_16() {
+        assert_eq!(target_batch(&resnet(), 5839.0), 16);
+    }
+
+    #[test]
+    fn a_trickle_calls_for_what_arrives_within_the_slo() {
+        // l(1) + 1/60 s = 22.8 ms fits, l(2) + 2/60 s does not.
+        assert_eq!(target_batch(&resnet(), 60.0), 1);
+    }
+
+    #[test]
+    fn the_network_takes_its_part_of_the_budget() {
+        let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
+        assert!(target_batch(&Terms { network, ..resnet() }, 5839.0) < 16);
+    }
+}

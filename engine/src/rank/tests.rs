@@ -1,0 +1,172 @@
+//! What the RankThread's matching decides, moment by moment.
+
+use super::*;
+
+fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+struct Bench {
+    rank: RankState,
+    grants: Vec<(u32, u32)>,
+}
+
+impl Bench {
+    fn new(gpus: usize, models: usize) -> Bench {
+        Bench { rank: RankState::new(gpus, models, false, Nanos::ZERO), grants: Vec::new() }
+    }
+
+    fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
+        let grants = &mut self.grants;
+        self.rank.on_ready(now, ModelId(model), latest, delay, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
+    fn report(&mut self, now: Nanos, model: u32, gpu: u32, exec_at: Option<Nanos>, free_at: Nanos) {
+        let grants = &mut self.grants;
+        let report = GpuReport { model: ModelId(model), gpu: GpuId(gpu), exec_at, free_at };
+        self.rank.on_gpu_report(now, report, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
+    fn complete(&mut self, now: Nanos, gpu: u32, finished: Nanos) {
+        let grants = &mut self.grants;
+        let completion = Completion { gpu: GpuId(gpu), finished, ..Completion::default() };
+        self.rank.on_completion(now, completion, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
+    fn timer(&mut self, now: Nanos) {
+        let grants = &mut self.grants;
+        self.rank.on_timer(now, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
+    /// Gives `gpu` to `model` and has it run from `now` until `free_at`.
+    fn occupy(&mut self, now: Nanos, model: u32, gpu: u32, free_at: Nanos) {
+        self.ready(now, model, Nanos::from_secs(1_000), Nanos::ZERO);
+        assert_eq!(self.grants.pop(), Some((model, gpu)));
+        self.report(now, model, gpu, Some(now), free_at);
+    }
+}
+
+#[test]
+fn the_lowest_numbered_idle_gpu_is_granted() {
+    let mut bench = Bench::new(3, 3);
+    bench.ready(ms(1), 0, ms(5), Nanos::ZERO);
+    bench.ready(ms(1), 1, ms(5), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0), (1, 1)]);
+    bench.report(ms(1), 0, 0, Some(ms(1)), ms(2));
+    bench.complete(ms(2), 0, ms(2));
+    bench.ready(ms(3), 2, ms(5), Nanos::ZERO);
+    assert_eq!(bench.grants[2], (2, 0));
+}
+
+#[test]
+fn a_gpu_that_will_be_free_by_the_start_counts_as_free() {
+    let mut bench = Bench::new(2, 3);
+    bench.occupy(ms(1), 0, 0, ms(10));
+    bench.ready(ms(8), 1, ms(20), ms(2));
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
+fn of_those_that_wait_the_earliest_latest_goes_first() {
+    let mut bench = Bench::new(1, 4);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(1), 1, ms(30), Nanos::ZERO);
+    bench.ready(ms(2), 2, ms(20), Nanos::ZERO);
+    assert_eq!(bench.rank.next_timer(), ms(10));
+    bench.complete(ms(10), 0, ms(10));
+    assert_eq!(bench.grants, [(2, 0)]);
+}
+
+#[test]
+fn a_candidate_that_can_no_longer_start_in_time_leaves() {
+    let mut bench = Bench::new(1, 3);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(1), 1, ms(9), Nanos::ZERO);
+    bench.ready(ms(1), 2, ms(12), Nanos::ZERO);
+    bench.complete(ms(10), 0, ms(10));
+    bench.timer(ms(10));
+    assert_eq!(bench.grants, [(2, 0)]);
+}
+
+#[test]
+fn an_early_completion_frees_its_gpu_early() {
+    let mut bench = Bench::new(1, 2);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(1), 1, ms(8), Nanos::ZERO);
+    assert_eq!(bench.grants, []);
+    bench.complete(ms(7), 0, ms(7));
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
+fn an_overdue_gpu_gets_nothing_until_it_says_that_it_is_done() {
+    let mut bench = Bench::new(1, 2);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(11), 1, ms(40), Nanos::ZERO);
+    bench.timer(ms(12));
+    assert_eq!(bench.grants, []);
+    bench.complete(ms(15), 0, ms(15));
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
+fn a_granted_model_is_not_heard_until_it_reports() {
+    let mut bench = Bench::new(2, 1);
+    bench.ready(ms(1), 0, ms(5), Nanos::ZERO);
+    bench.ready(ms(1), 0, ms(6), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0)]);
+    bench.report(ms(1), 0, 0, Some(ms(1)), ms(3));
+    bench.ready(ms(1), 0, ms(6), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn a_withdrawn_candidate_is_not_granted() {
+    let mut bench = Bench::new(1, 2);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(1), 1, ms(30), Nanos::ZERO);
+    bench.rank.on_withdraw(ms(2), ModelId(1), &mut |_| panic!("nothing to grant"));
+    bench.complete(ms(10), 0, ms(10));
+    assert_eq!(bench.grants, []);
+    assert_eq!(bench.rank.next_timer(), Nanos::MAX);
+}
+
+#[test]
+fn a_gpu_given_back_unused_is_granted_again_at_once() {
+    let mut bench = Bench::new(1, 2);
+    bench.ready(ms(1), 0, ms(5), Nanos::ZERO);
+    bench.ready(ms(1), 1, ms(5), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0)]);
+    bench.report(ms(1), 0, 0, None, Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0), (1, 0)]);
+}
+
+#[test]
+fn a_late_completion_moves_the_batch_behind_it() {
+    let mut bench = Bench::new(1, 3);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.ready(ms(9), 1, ms(30), ms(1));
+    assert_eq!(bench.grants.pop(), Some((1, 0)));
+    bench.report(ms(9), 1, 0, Some(ms(10)), ms(18));
+    bench.ready(ms(11), 2, ms(30), Nanos::ZERO);
+    // The first batch ends 4 ms late: the second, of 8 ms, now ends at 22 instead of 18. Matching looks at it the largest
+    // delay, 1 ms, before, and then when the candidate at hand needs it.
+    bench.complete(ms(14), 0, ms(14));
+    assert_eq!(bench.rank.next_timer(), ms(21));
+    bench.timer(ms(21));
+    assert_eq!(bench.rank.next_timer(), ms(22));
+}
+
+#[test]
+fn a_gpu_is_given_no_more_batches_than_the_limit() {
+    let mut bench = Bench::new(1, 1);
+    for batch in 0..limits::MAX_OUTSTANDING_BATCHES as u64 {
+        bench.ready(ms(batch), 0, ms(1_000), ms(500));
+        assert_eq!(bench.grants.pop(), Some((0, 0)));
+        bench.report(ms(batch), 0, 0, Some(ms(batch + 500)), ms(batch + 501));
+    }
+    bench.ready(ms(9), 0, ms(1_000), ms(500));
+    assert_eq!(bench.grants, []);
+    bench.complete(ms(501), 0, ms(501));
+    assert_eq!(bench.grants, [(0, 0)]);
+}
