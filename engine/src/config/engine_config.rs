@@ -567,7 +567,7 @@ fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
             let (wrong, right) =
                 problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
             let (wrong, right) = (wrong.into(), right.into());
-            table.add(Mistake { file: path, line: line as usize, field: "profile".into(), wrong, right });
+            table.add(Mistake { file: path, line, field: "profile".into(), wrong, right });
         }
         TableError::Unreadable { path, source } => {
             let wrong = format!("{} can't be read ({source})", path.display());

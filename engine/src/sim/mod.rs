@@ -143,10 +143,20 @@ impl Traffic {
     }
 }
 
+/// A batch on its GPU; ordered by when it finishes, then by its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Running {
+    finished: Nanos,
+    batch: u64,
+    model: ModelId,
+    gpu: GpuId,
+    started: Nanos,
+}
+
 /// The GPUs and what is kept of what happens on them.
 struct World<'a> {
     now: Nanos,
-    completions: BinaryHeap<Reverse<(Nanos, u64, u32, u32, Nanos)>>,
+    completions: BinaryHeap<Reverse<Running>>,
     /// When each GPU really is free.
     free_at: Vec<Nanos>,
     fault: Fault,
@@ -169,13 +179,12 @@ impl<'a> World<'a> {
     }
 
     fn next_completion(&self) -> Nanos {
-        self.completions.peek().map_or(Nanos::MAX, |next| next.0.0)
+        self.completions.peek().map_or(Nanos::MAX, |next| next.0.finished)
     }
 
     fn take_completion(&mut self) -> Completion {
-        let Reverse((finished, batch, model, gpu, started)) =
+        let Reverse(Running { finished, batch, model, gpu, started }) =
             self.completions.pop().expect("only asked when there is one");
-        let (model, gpu) = (ModelId(model), GpuId(gpu));
         Completion { batch, started, finished, model, gpu }
     }
 
@@ -199,7 +208,8 @@ impl Decisions for World<'_> {
             None => start,
         };
         self.free_at[gpu] = finished;
-        self.completions.push(Reverse((finished, batch.batch, batch.model.0, batch.gpu.0, start)));
+        let BatchHeader { batch: number, model, gpu: on, .. } = batch;
+        self.completions.push(Reverse(Running { finished, batch: number, model, gpu: on, started: start }));
         self.observer.ran(self.now, &batch, requests, started, finished);
         self.tally.ran(&batch, requests, started, finished);
     }
