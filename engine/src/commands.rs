@@ -189,7 +189,7 @@ fn describe(engine: &Engine) {
         eprintln!(
             "note: this machine has fewer cores than the engine has threads, so they share; decisions are made up to \
              {:.2} ms early to make up for it",
-            engine.slack().as_millis_f64()
+            engine.slack().frontrun.as_millis_f64()
         );
     }
     for (model, profile) in engine.models().iter().zip(engine.profiles()) {

@@ -1,2 +1,3 @@
-//! The commands around the engine: `simulate`, `loadgen` and `profile`. What a binary needs besides reading its command
-//! line lives here.
+//! What the command-line tools are made of. A binary of `src/bin` only reads its arguments and calls in here.
+
+pub mod loadgen;

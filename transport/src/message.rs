@@ -165,7 +165,7 @@ pub struct Response {
     pub slot: SlotId,
     /// When its batch was put together; zero if it never was in one.
     pub batched: Nanos,
-    /// When its batch started; zero if it did not.
+    /// When its batch started, or by when it should have, where the backend cancelled it; zero if it never came there.
     pub started: Nanos,
     /// When its batch finished, or when it was dropped.
     pub finished: Nanos,

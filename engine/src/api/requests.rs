@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The header that says in a word how an infer request ended: see [`InferOutcome`].
+/// The header that says in a word how an infer request ended: see docs/api.md.
 pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
 
 /// The header by which Triton's clients announce binary tensors.

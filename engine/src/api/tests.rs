@@ -68,6 +68,7 @@ fn frontend(capacity: usize, clock: Clock, accepting: Arc<AtomicBool>) -> (Front
         answering_threads: 1,
         capacity,
         result_delay: Nanos::ZERO,
+        lateness: Nanos::ZERO,
         accepting,
     })
     .unwrap()

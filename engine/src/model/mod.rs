@@ -38,8 +38,19 @@ pub struct Terms {
     pub drop: DropRule,
     /// When a batch is held back no longer.
     pub deferral: &'static dyn Deferral,
-    /// Taken off frontrun and latest for what timers and threads add on real clocks; zero in virtual time.
-    pub slack: Nanos,
+    /// What timers and threads add on real clocks; zero in virtual time.
+    pub slack: Slack,
+}
+
+/// How much earlier than the formulas say things happen, to make up for the lateness of real timers and threads. The
+/// first is the larger: a profile may be so flat that frontrun and latest coincide, and a candidate still needs time
+/// to be granted a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slack {
+    /// Taken off frontrun: the whole way from the timer to the start of the batch.
+    pub frontrun: Nanos,
+    /// Taken off latest: the way from a grant to the start of the batch.
+    pub latest: Nanos,
 }
 
 /// A batch on its way out.
@@ -95,7 +106,7 @@ struct Candidate {
     size: usize,
     /// From when it is schedulable: exec_at - delay(b).
     from: Nanos,
-    /// D - l(b), less the slack.
+    /// D - l(b), less its slack.
     latest: Nanos,
     delay: Nanos,
 }
@@ -216,7 +227,7 @@ impl ModelQueue {
             exec_at,
             latest: match self.terms.drop {
                 DropRule::Fcfs => Nanos::MAX,
-                _ => (candidate.latest + self.terms.slack).max(exec_at),
+                _ => (candidate.latest + self.terms.slack.latest).max(exec_at),
             },
             duration: self.terms.profile.latency(candidate.size),
         }
@@ -237,8 +248,8 @@ impl ModelQueue {
         let Terms { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
-        let latest = head_deadline - profile.latency(size) - *slack;
-        let frontrun = head_deadline - profile.latency(size + 1) - network.data_per_request - *slack;
+        let latest = head_deadline - profile.latency(size) - slack.latest;
+        let frontrun = head_deadline - profile.latency(size + 1) - network.data_per_request - slack.frontrun;
         let when = self.terms.deferral.when(&Moment {
             now,
             size,

@@ -57,7 +57,7 @@ fn terms(policy: &str, drop: DropRule) -> Terms {
         network: Network::default(),
         drop,
         deferral: by_name(policy).unwrap().deferral().unwrap(),
-        slack: Nanos::ZERO,
+        slack: Slack::default(),
     }
 }
 
@@ -243,16 +243,28 @@ fn the_networks_delays_bring_the_decision_forward() {
 
 #[test]
 fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
-    let mut queue =
-        ModelQueue::new(Terms { slack: ms(0.5), ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
+    let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
+    let mut queue = ModelQueue::new(Terms { slack, ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(12.5));
     queue.on_timer(ms(12.5), &mut log);
-    assert_eq!(log.take(), [Said::Ready(ms(13.5), Nanos::ZERO)]);
+    assert_eq!(log.take(), [Said::Ready(ms(13.75), Nanos::ZERO)]);
     queue.on_grant(ms(12.5), grant(Nanos::ZERO), &mut log);
     let expected = Said::Dispatch { exec_at: ms(12.5), latest: ms(14.0), ids: vec![1] };
     assert_eq!(log.take()[0], expected);
+}
+
+#[test]
+fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
+    let profile = Profile::linear(Nanos::ZERO, ms(5.0), 64).unwrap();
+    let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
+    let terms = Terms { profile, slack, ..terms("symphony", DropRule::Window) };
+    let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(queue.next_timer(), ms(14.5));
+    queue.on_timer(ms(14.5), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.75), Nanos::ZERO)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::{Decisions, Deferral, Scheduler};
 use crate::clock::Nanos;
 use crate::model::selection::DropRule;
-use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
+use crate::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use crate::rank::min_tree::MinTree;
 use crate::rank::{GpuReport, Grant, RankState};
 use crate::workload::Workload;
@@ -45,7 +45,7 @@ impl Deferred {
                 network: workload.network,
                 drop,
                 deferral,
-                slack: Nanos::ZERO,
+                slack: Slack::default(),
             })
             .map(|terms| ModelQueue::new(terms, Nanos::ZERO))
             .collect::<Vec<_>>();

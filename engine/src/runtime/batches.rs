@@ -115,7 +115,7 @@ impl Answers {
 
     /// The batch did not start in time: nobody waits for it any more.
     pub(super) fn cancel(&mut self, batch: &Batch, now: Nanos) {
-        self.answer_all(batch, Ending::DroppedAtBackend, Nanos::ZERO, now);
+        self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
         self.complete(batch, now, now);
     }
 }

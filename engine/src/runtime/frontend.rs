@@ -2,6 +2,7 @@
 //! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
 //! core, a load generator) and never blocks: what does not fit is refused at once.
 
+use super::reserve::Reserve;
 use crate::clock::{Clock, Nanos};
 use crate::limits;
 use std::sync::Arc;
@@ -10,6 +11,9 @@ use symphony_gpu::signature::Signature;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass};
+
+/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
+const HOPS_OF_AN_ANSWER: u64 = 2;
 
 /// What a frontend knows of a model that it may send requests to.
 #[derive(Clone, Debug)]
@@ -112,8 +116,10 @@ pub struct FrontendSetup {
     pub answering_threads: usize,
     /// Requests that may be in flight at once.
     pub capacity: usize,
-    /// What an answer takes back to the client, d_resp; taken off every deadline.
+    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it really takes.
     pub result_delay: Nanos,
+    /// How late this machine's threads see that a time has come, as measured at start-up.
+    pub lateness: Nanos,
     /// Cleared when the engine drains.
     pub accepting: Arc<AtomicBool>,
 }
@@ -124,6 +130,8 @@ struct InFlight {
     model: ModelId,
     arrival: Nanos,
     due: Nanos,
+    /// The deadline that the scheduler was given.
+    deadline: Nanos,
 }
 
 /// The frontend's end. See the module's description.
@@ -131,7 +139,8 @@ pub struct Frontend {
     id: u32,
     clock: Clock,
     models: Arc<[ModelInfo]>,
-    result_delay: Nanos,
+    /// For each model, what is taken off its deadlines.
+    reserves: Vec<Reserve>,
     accepting: Arc<AtomicBool>,
     slab: SlabOwner,
     view: SlabView,
@@ -155,11 +164,12 @@ impl Frontend {
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
         let (response_producers, response_consumers) =
             (0..setup.answering_threads).map(|_| ring(slab.capacity())).unzip();
+        let least_reserve = setup.result_delay + Nanos(setup.lateness.0 * HOPS_OF_AN_ANSWER);
         let frontend = Frontend {
             id: setup.id,
             clock: setup.clock,
+            reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
             models: setup.models,
-            result_delay: setup.result_delay,
             accepting: setup.accepting,
             in_flight: vec![InFlight::default(); slab.capacity()],
             slab,
@@ -230,8 +240,8 @@ impl Frontend {
         let id = self.next_id;
         self.next_id += 1;
         let index = self.slab.index(slot);
-        self.in_flight[index] = InFlight { id, model, arrival, due };
-        let deadline = due - self.result_delay;
+        let deadline = due - self.reserves[model.0 as usize].get();
+        self.in_flight[index] = InFlight { id, model, arrival, due, deadline };
         let request = Request { id, slot, arrival, deadline, model, frontend: self.id, ..Request::default() };
         ring.push(request).expect("room was seen, and this is the only producer");
         Ok(Ticket { index, id })
@@ -251,7 +261,7 @@ impl Frontend {
 
     fn deliver(&mut self, response: Response, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let index = self.slab.index(response.slot);
-        let InFlight { id, model, arrival, due } = self.in_flight[index];
+        let InFlight { id, model, arrival, due, deadline } = self.in_flight[index];
         debug_assert_eq!(id, response.id, "an answer for a request that is not in flight");
         let answered = self.clock.now();
         let ending = Ending::from_code(response.ending).unwrap_or(Ending::Failed);
@@ -260,6 +270,15 @@ impl Frontend {
             Ending::Done => Outcome::Late(answered - due),
             other => Outcome::Bad(other),
         };
+        let reserve = &mut self.reserves[model.0 as usize];
+        match ending {
+            Ending::Done => reserve.observe(answered - deadline),
+            // The backend tells by when it should have started: as late as it was, its answer would have been.
+            Ending::DroppedAtBackend => {
+                reserve.observe(reserve.get() + (response.finished - response.started))
+            }
+            _ => {}
+        }
         {
             let signature = &self.models[model.0 as usize].signature;
             let (from, to) = (signature.input_bytes(), signature.input_bytes() + signature.output_bytes());
@@ -272,7 +291,7 @@ impl Frontend {
                 arrival,
                 due,
                 batched: response.batched,
-                started: response.started,
+                started: if ending == Ending::Done { response.started } else { Nanos::ZERO },
                 finished: response.finished,
                 answered,
                 batch_size: response.batch_size,

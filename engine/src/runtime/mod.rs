@@ -23,6 +23,7 @@ pub mod frontend;
 mod layout;
 mod model_thread;
 mod rank_thread;
+mod reserve;
 mod wire;
 
 pub use agent::{Idle, Seat};
@@ -33,7 +34,7 @@ pub use layout::Layout;
 use crate::clock::{Clock, Nanos};
 use crate::config::{Config, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
 use crate::limits;
-use crate::model::{ModelQueue, Terms};
+use crate::model::{ModelQueue, Slack, Terms};
 use crate::policy;
 use crate::profile::Profile;
 use crate::rank::RankState;
@@ -55,12 +56,12 @@ use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
 
-/// Hops of a request between threads on its way from frontrun to the start of its batch: the ModelThread's timer,
-/// the RankThread, the ModelThread again, the backend.
-const HOPS_TO_START: u64 = 4;
+/// Hops between threads from a model's timer to the start of its batch: the timer itself, the RankThread, the ModelThread
+/// again, the backend; and two more, so that a candidate has time to be granted.
+const HOPS_FROM_FRONTRUN: u64 = 6;
 
-/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
-const HOPS_TO_ANSWER: u64 = 2;
+/// Hops from a grant to the start of the batch: the ModelThread, the backend.
+const HOPS_FROM_GRANT: u64 = 2;
 
 /// Words that a ring to the RankThread holds. A ModelThread whose ring is full does its next event a turn later.
 const WORD_RING: usize = 4_096;
@@ -103,7 +104,7 @@ pub struct Engine {
     models: Arc<[ModelInfo]>,
     profiles: Vec<Profile>,
     layout: Layout,
-    slack: Nanos,
+    slack: Slack,
     accepting: Arc<AtomicBool>,
     /// ModelThreads, RankThread and backends, to be stopped in this order.
     stages: Vec<Stage>,
@@ -156,8 +157,8 @@ impl Engine {
         &self.layout
     }
 
-    /// What is taken off every deadline and timer for the lateness measured on this machine's threads.
-    pub fn slack(&self) -> Nanos {
+    /// What is taken off every timer for the lateness measured on this machine's threads.
+    pub fn slack(&self) -> Slack {
         self.slack
     }
 
@@ -259,11 +260,11 @@ impl Builder {
         let loading = self.start_executors(&backends)?;
         let (models, profiles) = self.models(&loading)?;
         let lateness = measure_lateness(self.layout.rank, &self.clock);
-        let slack = Nanos(lateness.0 * HOPS_TO_START);
-        let network = Network {
-            result: self.config.network.result + Nanos(lateness.0 * HOPS_TO_ANSWER),
-            ..self.config.network
+        let slack = Slack {
+            frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN),
+            latest: Nanos(lateness.0 * HOPS_FROM_GRANT),
         };
+        let network = self.config.network;
         let accepting = Arc::new(AtomicBool::new(true));
         let backend_threads = loading.len() + usize::from(self.layout.emulated.is_some());
         let mut peers = Vec::new();
@@ -277,6 +278,7 @@ impl Builder {
                 answering_threads: self.layout.models.len() + backend_threads,
                 capacity: self.config.http.max_in_flight,
                 result_delay: network.result,
+                lateness,
                 accepting: Arc::clone(&accepting),
             })?;
             ends.push(frontend);
@@ -390,7 +392,7 @@ impl Builder {
         models: &[ModelInfo],
         profiles: &[Profile],
         network: Network,
-        slack: Nanos,
+        slack: Slack,
         plumbing: &mut Plumbing,
         stop: &Arc<AtomicBool>,
     ) -> std::io::Result<JoinHandle<()>> {

@@ -11,7 +11,7 @@ use crate::model::selection::DropRule;
 use crate::policy::{Decisions, Policy};
 use crate::rank::min_tree::MinTree;
 use crate::workload::Workload;
-use arrivals::Arrivals;
+use arrivals::{Arrivals, stream_seed};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use report::{Report, Tally};
@@ -111,8 +111,7 @@ impl Traffic {
             next_id: 0,
         };
         for (index, model) in workload.models.iter().enumerate() {
-            // Seeds of neighbouring models and of neighbouring runs must not meet.
-            let seed = workload.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+            let seed = stream_seed(workload.seed, index as u64);
             traffic.streams.push(Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed)?);
             traffic.advance(index);
         }

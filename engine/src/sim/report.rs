@@ -1,4 +1,4 @@
-//! What a simulation found: a [`Tally`] counts while it runs, a [`Report`] is what `simulate` prints. The
+//! What a simulation found: a tally counts while it runs, a [`Report`] is what `simulate` prints. The
 //! report's fields, in JSON, are those of DESIGN.md, section 8, and are fixed.
 
 use crate::clock::Nanos;

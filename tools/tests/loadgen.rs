@@ -1,0 +1,370 @@
+//! The `loadgen` command against a small HTTP server on loopback: counts, exit codes and what is printed.
+//! The server is a thread per connection, answers from a script, and keeps what it was sent.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A status line's code, further header lines, and a body.
+type Reply = (u16, &'static str, String);
+
+struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    script: Box<dyn Fn(usize) -> Reply + Send + Sync>,
+    infers: AtomicUsize,
+    /// Infer requests that are being answered, and the most there were at once.
+    busy: AtomicUsize,
+    busiest: AtomicUsize,
+    wrong: AtomicUsize,
+    gone: AtomicBool,
+}
+
+const GOOD: &str = "symphony-outcome: good\r\n";
+
+fn good(batch_size: u32) -> Reply {
+    (200, GOOD, json!({ "parameters": { "batch_size": batch_size }, "outputs": [] }).to_string())
+}
+
+fn bad(status: u16, header: &'static str) -> Reply {
+    (status, header, json!({ "error": "as the script says" }).to_string())
+}
+
+impl Server {
+    /// A server that answers the n-th infer request by `script(n)`, for models `m` and `n`.
+    fn start(script: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            script: Box::new(script),
+            infers: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            busiest: AtomicUsize::new(0),
+            wrong: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if accepting.gone.load(Ordering::SeqCst) {
+                    return;
+                }
+                let shared = Arc::clone(&accepting);
+                std::thread::spawn(move || shared.serve(stream.unwrap()));
+            }
+        });
+        Server { address, shared }
+    }
+
+    fn loadgen(&self, arguments: &str) -> Run {
+        loadgen(&format!("--url http://{} --json {arguments}", self.address))
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: TcpStream) -> Option<()> {
+        stream.set_nodelay(true).unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut writer = stream;
+        loop {
+            let (path, body) = read_request(&mut reader)?;
+            let (status, headers, body) = self.answer(&path, &body);
+            if self.gone.load(Ordering::SeqCst) {
+                return None;
+            }
+            let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
+            writer.write_all((head + &body).as_bytes()).ok()?;
+            if headers.contains("connection: close") {
+                return None;
+            }
+        }
+    }
+
+    fn answer(&self, path: &str, body: &[u8]) -> Reply {
+        match path {
+            "/v2/models/m" | "/v2/models/n" => {
+                let x = json!({ "name": "x", "datatype": "FP32", "shape": [-1, 2, 3] });
+                (200, "", json!({ "name": "m", "inputs": [x], "outputs": [] }).to_string())
+            }
+            "/v2/models/m/infer" | "/v2/models/n/infer" => {
+                let busy = self.busy.fetch_add(1, Ordering::SeqCst) + 1;
+                self.busiest.fetch_max(busy, Ordering::SeqCst);
+                let wrong = !is_infer_request(body);
+                self.wrong.fetch_add(usize::from(wrong), Ordering::SeqCst);
+                let reply = (self.script)(self.infers.fetch_add(1, Ordering::SeqCst));
+                self.busy.fetch_sub(1, Ordering::SeqCst);
+                reply
+            }
+            _ => (404, "", json!({ "error": "there is no such model; the models are m and n" }).to_string()),
+        }
+    }
+}
+
+fn is_infer_request(body: &[u8]) -> bool {
+    let Ok(body) = serde_json::from_slice::<Value>(body) else { return false };
+    let input = &body["inputs"][0];
+    let data = input["data"].as_array().map_or(0, Vec::len);
+    input["name"] == "x" && input["datatype"] == "FP32" && input["shape"] == json!([1, 2, 3]) && data == 6
+}
+
+/// The path and the body; `None` when the client has gone.
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let path = line.split(' ').nth(1)?.to_string();
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        if header == "\r\n" {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((path, body))
+}
+
+struct Run {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Run {
+    fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "{}\n{}", self.stdout, self.stderr);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.json()[name].as_u64().unwrap_or_else(|| panic!("{name} of {}", self.stdout))
+    }
+}
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loadgen"));
+    command.args(arguments.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn finished(output: Output) -> Run {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn loadgen(arguments: &str) -> Run {
+    finished(command(arguments).output().unwrap())
+}
+
+#[test]
+fn every_answer_is_counted_by_how_it_ended() {
+    let server = Server::start(|n| match n % 10 {
+        0 => bad(504, "symphony-outcome: late\r\n"),
+        1 => bad(504, "symphony-outcome: dropped\r\n"),
+        2 => bad(504, "symphony-outcome: cancelled\r\n"),
+        3 => bad(429, "symphony-outcome: overloaded\r\n"),
+        4 => bad(500, ""),
+        _ => good(5),
+    });
+    let run = server.loadgen("--model m --rate 200 --duration 1 --arrival uniform");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!((run.count("offered"), run.count("sent"), run.count("good")), (200, 200, 100));
+    assert_eq!((run.count("late"), run.count("dropped")), (20, 40));
+    assert_eq!((run.count("rejected"), run.count("failed"), run.count("bad")), (20, 20, 100));
+    assert_eq!(run.json()["mean_batch"], 5.0);
+    assert_eq!(run.json()["offered_rps"], 200.0);
+    assert_eq!(run.json()["bad_rate"], 0.5);
+    assert!(
+        run.stderr.contains("the first request that failed: 500 Internal Server Error: as the script says")
+    );
+    assert_eq!(server.shared.wrong.load(Ordering::SeqCst), 0, "every body was a good infer request");
+}
+
+#[test]
+fn an_answer_after_the_slo_is_late_whatever_the_server_says() {
+    let server = Server::start(|n| {
+        if n % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(1_500));
+        }
+        good(1)
+    });
+    let run = server.loadgen("--model m --rate 20 --duration 1 --arrival uniform --slo-ms 1000");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.count("offered"), 20);
+    assert!(run.count("late") >= 10, "{}", run.stdout);
+    assert!(run.json()["latency_ms"]["max"].as_f64().unwrap() >= 1_500.0);
+}
+
+#[test]
+fn a_server_that_closes_its_connections_gets_new_ones() {
+    let server = Server::start(|_| (200, "connection: close\r\n", "{}".into()));
+    let run = server.loadgen("--model m --rate 100 --duration 1");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.count("good"), run.count("offered"), "{}", run.stderr);
+}
+
+#[test]
+fn requests_wait_for_a_connection_when_all_are_in_use_and_their_latency_shows_it() {
+    let server = Server::start(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        good(1)
+    });
+    let run = server.loadgen("--model m --rate 40 --duration 1 --arrival uniform --max-connections 2");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!((run.count("offered"), run.count("good")), (40, 40));
+    assert_eq!(server.shared.busiest.load(Ordering::SeqCst), 2);
+    // 40 requests of 100 ms on two connections take 2 s; the last was meant for the end of the first.
+    assert!(run.json()["lateness_ms"]["max"].as_f64().unwrap() >= 500.0, "{}", run.stdout);
+}
+
+#[test]
+fn a_closed_loop_has_as_many_requests_under_way_as_clients() {
+    let server = Server::start(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        good(1)
+    });
+    let run = server.loadgen("--model m --concurrency 3 --duration 1");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(server.shared.busiest.load(Ordering::SeqCst), 3);
+    assert!(run.count("offered") > 10 && run.count("offered") == run.count("good"));
+}
+
+#[test]
+fn a_workload_asks_many_models_by_their_shares() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("w.toml");
+    let model = |name: &str, share| {
+        format!(
+            "[[models]]\nname = \"{name}\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 9000\nshare = {share}\narrival = \"uniform\"\n"
+        )
+    };
+    let head = "gpus = 1\nrate_rps = 200\nwarmup_s = 0.5\nduration_s = 1\n";
+    std::fs::write(&file, format!("{head}{}{}", model("m", 3), model("n", 1))).unwrap();
+    let server = Server::start(|_| good(2));
+    let run = server.loadgen(&format!("--workload {}", file.display()));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!((run.count("offered"), run.count("good")), (200, 200));
+    assert_eq!(server.shared.infers.load(Ordering::SeqCst), 300, "the warm-up is sent too");
+}
+
+#[test]
+fn a_server_that_goes_away_ends_the_run_with_exit_code_1() {
+    let server = Server::start(|_| good(1));
+    let child =
+        command(&format!("--url http://{} --json --model m --rate 200 --duration 30", server.address));
+    let child = { child }.spawn().unwrap();
+    while server.shared.infers.load(Ordering::SeqCst) < 20 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.shared.gone.store(true, Ordering::SeqCst);
+    // Wakes the thread that accepts, which then closes its socket.
+    drop(TcpStream::connect(server.address));
+    let run = finished(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(run.stderr.contains("the server went away during the run"), "{}", run.stderr);
+    assert!(run.count("good") >= 10 && run.count("failed") >= 1, "{}", run.stdout);
+    assert!(run.count("offered") < 6_000, "the run ended early: {}", run.stdout);
+}
+
+#[test]
+fn ctrl_c_ends_the_run_early_and_it_still_reports() {
+    let server = Server::start(|_| good(1));
+    let mut command =
+        command(&format!("--url http://{} --json --model m --rate 100 --duration 600", server.address));
+    let child = command.spawn().unwrap();
+    while server.shared.infers.load(Ordering::SeqCst) < 10 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let run = finished(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.count("offered") >= 10 && run.count("good") == run.count("offered"), "{}", run.stdout);
+}
+
+#[test]
+fn without_json_the_table_is_printed() {
+    let server = Server::start(|_| good(3));
+    let run = loadgen(&format!("--url http://{} --model m --rate 50 --duration 1", server.address));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    for word in ["offered", "sent", "good", "bad", "p99.9", "mean 3.00", "generator"] {
+        assert!(run.stdout.contains(word), "{word}: {}", run.stdout);
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_exit_code_1_and_said_in_words() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let run = loadgen(&format!("--url http://{address} --model m --rate 1 --duration 1"));
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+    let expected = format!("loadgen: http://{address}: can't connect to {address}: ");
+    assert!(run.stderr.starts_with(&expected), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("refused") && run.stderr.contains("is the server running there?"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_model_that_is_not_there_is_exit_code_2_with_the_servers_own_words() {
+    let server = Server::start(|_| good(1));
+    let run = server.loadgen("--model other --rate 1 --duration 1");
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert!(run.stderr.contains("there is no such model; the models are m and n"), "{}", run.stderr);
+}
+
+#[test]
+fn a_server_that_speaks_something_else_is_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"220 mail.example ESMTP\r\n");
+        }
+    });
+    let run = loadgen(&format!("--url http://{address} --model m --rate 1 --duration 1"));
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(run.stderr.starts_with("loadgen: http://"), "{}", run.stderr);
+}
+
+#[test]
+fn bad_usage_is_exit_code_2_and_what_is_not_there_yet_is_3() {
+    assert_eq!(loadgen("").code, Some(2));
+    assert_eq!(loadgen("--url http://127.0.0.1:1 --model m --rate 0 --duration 1").code, Some(2));
+    let run = loadgen("--url http://127.0.0.1:1 --model m --rate 1 --duration 1 --protocol grpc");
+    assert_eq!(run.code, Some(3));
+    assert_eq!(run.stderr, "loadgen: --protocol grpc is not in this version; use --protocol http\n");
+    assert_eq!(loadgen("--help").code, Some(0));
+}
+
+#[test]
+fn an_engine_in_this_process_needs_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[executors]]\nkind = \"emulated\"\ncount = 4\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
+                slo_ms = 2000\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+    std::fs::write(folder.path().join("symphony.toml"), text).unwrap();
+    let target = format!("--in-process {} --json", folder.path().display());
+    let run = loadgen(&format!("{target} --model m --rate 200 --duration 1 --arrival uniform"));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!((run.count("offered"), run.count("sent")), (200, 200));
+    assert!(run.count("good") >= 100 && run.json()["mean_batch"].as_f64().unwrap() >= 1.0, "{}", run.stdout);
+    let run = loadgen(&format!("{target} --model n --rate 1 --duration 1"));
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.ends_with("the engine has no model \"n\"; it has m\n"), "{}", run.stderr);
+    std::fs::write(folder.path().join("symphony.toml"), "policy = 3").unwrap();
+    let run = loadgen(&format!("{target} --model m --rate 1 --duration 1"));
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.contains("symphony.toml:1: policy: is 3; it must be"), "{}", run.stderr);
+}
