@@ -44,8 +44,11 @@ struct Gpu {
     last_duration: Nanos,
     /// When that batch starts.
     last_exec_at: Nanos,
-    /// Batches given and not completed.
-    outstanding: u32,
+    /// Batches reported and not completed. Below zero while a completion has overtaken the report of its batch: they
+    /// come on different rings.
+    outstanding: i32,
+    /// When the last batch completed.
+    last_finished: Nanos,
     /// Granted, and its model has not reported yet.
     taken: bool,
 }
@@ -80,6 +83,7 @@ impl RankState {
             last_duration: Nanos::ZERO,
             last_exec_at: Nanos::ZERO,
             outstanding: 0,
+            last_finished: Nanos::ZERO,
             taken: false,
         };
         let mut free = MinTree::new(gpus);
@@ -142,6 +146,9 @@ impl RankState {
             gpu.outstanding += 1;
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
+            if gpu.outstanding == 0 {
+                gpu.free_at = gpu.last_finished;
+            }
         }
         self.offer(report.gpu);
         self.match_waiting(now, grant);
@@ -150,11 +157,13 @@ impl RankState {
     /// A batch has left its GPU: free_at becomes what it really is.
     pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
-        gpu.outstanding = gpu.outstanding.saturating_sub(1);
+        gpu.outstanding -= 1;
+        gpu.last_finished = completion.finished;
         match gpu.outstanding {
             0 => gpu.free_at = completion.finished,
             1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
-            // A later completion corrects it: what runs next is not the last batch given.
+            // Corrected by a later completion, since what runs next is not the last batch given, or by the report that
+            // this completion has overtaken.
             _ => {}
         }
         self.offer(completion.gpu);
@@ -174,7 +183,7 @@ impl RankState {
     /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
     fn offer(&mut self, gpu: GpuId) {
         let state = &self.gpus[gpu.0 as usize];
-        let open = !state.taken && (state.outstanding as usize) < limits::MAX_OUTSTANDING_BATCHES;
+        let open = !state.taken && state.outstanding < limits::MAX_OUTSTANDING_BATCHES as i32;
         self.free.set(gpu.0 as usize, if open { state.free_at } else { Nanos::MAX });
     }
 

@@ -110,6 +110,16 @@ fn an_overdue_gpu_gets_nothing_until_it_says_that_it_is_done() {
 }
 
 #[test]
+fn a_completion_may_overtake_the_report_of_its_batch() {
+    let mut bench = Bench::new(1, 2);
+    bench.ready(ms(1), 0, ms(5), Nanos::ZERO);
+    bench.complete(ms(2), 0, ms(2));
+    bench.report(ms(2), 0, 0, Some(ms(1)), ms(30));
+    bench.ready(ms(3), 1, ms(9), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0), (1, 0)]);
+}
+
+#[test]
 fn a_granted_model_is_not_heard_until_it_reports() {
     let mut bench = Bench::new(2, 1);
     bench.ready(ms(1), 0, ms(5), Nanos::ZERO);

@@ -1,0 +1,186 @@
+//! The queues and the matching as they really meet: over rings, each in order, but one ring's messages ahead of
+//! another's by any amount. Whatever the interleaving, no request is lost, no GPU and no model is forgotten.
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use symphony::clock::Nanos;
+use symphony::model::selection::DropRule;
+use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
+use symphony::policy::by_name;
+use symphony::profile::Profile;
+use symphony::rank::{GpuReport, Grant, RankState};
+use symphony::workload::Network;
+use symphony_transport::message::{BatchHeader, Completion, Ending, ModelId, Request};
+
+const SLO: Nanos = Nanos::from_millis(20);
+
+enum Word {
+    Ready(ModelId, Nanos, Nanos),
+    Withdraw(ModelId),
+    Report(GpuReport),
+}
+
+#[derive(Default)]
+struct Rings {
+    words: VecDeque<Word>,
+    grants: VecDeque<Grant>,
+    batches: VecDeque<(BatchHeader, usize)>,
+    completions: VecDeque<Completion>,
+    ended: usize,
+    served: usize,
+}
+
+impl ModelSink for Rings {
+    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+        self.words.push_back(Word::Ready(model, latest, delay));
+    }
+    fn withdraw(&mut self, model: ModelId) {
+        self.words.push_back(Word::Withdraw(model));
+    }
+    fn report(&mut self, report: GpuReport) {
+        self.words.push_back(Word::Report(report));
+    }
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let size = requests.0.len() + requests.1.len();
+        self.batches.push_back((dispatch.header(0, size), size));
+    }
+    fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
+        self.ended += 1;
+    }
+}
+
+struct Engine {
+    now: Nanos,
+    models: Vec<ModelQueue>,
+    rank: RankState,
+    rings: Rings,
+    gpu_free_at: Vec<Nanos>,
+}
+
+impl Engine {
+    fn new(policy: &str, models: u32, gpus: usize) -> Engine {
+        let terms = |model| Terms {
+            model: ModelId(model),
+            profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
+            slo: SLO,
+            network: Network::default(),
+            drop: DropRule::Window,
+            deferral: by_name(policy).unwrap().deferral().unwrap(),
+            // More than a step of `settle`, so that a thread that runs late by one is no reason to drop.
+            slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
+        };
+        Engine {
+            now: Nanos::ZERO,
+            models: (0..models).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
+            rank: RankState::new(gpus, models as usize, false, Nanos::ZERO),
+            rings: Rings::default(),
+            gpu_free_at: vec![Nanos::ZERO; gpus],
+        }
+    }
+
+    fn request(&mut self, model: u32) {
+        let request = Request {
+            arrival: self.now,
+            deadline: self.now + SLO,
+            model: ModelId(model),
+            ..Request::default()
+        };
+        self.models[model as usize].on_request(self.now, request, &mut self.rings);
+    }
+
+    /// One thread takes one turn; which, the test says.
+    fn turn(&mut self, thread: u8) {
+        let Engine { now, models, rank, rings, gpu_free_at } = self;
+        match thread % 5 {
+            0 => {
+                for model in models.iter_mut().filter(|model| model.next_timer() <= *now) {
+                    model.on_timer(*now, rings);
+                }
+            }
+            1 => {
+                if let Some(grant) = rings.grants.pop_front() {
+                    models[grant.model.0 as usize].on_grant(*now, grant, rings);
+                }
+            }
+            2 => {
+                let mut grant = |grant| rings.grants.push_back(grant);
+                match rings.words.pop_front() {
+                    Some(Word::Ready(model, latest, delay)) => {
+                        rank.on_ready(*now, model, latest, delay, &mut grant);
+                    }
+                    Some(Word::Withdraw(model)) => rank.on_withdraw(*now, model, &mut grant),
+                    Some(Word::Report(report)) => rank.on_gpu_report(*now, report, &mut grant),
+                    None => {}
+                }
+                if rank.next_timer() <= *now {
+                    rank.on_timer(*now, &mut grant);
+                }
+            }
+            3 => {
+                if let Some((header, size)) = rings.batches.pop_front() {
+                    let free_at = &mut gpu_free_at[header.gpu.0 as usize];
+                    let started = header.exec_at.max(*free_at).max(*now);
+                    if started <= header.latest {
+                        *free_at = started + header.duration;
+                        rings.served += size;
+                    } else {
+                        rings.ended += size;
+                    }
+                    let (model, gpu) = (header.model, header.gpu);
+                    let finished = *free_at;
+                    rings.completions.push_back(Completion { model, gpu, started, finished, batch: 0 });
+                }
+            }
+            // A completion does not come before its batch is over.
+            _ => {
+                if rings.completions.front().is_some_and(|completion| completion.finished <= *now)
+                    && let Some(completion) = rings.completions.pop_front()
+                {
+                    rank.on_completion(*now, completion, &mut |grant| rings.grants.push_back(grant));
+                }
+            }
+        }
+    }
+
+    /// Lets time pass, with every thread running, until nothing is under way.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.now += Nanos::from_micros(500);
+            (0..100).for_each(|turn| self.turn(turn));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn nothing_is_lost_or_forgotten_whichever_thread_runs_when(
+        policy in prop::sample::select(vec!["symphony", "work-conserving"]),
+        models in 1u32..4,
+        gpus in 1usize..4,
+        steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),
+    ) {
+        let mut engine = Engine::new(policy, models, gpus);
+        let mut sent = 0;
+        for (step, micros) in steps {
+            engine.now += Nanos::from_micros(micros);
+            if step < 60 {
+                engine.request(u32::from(step) % models);
+                sent += 1;
+            } else {
+                engine.turn(step);
+            }
+        }
+        engine.settle();
+        prop_assert_eq!(engine.rings.ended + engine.rings.served, sent);
+        prop_assert_eq!(engine.rank.busy_gpus(), 0);
+        // Every model can still be served, on GPUs that all are idle.
+        for model in 0..models {
+            let served = engine.rings.served;
+            engine.request(model);
+            engine.settle();
+            prop_assert_eq!(engine.rings.served, served + 1, "model {} is forgotten", model);
+        }
+    }
+}
