@@ -85,7 +85,7 @@ fn sample(name: &str) -> String {
 /// brings every answer close to its deadline, so here the other one serves.
 fn patient_quickstart(folder: &Path) -> PathBuf {
     let text = std::fs::read_to_string(quickstart().join("symphony.toml")).unwrap();
-    let text = text.replace("slo_ms = 25.0", "slo_ms = 2000.0").replace("slo_ms = 50.0", "slo_ms = 2000.0");
+    let text = text.replace("slo_ms = 50.0", "slo_ms = 2000.0");
     let text = text.replace("policy = \"symphony\"", "policy = \"work-conserving\"");
     assert!(text.contains("work-conserving") && text.contains("slo_ms = 2000.0"));
     for name in ["shapes.onnx", "wide.onnx"] {
@@ -120,16 +120,16 @@ fn the_quickstart_answers_its_samples_as_expected() {
 fn an_emulated_model_answers_zeros_of_its_shape() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&patient_quickstart(folder.path()));
-    let zeros = vec!["0"; 3 * 32 * 32].join(",");
+    let ones = vec!["1"; 16].join(",");
     let body = format!(
-        r#"{{"id":"x","inputs":[{{"name":"image","datatype":"FP32","shape":[1,3,32,32],"data":[{zeros}]}}]}}"#
+        r#"{{"id":"x","inputs":[{{"name":"image","datatype":"FP32","shape":[1,16],"data":[{ones}]}}]}}"#
     );
     let (status, answer) = server.post("/v2/models/resnet50/infer", &body);
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["id"], "x");
-    assert_eq!(answer["outputs"][0]["shape"], serde_json::json!([1, 1000]));
+    assert_eq!(answer["outputs"][0]["shape"], serde_json::json!([1, 10]));
     let data = answer["outputs"][0]["data"].as_array().unwrap();
-    assert!(data.len() == 1000 && data.iter().all(|zero| zero.as_f64() == Some(0.0)));
+    assert!(data.len() == 10 && data.iter().all(|zero| zero.as_f64() == Some(0.0)));
 }
 
 #[test]
