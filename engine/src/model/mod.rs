@@ -116,6 +116,8 @@ pub struct ModelQueue {
     terms: Terms,
     queue: VecDeque<Request>,
     rate: RateMeter,
+    /// What the meter said when its last sample ended, and the batch size that it calls for.
+    rate_rps: f64,
     target: usize,
     last_start: Nanos,
     candidate: Option<Candidate>,
@@ -132,6 +134,7 @@ impl ModelQueue {
             terms,
             queue: VecDeque::with_capacity(limits::MAX_QUEUE),
             rate: RateMeter::new(now),
+            rate_rps: 0.0,
             last_start: Nanos::ZERO,
             candidate: None,
             published: None,
@@ -213,7 +216,8 @@ impl ModelQueue {
 
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
-            self.target = target_batch(&self.terms, self.rate.rate());
+            self.rate_rps = self.rate.rate();
+            self.target = target_batch(&self.terms, self.rate_rps);
         }
     }
 
@@ -257,7 +261,7 @@ impl ModelQueue {
             frontrun,
             latest,
             queued: self.queue.len(),
-            rate_rps: self.rate.rate(),
+            rate_rps: self.rate_rps,
             last_start: self.last_start,
             terms: &self.terms,
             target: self.target,

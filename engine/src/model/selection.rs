@@ -99,9 +99,12 @@ fn select_window(
     deadline: impl Fn(usize) -> Nanos,
 ) -> Selection {
     let feasible = |from: usize| finish.at(len - from) <= deadline(from);
-    // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection; most often it
-    // is the whole queue.
-    let suffix_start = if feasible(0) { 0 } else { partition_point(1, len, |from| !feasible(from)) };
+    if feasible(0) {
+        // Most often: all that waits can run together.
+        return Selection { dropped: 0, size: len };
+    }
+    // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection.
+    let suffix_start = partition_point(1, len, |from| !feasible(from));
     let wanted = target.min(len - suffix_start).max(1);
     let needed = finish.at(wanted);
     let mut dropped = 0;
