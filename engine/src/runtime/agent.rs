@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A role that a thread plays.
-pub(super) trait Agent {
+pub trait Agent {
     /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how much.
     fn poll(&mut self, now: Nanos) -> usize;
 
@@ -60,7 +60,9 @@ impl Seat {
 }
 
 /// Starts a thread that makes an agent and runs its turns until `stop` is set.
-pub(super) fn spawn<A: Agent>(
+///
+/// Errors: the system gives no thread.
+pub fn spawn<A: Agent>(
     role: String,
     seat: Seat,
     clock: Clock,
@@ -74,8 +76,8 @@ pub(super) fn spawn<A: Agent>(
     })
 }
 
-/// The loop of every agent.
-pub(super) fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
+/// The loop of every agent, until `stop` is set.
+pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
     let mut turns_without_work = 0;
     while !stop.load(Ordering::Relaxed) {
         if agent.poll(clock.now()) > 0 {
@@ -93,7 +95,7 @@ pub(super) fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &Atom
 
 /// Measures how late a thread in this seat sees that a time has come: the 99th percentile of 400 naps' excess, or
 /// of 20,000 spinning turns' length. Takes about 40 ms at most.
-pub(super) fn measure_lateness(seat: Seat, clock: &Clock) -> Nanos {
+pub fn measure_lateness(seat: Seat, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {
         seat.take("the timer measurement");

@@ -24,6 +24,7 @@ mod layout;
 mod model_thread;
 mod rank_thread;
 mod reserve;
+pub mod threads;
 mod wire;
 
 pub use agent::{Idle, Seat};
@@ -31,7 +32,7 @@ pub use executors::Say;
 pub use frontend::Frontend;
 pub use layout::Layout;
 
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::config::{Config, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
 use crate::limits;
 use crate::model::{ModelQueue, Slack, Terms};
@@ -44,7 +45,7 @@ use batches::{Answers, Inbox};
 use emulated_backend::EmulatedBackend;
 use executors::{Found, Loading, Setup, Wiring};
 use frontend::{FrontendPeer, FrontendSetup, ModelInfo};
-use model_thread::{GpuHomes, ModelThread, Outbox};
+use model_thread::{ModelThread, Outbox, RingOutlets};
 use rank_thread::{Grants, RankThread, SubCluster};
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,16 +56,7 @@ use symphony_transport::message::{BatchHeader, ModelId};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
-
-/// Hops between threads from a model's timer to the start of its batch: the timer itself, the RankThread, the ModelThread
-/// again, the backend; and two more, so that a candidate has time to be granted.
-const HOPS_FROM_FRONTRUN: u64 = 6;
-
-/// Hops from a grant to the start of the batch: the ModelThread, the backend.
-const HOPS_FROM_GRANT: u64 = 2;
-
-/// Words that a ring to the RankThread holds. A ModelThread whose ring is full does its next event a turn later.
-const WORD_RING: usize = 4_096;
+use threads::{ModelLinks, RankLinks, link, slack_for};
 
 /// The largest ring of batches, in frames (4 MiB): enough for 250 batches of 1,024. A grant waits for room.
 const MAX_FRAME_RING: usize = 1 << 16;
@@ -260,10 +252,7 @@ impl Builder {
         let loading = self.start_executors(&backends)?;
         let (models, profiles) = self.models(&loading)?;
         let lateness = measure_lateness(self.layout.rank, &self.clock);
-        let slack = Slack {
-            frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN),
-            latest: Nanos(lateness.0 * HOPS_FROM_GRANT),
-        };
+        let slack = slack_for(lateness);
         let network = self.config.network;
         let accepting = Arc::new(AtomicBool::new(true));
         let backend_threads = loading.len() + usize::from(self.layout.emulated.is_some());
@@ -375,11 +364,11 @@ impl Builder {
         let rank = RankThread {
             clusters: self.groups.iter().map(sub_cluster).collect(),
             cluster_of: Arc::clone(&self.cluster_of),
-            words: std::mem::take(&mut plumbing.words_out),
+            words: std::mem::take(&mut plumbing.rank_links.words),
             completions: std::mem::take(&mut plumbing.completions_out),
             grants: Grants {
                 thread_of: Arc::clone(&plumbing.thread_of),
-                threads: std::mem::take(&mut plumbing.grants_in),
+                threads: std::mem::take(&mut plumbing.rank_links.grants),
             },
         };
         agent::spawn("rank".to_owned(), self.layout.rank, self.clock.clone(), Arc::clone(stop), move || rank)
@@ -415,21 +404,20 @@ impl Builder {
             };
             queues.push(ModelQueue::new(terms, now));
         }
+        let outlets = RingOutlets {
+            backends: std::mem::take(&mut plumbing.frames_in[at]),
+            backend_of: Arc::clone(&plumbing.backend_of),
+            frontends: std::mem::take(&mut plumbing.model_answers[at]),
+            largest_batch_frames: BatchHeader::frames(largest_batch),
+        };
+        let links = plumbing.model_links[at].take().expect("each ModelThread is wired once");
         let thread = ModelThread {
             wheel: Wheel::new(queues.len(), now),
             queues,
             place,
             requests: std::mem::take(&mut plumbing.requests_out[at]),
-            grants: std::mem::take(&mut plumbing.grants_out[at]),
-            outbox: Outbox {
-                rank_of: models.iter().map(|_| 0).collect(),
-                ranks: std::mem::take(&mut plumbing.words_in[at]),
-                backends: std::mem::take(&mut plumbing.frames_in[at]),
-                homes: GpuHomes { backend: Arc::clone(&plumbing.backend_of) },
-                frontends: std::mem::take(&mut plumbing.model_answers[at]),
-                next_batch: (at as u64) << 48,
-            },
-            largest_batch_frames: BatchHeader::frames(largest_batch),
+            grants: links.grants,
+            outbox: Outbox::new(at, models.iter().map(|_| 0).collect(), links.words, outlets),
         };
         let role = format!("model-{at}");
         agent::spawn(role, self.layout.models[at], self.clock.clone(), Arc::clone(stop), move || thread)
@@ -479,10 +467,8 @@ fn output_range(signature: &Signature) -> Range<usize> {
 /// takes them, the second the other end's.
 struct Plumbing {
     requests_out: Vec<Vec<Consumer<symphony_transport::message::Request>>>,
-    words_in: Vec<Vec<Producer<wire::RankMessage>>>,
-    words_out: Vec<Consumer<wire::RankMessage>>,
-    grants_in: Vec<Producer<wire::GrantMessage>>,
-    grants_out: Vec<Vec<Consumer<wire::GrantMessage>>>,
+    model_links: Vec<Option<ModelLinks>>,
+    rank_links: RankLinks,
     frames_in: Vec<Vec<Producer<symphony_transport::message::Frame>>>,
     frames_out: Vec<Vec<Consumer<symphony_transport::message::Frame>>>,
     completions_in: Vec<Option<Producer<symphony_transport::message::Completion>>>,
@@ -519,12 +505,11 @@ impl Plumbing {
         let gpus_of = |backend: usize| backend_of.iter().filter(|&&b| b as usize == backend).count();
         let batch = profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
         let frames = BatchHeader::frames(batch);
+        let (model_links, mut rank_links) = link(threads, 1, models.len());
         let mut plumbing = Plumbing {
             requests_out: (0..threads).map(|_| Vec::new()).collect(),
-            words_in: Vec::new(),
-            words_out: Vec::new(),
-            grants_in: Vec::new(),
-            grants_out: Vec::new(),
+            model_links: model_links.into_iter().map(Some).collect(),
+            rank_links: rank_links.pop().expect("one RankThread"),
             frames_in: (0..threads).map(|_| Vec::new()).collect(),
             frames_out: Vec::new(),
             completions_in: Vec::new(),
@@ -535,14 +520,6 @@ impl Plumbing {
             thread_of: models.iter().map(|model| model.thread as u32).collect(),
             backend_of: Arc::from([]),
         };
-        for _ in 0..threads {
-            let (words_in, words_out) = ring(WORD_RING);
-            plumbing.words_in.push(vec![words_in]);
-            plumbing.words_out.push(words_out);
-            let (grants_in, grants_out) = ring(models.len());
-            plumbing.grants_in.push(grants_in);
-            plumbing.grants_out.push(vec![grants_out]);
-        }
         for backend in 0..backend_threads {
             let given = gpus_of(backend) * limits::MAX_OUTSTANDING_BATCHES;
             let (completions_in, completions_out) = ring(given);

@@ -20,57 +20,96 @@ use symphony_transport::wheel::Wheel;
 /// Words for the RankThread that one event can give rise to: a report and the next candidate.
 const WORDS_PER_EVENT: usize = 2;
 
-/// Where batches for a GPU go.
-#[derive(Clone, Debug)]
-pub(super) struct GpuHomes {
-    /// The backend thread of each GPU, by GPU.
-    pub(super) backend: Arc<[u32]>,
+/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own core.
+pub trait Intake {
+    /// The next request that has come by `now`.
+    fn next(&mut self, now: Nanos) -> Option<Request>;
+}
+
+impl Intake for Consumer<Request> {
+    #[inline]
+    fn next(&mut self, _now: Nanos) -> Option<Request> {
+        self.pop()
+    }
+}
+
+/// Where batches and answers go: rings to backends and frontends, or an object in place that counts them.
+pub trait Outlets {
+    /// Whether any batch of this thread's models can be sent to this GPU right now.
+    fn has_room(&mut self, gpu: GpuId) -> bool;
+    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have been sent had
+    /// every thread acted at once, since its frontrun had come and its GPU was about to be free.
+    fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// To its frontend: the request ends without having run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
 /// See the module's description.
-pub(super) struct ModelThread {
+pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns.
-    pub(super) queues: Vec<ModelQueue>,
+    pub queues: Vec<ModelQueue>,
     /// For each model of the engine, its place in `queues`, if it is this thread's.
-    pub(super) place: Vec<Option<u32>>,
+    pub place: Vec<Option<u32>>,
     /// Their timers.
-    pub(super) wheel: Wheel,
-    /// One ring per frontend.
-    pub(super) requests: Vec<Consumer<Request>>,
+    pub wheel: Wheel,
+    /// One per frontend.
+    pub requests: Vec<I>,
     /// From each RankThread.
-    pub(super) grants: Vec<Consumer<GrantMessage>>,
+    pub grants: Vec<Consumer<GrantMessage>>,
     /// Where decisions go.
-    pub(super) outbox: Outbox,
-    /// Frames that the largest batch of this thread's models takes.
-    pub(super) largest_batch_frames: usize,
+    pub outbox: Outbox<O>,
 }
 
-/// The sending ends of a ModelThread's rings.
-pub(super) struct Outbox {
+/// Where a ModelThread's decisions go.
+pub struct Outbox<O> {
     /// For each model of the engine, which RankThread ranks it.
-    pub(super) rank_of: Arc<[u32]>,
+    rank_of: Arc<[u32]>,
     /// To each RankThread.
-    pub(super) ranks: Vec<Producer<RankMessage>>,
-    /// To each backend thread.
-    pub(super) backends: Vec<Producer<Frame>>,
-    /// Which backend thread plays which GPU.
-    pub(super) homes: GpuHomes,
-    /// To each frontend.
-    pub(super) frontends: Vec<Producer<Response>>,
+    ranks: Vec<Producer<RankMessage>>,
+    /// To backends and frontends.
+    outlets: O,
     /// The number of the next batch. ModelThreads count from different starts, so numbers are unique.
-    pub(super) next_batch: u64,
+    next_batch: u64,
+    /// When the event under way was due: the timer's time, the request's arrival.
+    due: Nanos,
+    /// When the GPU of the grant under way is free.
+    gpu_free_at: Nanos,
+    /// For each model of the engine, the candidate that the RankThread knows of.
+    waiting: Vec<Waiting>,
 }
 
-impl ModelThread {
+/// A candidate that waits for a GPU.
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// When it became schedulable; [`Nanos::MAX`] while none is.
+    since: Nanos,
+    /// Its delay(b).
+    delay: Nanos,
+}
+
+/// The rings from a ModelThread to backends and frontends.
+pub struct RingOutlets {
+    /// To each backend thread.
+    pub backends: Vec<Producer<Frame>>,
+    /// The backend thread of each GPU, by GPU.
+    pub backend_of: Arc<[u32]>,
+    /// To each frontend.
+    pub frontends: Vec<Producer<Response>>,
+    /// Frames that the largest batch of this thread's models takes.
+    pub largest_batch_frames: usize,
+}
+
+impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
             while let Some(message) = self.grants[at].peek() {
                 let grant = Grant::from(message);
-                if !self.outbox.has_room_for(grant.gpu, self.largest_batch_frames) {
+                if !self.outbox.has_room_for_batch(grant.gpu) {
                     break;
                 }
                 self.grants[at].pop();
+                (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
                 self.with_queue(grant.model, |queue, outbox| queue.on_grant(now, grant, outbox));
                 taken += 1;
             }
@@ -81,7 +120,8 @@ impl ModelThread {
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
         while self.outbox.has_room_for_words() {
-            let Some((place, _)) = self.wheel.pop_expired(now) else { break };
+            let Some((place, due)) = self.wheel.pop_expired(now) else { break };
+            self.outbox.due = due;
             let queue = &mut self.queues[place];
             queue.on_timer(now, &mut self.outbox);
             self.wheel.set(place, queue.next_timer());
@@ -97,7 +137,8 @@ impl ModelThread {
                 if !self.outbox.has_room_for_words() {
                     return taken;
                 }
-                let Some(request) = self.requests[at].pop() else { break };
+                let Some(request) = self.requests[at].next(now) else { break };
+                self.outbox.due = request.arrival;
                 self.with_queue(request.model, |queue, outbox| queue.on_request(now, request, outbox));
                 taken += 1;
             }
@@ -105,7 +146,7 @@ impl ModelThread {
         taken
     }
 
-    fn with_queue(&mut self, model: ModelId, event: impl FnOnce(&mut ModelQueue, &mut Outbox)) {
+    fn with_queue(&mut self, model: ModelId, event: impl FnOnce(&mut ModelQueue, &mut Outbox<O>)) {
         let Some(place) = self.place.get(model.0 as usize).copied().flatten() else {
             debug_assert!(false, "a message for a model of another thread");
             return;
@@ -116,7 +157,7 @@ impl ModelThread {
     }
 }
 
-impl Agent for ModelThread {
+impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.take_grants(now) + self.fire_timers(now) + self.take_requests(now)
     }
@@ -126,21 +167,59 @@ impl Agent for ModelThread {
             queue.stop(now, &mut self.outbox);
         }
         for requests in &mut self.requests {
-            while let Some(request) = requests.pop() {
+            while let Some(request) = requests.next(now) {
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
     }
 }
 
-impl Outbox {
+/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up with zeros.
+#[inline]
+pub fn frames<'a>(
+    batch: BatchHeader,
+    requests: (&'a [Request], &'a [Request]),
+) -> impl Iterator<Item = Frame> + use<'a> {
+    let mut entries = requests.0.iter().chain(requests.1).map(|r| BatchEntry { id: r.id, slot: r.slot });
+    let of_entries = (1..BatchHeader::frames(batch.size as usize)).map(move |_| {
+        let frame: [BatchEntry; ENTRIES_PER_FRAME] =
+            std::array::from_fn(|_| entries.next().unwrap_or_default());
+        frame.into()
+    });
+    std::iter::once(batch.into()).chain(of_entries)
+}
+
+impl<O: Outlets> Outbox<O> {
+    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine, the place in
+    /// `ranks` of the ring to its RankThread.
+    pub fn new(
+        thread: usize,
+        rank_of: Arc<[u32]>,
+        ranks: Vec<Producer<RankMessage>>,
+        outlets: O,
+    ) -> Outbox<O> {
+        Outbox {
+            waiting: vec![Waiting { since: Nanos::MAX, delay: Nanos::ZERO }; rank_of.len()],
+            rank_of,
+            ranks,
+            outlets,
+            next_batch: (thread as u64) << 48,
+            due: Nanos::ZERO,
+            gpu_free_at: Nanos::ZERO,
+        }
+    }
+
+    /// Where batches and answers go.
+    pub fn outlets(&self) -> &O {
+        &self.outlets
+    }
+
     fn has_room_for_words(&mut self) -> bool {
         self.ranks.iter_mut().all(|rank| rank.has_room(WORDS_PER_EVENT))
     }
 
-    fn has_room_for(&mut self, gpu: GpuId, frames: usize) -> bool {
-        let backend = self.homes.backend[gpu.0 as usize];
-        self.backends[backend as usize].has_room(frames) && self.has_room_for_words()
+    fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
+        self.outlets.has_room(gpu) && self.has_room_for_words()
     }
 
     fn say(&mut self, model: ModelId, message: RankMessage) {
@@ -150,30 +229,51 @@ impl Outbox {
     }
 }
 
-impl ModelSink for Outbox {
+impl<O: Outlets> ModelSink for Outbox<O> {
     fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+        let waiting = &mut self.waiting[model.0 as usize];
+        if waiting.since == Nanos::MAX {
+            waiting.since = self.due;
+        }
+        waiting.delay = delay;
         self.say(model, RankMessage::ready(model, latest, delay));
     }
 
     fn withdraw(&mut self, model: ModelId) {
+        self.waiting[model.0 as usize].since = Nanos::MAX;
         self.say(model, RankMessage::withdraw(model));
     }
 
     fn report(&mut self, report: GpuReport) {
+        self.waiting[report.model.0 as usize].since = Nanos::MAX;
         self.say(report.model, RankMessage::report(report));
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
-        let size = requests.0.len() + requests.1.len();
-        let header: BatchHeader = dispatch.header(self.next_batch, size);
+        let batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
         self.next_batch += 1;
-        let ring = &mut self.backends[self.homes.backend[dispatch.gpu.0 as usize] as usize];
-        let mut written = ring.write(header.into());
-        let mut entries = requests.0.iter().chain(requests.1).map(|r| BatchEntry { id: r.id, slot: r.slot });
-        for _ in 1..BatchHeader::frames(size) {
-            let frame: [BatchEntry; ENTRIES_PER_FRAME] =
-                std::array::from_fn(|_| entries.next().unwrap_or_default());
-            written = written.and_then(|()| ring.write(frame.into()));
+        let Waiting { since, delay } = self.waiting[dispatch.model.0 as usize];
+        // Of a model that had withdrawn when its grant came, all that is known is this moment.
+        let since = if since == Nanos::MAX { dispatch.batched } else { since };
+        self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.outlets.end(request, ending, now);
+    }
+}
+
+impl Outlets for RingOutlets {
+    fn has_room(&mut self, gpu: GpuId) -> bool {
+        let backend = self.backend_of[gpu.0 as usize];
+        self.backends[backend as usize].has_room(self.largest_batch_frames)
+    }
+
+    fn run(&mut self, _due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
+        let mut written = Ok(());
+        for frame in frames(batch, requests) {
+            written = written.and_then(|()| ring.write(frame));
         }
         debug_assert!(written.is_ok(), "room was seen before the grant was taken");
         ring.publish();

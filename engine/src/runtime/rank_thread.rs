@@ -4,7 +4,7 @@
 use super::agent::Agent;
 use super::wire::{GrantMessage, RankMessage, RankWord};
 use crate::clock::Nanos;
-use crate::rank::{Grant, RankState};
+use crate::rank::{GpuReport, Grant, RankState};
 use std::sync::Arc;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
@@ -12,34 +12,49 @@ use symphony_transport::ring::{Consumer, Producer};
 /// Messages taken from one ring in one turn, so that every ring and the timer are seen to in between.
 const MESSAGES_PER_TURN: usize = 256;
 
+/// Where completions come from: a backend's ring, or GPUs that are played on the RankThread's own core.
+pub trait Completions {
+    /// The next completion that has come.
+    fn next(&mut self) -> Option<Completion>;
+    /// The RankThread hears that a batch was sent to a GPU.
+    fn sent(&mut self, _report: &GpuReport) {}
+}
+
+impl Completions for Consumer<Completion> {
+    #[inline]
+    fn next(&mut self) -> Option<Completion> {
+        self.pop()
+    }
+}
+
 /// See the module's description.
-pub(super) struct RankThread {
+pub struct RankThread<C> {
     /// The sub-clusters.
-    pub(super) clusters: Vec<SubCluster>,
+    pub clusters: Vec<SubCluster>,
     /// For each model of the engine, its sub-cluster's place in `clusters`.
-    pub(super) cluster_of: Arc<[u32]>,
+    pub cluster_of: Arc<[u32]>,
     /// One ring per ModelThread.
-    pub(super) words: Vec<Consumer<RankMessage>>,
-    /// One ring per backend thread of the sub-clusters.
-    pub(super) completions: Vec<Consumer<Completion>>,
+    pub words: Vec<Consumer<RankMessage>>,
+    /// One per backend thread of the sub-clusters.
+    pub completions: Vec<C>,
     /// To the ModelThreads.
-    pub(super) grants: Grants,
+    pub grants: Grants,
 }
 
 /// GPUs that can each run the same models.
-pub(super) struct SubCluster {
+pub struct SubCluster {
     /// The matching, of GPUs numbered from 0.
-    pub(super) state: RankState,
+    pub state: RankState,
     /// The engine's number of the first of them.
-    pub(super) first_gpu: u32,
+    pub first_gpu: u32,
 }
 
 /// The sending ends of a RankThread's rings.
-pub(super) struct Grants {
+pub struct Grants {
     /// For each model of the engine, which ModelThread owns it.
-    pub(super) thread_of: Arc<[u32]>,
+    pub thread_of: Arc<[u32]>,
     /// To each ModelThread. Each holds a grant for every model, and a model has at most one, so it is never full.
-    pub(super) threads: Vec<Producer<GrantMessage>>,
+    pub threads: Vec<Producer<GrantMessage>>,
 }
 
 impl Grants {
@@ -51,18 +66,19 @@ impl Grants {
     }
 }
 
-impl RankThread {
+impl<C: Completions> RankThread<C> {
     fn hear(&mut self, now: Nanos, message: RankMessage) {
         let word = message.word();
-        let RankThread { clusters, cluster_of, grants, .. } = self;
+        let RankThread { clusters, cluster_of, grants, completions, .. } = self;
         let SubCluster { state, first_gpu } = &mut clusters[cluster_of[word.model().0 as usize] as usize];
         let mut grant = |grant: Grant| grants.send(grant, *first_gpu);
         match word {
             RankWord::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, &mut grant),
             RankWord::Withdraw { model } => state.on_withdraw(now, model, &mut grant),
-            RankWord::Report(mut report) => {
-                report.gpu.0 -= *first_gpu;
-                state.on_gpu_report(now, report, &mut grant);
+            RankWord::Report(report) => {
+                completions.iter_mut().for_each(|gpus| gpus.sent(&report));
+                let gpu = GpuId(report.gpu.0 - *first_gpu);
+                state.on_gpu_report(now, GpuReport { gpu, ..report }, &mut grant);
             }
         }
     }
@@ -75,12 +91,12 @@ impl RankThread {
     }
 }
 
-impl Agent for RankThread {
+impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
         let mut work = 0;
         for at in 0..self.completions.len() {
             for _ in 0..MESSAGES_PER_TURN {
-                let Some(completion) = self.completions[at].pop() else { break };
+                let Some(completion) = self.completions[at].next() else { break };
                 self.complete(now, completion);
                 work += 1;
             }

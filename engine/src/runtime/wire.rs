@@ -9,7 +9,7 @@ use symphony_transport::message::{GpuId, ModelId};
 /// From a ModelThread to the RankThread.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct RankMessage {
+pub struct RankMessage {
     /// One of the constants of this type.
     kind: u32,
     model: ModelId,
@@ -86,7 +86,7 @@ impl RankMessage {
 /// From the RankThread to a ModelThread: a [`Grant`].
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct GrantMessage {
+pub struct GrantMessage {
     model: ModelId,
     gpu: GpuId,
     free_at: Nanos,

@@ -1,0 +1,67 @@
+//! The scheduler's threads as parts, for who puts them together otherwise than [`Engine`](super::Engine) does: the
+//! benchmarks run these very agents, between streams of requests and GPUs that are objects in place.
+//!
+//! A [`ModelThread`] is generic over its [`Intake`] and its [`Outlets`], a [`RankThread`] over its [`Completions`];
+//! in the engine all three are rings. [`link`] makes the rings between the two. Each part is moved into a thread by
+//! [`spawn`], which then owns it.
+
+pub use super::agent::{Agent, measure_lateness, run, spawn};
+pub use super::model_thread::{Intake, ModelThread, Outbox, Outlets, RingOutlets, frames};
+pub use super::rank_thread::{Completions, Grants, RankThread, SubCluster};
+pub use super::wire::{GrantMessage, RankMessage};
+
+use crate::clock::Nanos;
+use crate::model::Slack;
+use symphony_transport::ring::{Consumer, Producer, ring};
+
+/// Hops between threads from a model's timer to the start of its batch: the timer itself, the RankThread, the ModelThread
+/// again, the backend; and two more, so that a candidate has time to be granted.
+const HOPS_FROM_FRONTRUN: u64 = 6;
+
+/// Hops from a grant to the start of the batch: the ModelThread, the backend.
+const HOPS_FROM_GRANT: u64 = 2;
+
+/// What [`Terms`](crate::model::Terms) have to allow for on threads that see a time come this late.
+pub fn slack_for(lateness: Nanos) -> Slack {
+    Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
+}
+
+/// Words that a ring to a RankThread holds. A ModelThread whose ring is full does its next event a turn later.
+const WORD_RING: usize = 4_096;
+
+/// A ModelThread's ends of the rings to and from RankThreads, one of each per RankThread.
+pub struct ModelLinks {
+    /// What it says.
+    pub words: Vec<Producer<RankMessage>>,
+    /// What it is granted.
+    pub grants: Vec<Consumer<GrantMessage>>,
+}
+
+/// A RankThread's ends of the rings from and to ModelThreads, one of each per ModelThread.
+pub struct RankLinks {
+    /// What it hears.
+    pub words: Vec<Consumer<RankMessage>>,
+    /// What it grants.
+    pub grants: Vec<Producer<GrantMessage>>,
+}
+
+/// The rings between so many ModelThreads and RankThreads of an engine of `models` models. A model has at most
+/// one grant under way, so a ring of grants is never full.
+pub fn link(model_threads: usize, rank_threads: usize, models: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
+    let mut ranks: Vec<RankLinks> =
+        (0..rank_threads).map(|_| RankLinks { words: Vec::new(), grants: Vec::new() }).collect();
+    let of_a_thread = |_| {
+        let mut links = ModelLinks { words: Vec::new(), grants: Vec::new() };
+        for rank in &mut ranks {
+            let (words_in, words_out) = ring(WORD_RING);
+            let (grants_in, grants_out) = ring(models);
+            links.words.push(words_in);
+            links.grants.push(grants_out);
+            rank.words.push(words_out);
+            rank.grants.push(grants_in);
+        }
+        links
+    };
+    let threads = (0..model_threads).map(of_a_thread).collect();
+    (threads, ranks)
+}

@@ -1,0 +1,123 @@
+//! The command `scale`: see `--help` and docs/performance.md.
+
+use clap::Parser;
+use std::process::ExitCode;
+use symphony_perf::scale::chart;
+use symphony_perf::scale::machine::Machine;
+use symphony_perf::scale::options::Options;
+use symphony_perf::scale::report::Report;
+use symphony_perf::scale::search::highest;
+use symphony_perf::scale::stream::MIN_RATE;
+use symphony_perf::scale::world::{Outcome, cost_of_stream, run};
+
+/// Where a search starts, in requests per second and ModelThread.
+const FIRST_RATE: f64 = 1e6;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // Read before any thread is pinned: afterwards the list is that of the pinned thread.
+    let cores: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    match carry_out(&options, &cores) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(Stop::Usage(wrong)) => {
+            eprintln!("scale: {wrong}");
+            ExitCode::from(2)
+        }
+        Err(Stop::Machine(wrong)) => {
+            eprintln!("scale: {wrong}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Why there are no figures.
+enum Stop {
+    Usage(String),
+    Machine(String),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Stop {
+        Stop::Machine(error.to_string())
+    }
+}
+
+/// Whether every run passed.
+fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
+    if !options.sweep_model_threads.is_empty() {
+        return sweep(options, cores);
+    }
+    let report =
+        if options.max { search(options, options.model_threads, cores)? } else { once(options, cores)? };
+    println!("{}", if options.json { json(&report) } else { report.lines() });
+    Ok(report.passed)
+}
+
+fn json(figures: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(figures).expect("figures are plain data")
+}
+
+fn once(options: &Options, cores: &[usize]) -> Result<Report, Stop> {
+    let plan = options.plan(options.model_threads, options.rate).map_err(Stop::Usage)?;
+    let stream = cost_of_stream(&plan);
+    let machine = Machine::this(cores.len());
+    let mut outcome = run(&plan, cores)?;
+    for _ in 1..options.attempts {
+        if outcome.failure().is_none() {
+            break;
+        }
+        tell(&outcome);
+        outcome = run(&plan, cores)?;
+    }
+    Ok(Report::new(&outcome, machine, stream))
+}
+
+fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Report, Stop> {
+    let first = FIRST_RATE * model_threads as f64;
+    let stream = cost_of_stream(&options.plan(model_threads, first).map_err(Stop::Usage)?);
+    let machine = Machine::this(cores.len());
+    let lowest = MIN_RATE * model_threads as f64;
+    let best = highest(first, lowest, options.attempts, |rate| {
+        let plan = options.plan(model_threads, rate).map_err(std::io::Error::other)?;
+        let outcome = run(&plan, cores)?;
+        tell(&outcome);
+        Ok(outcome)
+    })?;
+    let best = best.ok_or_else(|| Stop::Machine(format!("not even {lowest} requests per second passed")))?;
+    Ok(Report::new(&best, machine, stream))
+}
+
+fn tell(outcome: &Outcome) {
+    let verdict = outcome.failure().unwrap_or_else(|| "passed".to_owned());
+    eprintln!("{:.3} M requests/s: {verdict}", outcome.plan.rate / 1e6);
+}
+
+fn sweep(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
+    let mut reports = Vec::new();
+    for &model_threads in &options.sweep_model_threads {
+        let roles = model_threads + options.rank_threads;
+        if roles > cores.len() {
+            eprintln!(
+                "the sweep stops here: {model_threads} ModelThreads and {} RankThreads need {roles} cores, and there are {}",
+                options.rank_threads,
+                cores.len()
+            );
+            break;
+        }
+        let report = search(options, model_threads, cores)?;
+        if !options.json {
+            println!("{}\n", report.lines());
+        }
+        reports.push(report);
+    }
+    if options.json {
+        println!("{}", json(&reports));
+    }
+    if let Some(file) = &options.svg {
+        chart::draw(&reports, file)
+            .map_err(|error| Stop::Machine(format!("--svg {}: {error}", file.display())))?;
+    }
+    Ok(!reports.is_empty() && reports.iter().all(|report| report.passed))
+}

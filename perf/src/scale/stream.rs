@@ -1,0 +1,171 @@
+//! Poisson arrivals, made on the ModelThread's own core: gaps and models are drawn before the run, so that a request
+//! costs two loads, a multiplication and the 64 bytes that a frontend would have written.
+//!
+//! The gaps are kept as multiples of the mean, so one stream serves every rate. Gaps and models lie in two loops,
+//! 256 and 128 KiB, of lengths without a common divisor: together they repeat after 2^32 requests, and fit in
+//! a core's second cache.
+
+use super::lags::Lags;
+use super::measured::Window;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Exp1};
+use rand_pcg::Pcg64Mcg;
+use symphony::clock::Nanos;
+use symphony::runtime::threads::Intake;
+use symphony_transport::message::{ModelId, Request};
+
+/// A power of two, for a cheap wrap.
+const GAPS: usize = 1 << 16;
+const MODELS: usize = GAPS - 1;
+/// Fractions of a mean gap, and of a nanosecond: 1/65,536.
+const FRACTION_BITS: u32 = 16;
+/// The longest gap, in means: one in 10^13 would be longer.
+const LONGEST_GAP: f64 = 30.0;
+/// Under this rate a gap would not fit its word.
+pub const MIN_RATE: f64 = 100.0;
+
+/// What a stream saw of its ModelThread.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// Requests taken up.
+    pub requests: u64,
+    /// How late: each group of requests taken in one turn counts with its oldest's delay.
+    pub lags: Lags,
+}
+
+/// See the module's description.
+pub struct Stream {
+    gaps: Box<[u32]>,
+    models: Box<[u16]>,
+    gap_at: usize,
+    model_at: usize,
+    /// The mean gap, in 1/65,536 ns.
+    mean: u64,
+    /// The next arrival, in 1/65,536 ns.
+    next: u64,
+    slo: Nanos,
+    id: u64,
+    window: Window,
+    /// The turn under way, and what it has taken so far.
+    turn: Nanos,
+    oldest: Nanos,
+    group: u64,
+    taken: Taken,
+}
+
+impl Stream {
+    /// `rate_rps` requests a second (at least [`MIN_RATE`]) spread evenly over `models`, from `start` on. Counts
+    /// what is taken up within `window`.
+    pub fn new(
+        rate_rps: f64,
+        models: &[ModelId],
+        slo: Nanos,
+        start: Nanos,
+        window: Window,
+        seed: u64,
+    ) -> Stream {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let one = f64::from(1u32 << FRACTION_BITS);
+        let mut gap = || -> u32 {
+            let means: f64 = Exp1.sample(&mut rng);
+            (means.min(LONGEST_GAP) * one) as u32
+        };
+        let gaps: Box<[u32]> = (0..GAPS).map(|_| gap()).collect();
+        let models = (0..MODELS).map(|_| models[rng.random_range(0..models.len())].0 as u16).collect();
+        Stream {
+            gaps,
+            models,
+            gap_at: 0,
+            model_at: 0,
+            mean: (1e9 / rate_rps.max(MIN_RATE) * one) as u64,
+            next: start.0 << FRACTION_BITS,
+            slo,
+            id: 0,
+            window,
+            turn: Nanos::ZERO,
+            oldest: Nanos::ZERO,
+            group: 0,
+            taken: Taken::default(),
+        }
+    }
+
+    /// What was taken up within the window, the turn under way aside.
+    pub fn taken(&self) -> &Taken {
+        &self.taken
+    }
+
+    /// Books the requests of the turn before.
+    #[inline]
+    fn turn_over(&mut self, now: Nanos, oldest: Nanos) {
+        if self.window.holds(self.turn) {
+            self.taken.requests += self.group;
+            self.taken.lags.record(self.turn - self.oldest, self.group);
+        }
+        (self.turn, self.oldest, self.group) = (now, oldest, 0);
+    }
+}
+
+impl Intake for Stream {
+    #[inline]
+    fn next(&mut self, now: Nanos) -> Option<Request> {
+        let arrival = Nanos(self.next >> FRACTION_BITS);
+        if arrival > now {
+            return None;
+        }
+        if now != self.turn {
+            self.turn_over(now, arrival);
+        }
+        self.group += 1;
+        self.next += (u64::from(self.gaps[self.gap_at]) * self.mean) >> FRACTION_BITS;
+        self.gap_at = (self.gap_at + 1) % GAPS;
+        let model = ModelId(u32::from(self.models[self.model_at]));
+        self.model_at = if self.model_at + 1 == MODELS { 0 } else { self.model_at + 1 };
+        self.id += 1;
+        Some(Request { id: self.id, arrival, deadline: arrival + self.slo, model, ..Request::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(rate: f64) -> Stream {
+        let models = [ModelId(3), ModelId(5)];
+        Stream::new(rate, &models, Nanos::from_millis(9), Nanos::from_secs(1), Window::ALL, 1)
+    }
+
+    #[test]
+    fn a_stream_keeps_its_rate_over_many_loops() {
+        for rate in [MIN_RATE, 12_345.0, 20e6] {
+            let mut stream = stream(rate);
+            let count = 10 * GAPS;
+            let last = (0..count).filter_map(|_| stream.next(Nanos::MAX)).last().unwrap();
+            let seen = count as f64 / (last.arrival - Nanos::from_secs(1)).as_secs_f64();
+            assert!((seen / rate - 1.0).abs() < 0.02, "{seen} for {rate}");
+        }
+    }
+
+    #[test]
+    fn a_request_comes_in_order_at_its_time_and_for_each_model() {
+        let mut stream = stream(1e6);
+        assert_eq!(stream.next(Nanos::from_millis(999)), None);
+        let now = Nanos::from_millis(1_001);
+        let taken: Vec<Request> = std::iter::from_fn(|| stream.next(now)).collect();
+        assert!((800..1_200).contains(&taken.len()));
+        assert!(taken.windows(2).all(|pair| pair[0].arrival <= pair[1].arrival));
+        assert!(taken.iter().all(|r| r.arrival <= now && r.deadline == r.arrival + Nanos::from_millis(9)));
+        let of_one = taken.iter().filter(|r| r.model == ModelId(3)).count() as f64;
+        assert!((of_one / taken.len() as f64 - 0.5).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_turns_requests_count_with_the_oldests_delay() {
+        let mut stream = stream(1e6);
+        while stream.next(Nanos::from_millis(1_002)).is_some() {}
+        let at_once = stream.id;
+        while stream.next(Nanos::from_millis(1_003)).is_some() {}
+        assert_eq!(stream.taken().requests, at_once);
+        assert_eq!(stream.taken().lags.max(), Nanos::from_millis(2));
+        assert_eq!(stream.taken().lags.quantile(0.1), Nanos::from_millis(2));
+    }
+}

@@ -1,0 +1,288 @@
+//! One run: puts ModelThreads and RankThreads together as a [`Plan`] says, lets them work for its duration, and
+//! collects what each saw.
+
+use super::gpus::{Gpus, Instant, Ran};
+use super::lags::Lags;
+use super::machine::{longest_gap, stolen};
+use super::measured::{Measured, Turns, Window};
+use super::options::Plan;
+use super::stream::{Stream, Taken};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use symphony::clock::{Clock, Nanos};
+use symphony::model::selection::DropRule;
+use symphony::model::{ModelQueue, Slack, Terms};
+use symphony::policy;
+use symphony::rank::RankState;
+use symphony::runtime::threads::{
+    Grants, Intake, ModelLinks, ModelThread, Outbox, RankLinks, RankThread, SubCluster, link,
+    measure_lateness, slack_for, spawn,
+};
+use symphony::runtime::{Idle, Seat};
+use symphony::workload::Network;
+use symphony_transport::message::ModelId;
+use symphony_transport::wheel::Wheel;
+
+/// Threads start and rates settle before the window.
+const WARM_UP: Nanos = Nanos::from_millis(500);
+
+/// A run fails if an arrival was taken up later than this.
+pub const LATEST_TAKE_UP: Nanos = Nanos::from_millis(2);
+
+/// A run fails if a greater share of requests was bad.
+pub const WORST_BAD_RATE: f64 = 0.01;
+
+/// What a ModelThread of a run has to tell.
+type ModelTally = (Taken, Ran);
+
+/// What a run came to, within its window.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was asked for.
+    pub plan: Plan,
+    /// Each ModelThread's turns.
+    pub model_turns: Vec<Turns>,
+    /// Each RankThread's turns.
+    pub rank_turns: Vec<Turns>,
+    /// Requests taken up, by all.
+    pub requests: u64,
+    /// How late they were taken up.
+    pub arrival: Lags,
+    /// What became of them.
+    pub ran: Ran,
+    /// Cores that the threads shared: less than a core each, so no figure is that of a thread alone.
+    pub shared: bool,
+    /// Cores used.
+    pub cores: Vec<usize>,
+    /// What the host took from this machine's cores during the run.
+    pub stolen: Option<Nanos>,
+    /// The longest gap that a thread saw which only looked at the clock; `None` where no core was left for it.
+    pub longest_gap: Option<Nanos>,
+}
+
+impl Outcome {
+    /// Requests that were dropped or late, as a share of those taken up.
+    pub fn bad_rate(&self) -> f64 {
+        (self.ran.dropped + self.ran.late) as f64 / self.requests.max(1) as f64
+    }
+
+    /// Why the run did not pass, `None` if it did.
+    pub fn failure(&self) -> Option<String> {
+        let late = self.arrival.max();
+        if late > LATEST_TAKE_UP {
+            let (late, limit) = (late.as_millis_f64(), LATEST_TAKE_UP.as_millis_f64());
+            return Some(format!("an arrival was taken up {late:.2} ms late; the limit is {limit} ms"));
+        }
+        let bad = self.bad_rate();
+        (bad > WORST_BAD_RATE).then(|| format!("{:.2} % of requests were bad; the limit is 1 %", bad * 100.0))
+    }
+}
+
+/// The seats of all threads, RankThreads first.
+struct Seats {
+    seats: Vec<Seat>,
+    shared: bool,
+    /// A core that no thread has.
+    spare: Option<usize>,
+}
+
+impl Seats {
+    fn new(roles: usize, cores: &[usize]) -> Seats {
+        let shared = roles > cores.len();
+        let idle = if shared { Idle::Nap } else { Idle::Spin };
+        let core = |at: usize| (!cores.is_empty()).then(|| cores[at % cores.len()]);
+        let seats = (0..roles).map(|at| Seat { core: core(at), idle }).collect();
+        Seats { seats, shared, spare: cores.get(roles).copied() }
+    }
+}
+
+/// Runs `plan` on the machine's `cores`.
+///
+/// Errors: the system gives no thread, or one of them died.
+pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
+    let roles = plan.rank_threads + plan.model_threads;
+    let seats = Seats::new(roles, cores);
+    let clock = Clock::start();
+    let slack = slack_for(measure_lateness(seats.seats[0], &clock));
+    // Queues take a while to be made: arrivals start once they are there.
+    let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
+    let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
+    let world = World { plan, slack, start, window, clock, stop: Arc::default() };
+    let (model_links, rank_links) = link(plan.model_threads, plan.rank_threads, plan.models);
+    let (rank_results, ranks_done) = channel();
+    let (model_results, models_done) = channel();
+    let mut threads = Vec::new();
+    let (rank_seats, model_seats) = seats.seats.split_at(plan.rank_threads);
+    for (at, (links, &seat)) in rank_links.into_iter().zip(rank_seats).enumerate() {
+        threads.push(world.start_rank(at, links, seat, rank_results.clone())?);
+    }
+    for (at, (links, &seat)) in model_links.into_iter().zip(model_seats).enumerate() {
+        threads.push(world.start_models(at, links, seat, model_results.clone())?);
+    }
+    drop((rank_results, model_results));
+    let gap = seats.spare.map(|core| world.start_gap(core));
+    sleep_until(&world.clock, window.from);
+    let stolen_before = stolen();
+    sleep_until(&world.clock, window.until + Nanos::from_millis(5));
+    let stolen = stolen_before.zip(stolen()).map(|(before, after)| after - before);
+    world.stop.store(true, Ordering::Relaxed);
+    join_all(threads)?;
+    let (model_turns, tallies) = collect(&models_done);
+    let (rank_turns, _) = collect::<()>(&ranks_done);
+    Ok(Outcome {
+        longest_gap: gap.map(|gap| gap.join().unwrap_or(Nanos::MAX)),
+        cores: cores.iter().copied().take(roles).collect(),
+        shared: seats.shared,
+        stolen,
+        ..gather(plan, model_turns, rank_turns, &tallies)
+    })
+}
+
+fn gather(plan: &Plan, model_turns: Vec<Turns>, rank_turns: Vec<Turns>, tallies: &[ModelTally]) -> Outcome {
+    let mut outcome = Outcome {
+        plan: plan.clone(),
+        model_turns,
+        rank_turns,
+        requests: 0,
+        arrival: Lags::default(),
+        ran: Ran::default(),
+        shared: false,
+        cores: Vec::new(),
+        stolen: None,
+        longest_gap: None,
+    };
+    for (taken, ran) in tallies {
+        outcome.requests += taken.requests;
+        outcome.arrival.merge(&taken.lags);
+        outcome.ran.merge(ran);
+    }
+    outcome
+}
+
+fn sleep_until(clock: &Clock, when: Nanos) {
+    std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
+}
+
+fn join_all(threads: Vec<JoinHandle<()>>) -> io::Result<()> {
+    for thread in threads {
+        let name = thread.thread().name().unwrap_or("a thread").to_owned();
+        thread.join().map_err(|_| io::Error::other(format!("{name} died; its last words are above")))?;
+    }
+    Ok(())
+}
+
+fn collect<R>(results: &Receiver<(Turns, R)>) -> (Vec<Turns>, Vec<R>) {
+    results.iter().unzip()
+}
+
+/// What the threads of a run have in common.
+struct World<'a> {
+    plan: &'a Plan,
+    slack: Slack,
+    start: Nanos,
+    window: Window,
+    clock: Clock,
+    stop: Arc<AtomicBool>,
+}
+
+impl World<'_> {
+    fn start_rank(
+        &self,
+        at: usize,
+        links: RankLinks,
+        seat: Seat,
+        results: Sender<(Turns, ())>,
+    ) -> io::Result<JoinHandle<()>> {
+        let Plan { model_threads, rank_threads, models, gpus, .. } = *self.plan;
+        // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
+        let first_gpu = at * (gpus / rank_threads) + at.min(gpus % rank_threads);
+        let own_gpus = gpus / rank_threads + usize::from(at < gpus % rank_threads);
+        let window = self.window;
+        let make = move || {
+            let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
+            let rank = RankThread {
+                clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
+                cluster_of: vec![0; models].into(),
+                words: links.words,
+                completions: vec![Instant::default()],
+                grants: Grants {
+                    thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
+                    threads: links.grants,
+                },
+            };
+            Measured::new(rank, window, |_| (), results)
+        };
+        spawn(format!("rank-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+    }
+
+    fn start_models(
+        &self,
+        at: usize,
+        links: ModelLinks,
+        seat: Seat,
+        results: Sender<(Turns, ModelTally)>,
+    ) -> io::Result<JoinHandle<()>> {
+        let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = *self.plan;
+        let own: Vec<ModelId> =
+            (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
+        let share = rate * own.len() as f64 / models as f64;
+        let (window, start, clock, terms) = (self.window, self.start, self.clock.clone(), self.terms());
+        let make = move || {
+            let largest = terms.profile.max_batch();
+            let mut place = vec![None; models];
+            own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
+            let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
+            // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
+            let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
+            let gpus = Gpus::new(clock, window, largest);
+            let thread = ModelThread {
+                queues: own.iter().map(queue).collect(),
+                place,
+                wheel: Wheel::new(own.len(), start),
+                requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
+                grants: links.grants,
+                outbox: Outbox::new(at, rank_of, links.words, gpus),
+            };
+            let tally = |thread: &ModelThread<Stream, Gpus>| {
+                (thread.requests[0].taken().clone(), thread.outbox.outlets().ran().clone())
+            };
+            Measured::new(thread, window, tally, results)
+        };
+        spawn(format!("model-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+    }
+
+    fn terms(&self) -> Terms {
+        let default = policy::POLICIES[0];
+        Terms {
+            model: ModelId(0),
+            profile: self.plan.profile.clone(),
+            slo: self.plan.slo,
+            network: Network::default(),
+            drop: DropRule::Window,
+            deferral: default.deferral().expect("the default policy runs on pinned threads"),
+            slack: self.slack,
+        }
+    }
+
+    fn start_gap(&self, core: usize) -> JoinHandle<Nanos> {
+        let (clock, stop) = (self.clock.clone(), Arc::clone(&self.stop));
+        let seat = Seat { core: Some(core), idle: Idle::Spin };
+        std::thread::spawn(move || longest_gap(seat, &clock, &stop))
+    }
+}
+
+/// What the stream itself costs a request: taking 2^22 of them, one a call, without a scheduler, in ns.
+pub fn cost_of_stream(plan: &Plan) -> f64 {
+    const REQUESTS: u32 = 1 << 22;
+    let models: Vec<ModelId> = (0..plan.models.div_ceil(plan.model_threads) as u32).map(ModelId).collect();
+    let mut stream = Stream::new(1e7, &models, plan.slo, Nanos::ZERO, Window::ALL, plan.seed);
+    let clock = Clock::start();
+    let before = clock.now();
+    for _ in 0..REQUESTS {
+        std::hint::black_box(stream.next(Nanos::MAX));
+    }
+    (clock.now() - before).0 as f64 / f64::from(REQUESTS)
+}
