@@ -1,5 +1,7 @@
-//! An agent is one pinned thread: a role's name and one duty-cycle function. This file owns the loop around it:
-//! it reads the clock once a turn, and decides what a turn without work does.
+//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it, which reads the clock
+//! once a turn and decides what a turn without work does. An agent has a pinned thread of its own where there are cores
+//! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
+//! turn and not a switch between threads.
 
 use crate::clock::{Clock, Nanos};
 use std::num::NonZeroU64;
@@ -22,15 +24,23 @@ pub trait Agent {
 pub enum Idle {
     /// Looks again at once: the core is this thread's own.
     Spin,
-    /// Looks again at once for a while, then sleeps 20 us at a time: other threads need the core.
+    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a second: other threads
+    /// need the core.
     Nap,
 }
 
 /// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
-pub(super) const NAP: Duration = Duration::from_micros(20);
+pub(super) const NAP: Duration = Duration::from_micros(50);
 
 /// Turns without work before the first nap: a few microseconds, in which an answer often comes.
 const TURNS_BEFORE_NAP: u32 = 200;
+
+/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what [`measure_lateness`] makes
+/// the scheduler allow for, and an idle engine takes a tenth of its core and not a third.
+const LONG_NAP: Duration = Duration::from_micros(200);
+
+/// About a tenth of a second of naps.
+const NAPS_BEFORE_LONG_ONES: u32 = 1_500;
 
 /// Where a thread runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +69,66 @@ impl Seat {
     }
 }
 
+/// How a member of a crew is told to end, and tells that it has.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// Set from outside.
+    pub(super) asked: AtomicBool,
+    /// Set by the crew.
+    pub(super) done: AtomicBool,
+}
+
+/// A role in a crew.
+pub(super) struct Member {
+    pub(super) role: String,
+    pub(super) agent: Box<dyn Agent + Send>,
+    pub(super) ending: Arc<Ending>,
+}
+
+impl Member {
+    fn has_ended(&self) -> bool {
+        self.ending.done.load(Ordering::Relaxed)
+    }
+
+    fn turn(&mut self, now: Nanos) -> usize {
+        if self.has_ended() {
+            return 0;
+        }
+        if self.ending.asked.load(Ordering::Relaxed) {
+            self.agent.stop(now);
+            // What it said last must be seen by who acts on its end.
+            self.ending.done.store(true, Ordering::Release);
+            return 1;
+        }
+        self.agent.poll(now)
+    }
+}
+
+impl Drop for Member {
+    /// A crew whose thread panics has ended too: nobody may wait for it.
+    fn drop(&mut self) {
+        self.ending.done.store(true, Ordering::Release);
+    }
+}
+
+/// Agents that share a thread, in the order in which they take their turns.
+pub(super) struct Crew(pub(super) Vec<Member>);
+
+impl Crew {
+    /// Starts the thread of the crew; it ends when all its members have.
+    ///
+    /// Errors: the system gives no thread.
+    pub(super) fn spawn(mut self, seat: Seat, clock: Clock) -> std::io::Result<JoinHandle<()>> {
+        let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
+        std::thread::Builder::new().name(name.clone()).spawn(move || {
+            seat.take(&name);
+            take_turns(seat.idle, &clock, |now| {
+                let going_on = !self.0.iter().all(Member::has_ended);
+                going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())
+            });
+        })
+    }
+}
 /// Starts a thread that makes an agent and runs its turns until `stop` is set.
 ///
 /// Errors: the system gives no thread.
@@ -78,19 +148,28 @@ pub fn spawn<A: Agent>(
 
 /// The loop of every agent, until `stop` is set.
 pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
-    let mut turns_without_work = 0;
-    while !stop.load(Ordering::Relaxed) {
-        if agent.poll(clock.now()) > 0 {
+    take_turns(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
+    agent.stop(clock.now());
+}
+
+/// Takes turns, each told the time, until one says `None`; the others say how much work they found.
+fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<usize>) {
+    let mut turns_without_work = 0u32;
+    while let Some(work) = turn(clock.now()) {
+        if work > 0 {
             turns_without_work = 0;
             continue;
         }
         turns_without_work += 1;
         match idle {
+            Idle::Nap if turns_without_work > TURNS_BEFORE_NAP + NAPS_BEFORE_LONG_ONES => {
+                turns_without_work -= 1;
+                std::thread::sleep(LONG_NAP);
+            }
             Idle::Nap if turns_without_work > TURNS_BEFORE_NAP => std::thread::sleep(NAP),
             _ => std::hint::spin_loop(),
         }
     }
-    agent.stop(clock.now());
 }
 
 /// Measures how late a thread in this seat sees that a time has come: the 99th percentile of 400 naps' excess, or

@@ -40,7 +40,7 @@ use crate::policy;
 use crate::profile::Profile;
 use crate::rank::RankState;
 use crate::workload::Network;
-use agent::measure_lateness;
+use agent::{Agent, Crew, Ending, Member, measure_lateness};
 use batches::{Answers, Inbox};
 use emulated_backend::EmulatedBackend;
 use executors::{Found, Loading, Setup, Wiring};
@@ -51,8 +51,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use symphony_gpu::Signature;
-use symphony_transport::message::{BatchHeader, ModelId};
+use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
@@ -98,27 +99,31 @@ pub struct Engine {
     layout: Layout,
     slack: Slack,
     accepting: Arc<AtomicBool>,
-    /// ModelThreads, RankThread and backends, to be stopped in this order.
-    stages: Vec<Stage>,
-}
-
-/// Threads that stop together.
-struct Stage {
-    stop: Arc<AtomicBool>,
+    /// ModelThreads, the RankThread and the emulated GPUs, to be stopped in this order; the CPU executors come after.
+    stages: [Stage; 3],
+    stop_executors: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Roles that stop together, before those of the next stage.
+#[derive(Default)]
+struct Stage {
+    endings: Vec<Arc<Ending>>,
+}
+
 impl Stage {
-    fn new() -> Stage {
-        Stage { stop: Arc::default(), threads: Vec::new() }
+    /// A member of this stage.
+    fn member(&mut self, role: String, agent: impl Agent + Send + 'static) -> Member {
+        let ending = Arc::new(Ending::default());
+        self.endings.push(Arc::clone(&ending));
+        Member { role, agent: Box::new(agent), ending }
     }
 
-    /// Stops the threads and waits for them.
-    fn end(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so, and Engine::dead has told.
-            let _ = thread.join();
+    /// Asks its members to end and waits until they have.
+    fn end(&self) {
+        self.endings.iter().for_each(|ending| ending.asked.store(true, Ordering::Relaxed));
+        while !self.endings.iter().all(|ending| ending.done.load(Ordering::Acquire)) {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -161,8 +166,8 @@ impl Engine {
 
     /// The name of a thread that has died, which only a defect makes happen.
     pub fn dead(&self) -> Option<String> {
-        let threads = self.stages.iter().flat_map(|stage| &stage.threads);
-        threads
+        self.threads
+            .iter()
             .filter(|thread| thread.is_finished())
             .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
             .next()
@@ -176,7 +181,12 @@ impl Engine {
 
     fn end(&mut self) {
         self.drain();
-        self.stages.iter_mut().for_each(Stage::end);
+        self.stages.iter().for_each(Stage::end);
+        self.stop_executors.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so, and Engine::dead has told.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -191,6 +201,20 @@ struct Group {
     kind: ExecutorKind,
     first_gpu: u32,
     gpus: u32,
+}
+
+/// The crews of an engine: a thread each.
+#[derive(Default)]
+struct Crews(Vec<(Seat, Crew)>);
+
+impl Crews {
+    /// Adds a role: to the crew of its core if it shares that, else to one of its own.
+    fn add(&mut self, seat: Seat, member: Member) {
+        match self.0.iter_mut().find(|(taken, _)| *taken == seat && seat.idle == Idle::Nap) {
+            Some((_, crew)) => crew.0.push(member),
+            None => self.0.push((seat, Crew(vec![member]))),
+        }
+    }
 }
 
 /// What is known while an engine is put together.
@@ -248,8 +272,8 @@ impl Builder {
     }
 
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
-        let mut backends = Stage::new();
-        let loading = self.start_executors(&backends)?;
+        let stop_executors = Arc::new(AtomicBool::new(false));
+        let loading = self.start_executors(&stop_executors)?;
         let (models, profiles) = self.models(&loading)?;
         let lateness = measure_lateness(self.layout.rank, &self.clock);
         let slack = slack_for(lateness);
@@ -274,38 +298,34 @@ impl Builder {
             peers.push(peer);
         }
         let mut plumbing = Plumbing::new(&self, &models, &profiles, peers, backend_threads);
-        let mut ranks = Stage::new();
-        let mut model_threads = Stage::new();
+        let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
-            backends.threads.push(loading.wire(plumbing.backend(at)));
+            threads.push(loading.wire(plumbing.backend(at)));
         }
+        let mut stages: [Stage; 3] = Default::default();
+        let mut crews = Crews::default();
+        for (at, &seat) in self.layout.models.iter().enumerate() {
+            let thread = self.model_thread(at, &models, &profiles, network, slack, &mut plumbing);
+            crews.add(seat, stages[0].member(format!("model-{at}"), thread));
+        }
+        crews.add(self.layout.rank, stages[1].member("rank".to_owned(), self.rank_thread(&mut plumbing)));
         if let Some(seat) = self.layout.emulated {
-            let wiring = plumbing.backend(backend_threads - 1);
-            backends.threads.push(self.start_emulated(seat, &models, wiring, &backends.stop)?);
+            let backend = self.emulated_backend(&models, plumbing.backend(backend_threads - 1));
+            crews.add(seat, stages[2].member("emulated".to_owned(), backend));
         }
-        ranks.threads.push(self.start_rank(&mut plumbing, &ranks.stop)?);
-        for at in 0..self.layout.models.len() {
-            let thread = self.start_models(
-                at,
-                &models,
-                &profiles,
-                network,
-                slack,
-                &mut plumbing,
-                &model_threads.stop,
-            )?;
-            model_threads.threads.push(thread);
+        for (seat, crew) in crews.0 {
+            threads.push(crew.spawn(seat, self.clock.clone())?);
         }
-        let stages = vec![model_threads, ranks, backends];
-        let engine = Engine { models, profiles, layout: self.layout, slack, accepting, stages };
+        let layout = self.layout;
+        let engine = Engine { models, profiles, layout, slack, accepting, stages, stop_executors, threads };
         Ok((engine, ends))
     }
 
-    fn start_executors(&self, stage: &Stage) -> Result<Vec<Loading>, StartError> {
+    fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<Loading>, StartError> {
         let setup = Setup {
             config: Arc::clone(&self.config),
             clock: self.clock.clone(),
-            stop: Arc::clone(&stage.stop),
+            stop: Arc::clone(stop),
             say: Arc::clone(&self.say),
         };
         let seats = self.layout.executors.iter().enumerate();
@@ -337,23 +357,15 @@ impl Builder {
         Ok((infos.into(), profiles))
     }
 
-    fn start_emulated(
-        &self,
-        seat: Seat,
-        models: &[ModelInfo],
-        Wiring { inbox, answers }: Wiring,
-        stop: &Arc<AtomicBool>,
-    ) -> std::io::Result<JoinHandle<()>> {
+    fn emulated_backend(&self, models: &[ModelInfo], Wiring { inbox, answers }: Wiring) -> EmulatedBackend {
         let group = self.groups.iter().find(|group| group.kind == ExecutorKind::Emulated);
         let (first_gpu, gpus) = group.map_or((0, 0), |group| (group.first_gpu, group.gpus));
         let outputs: Arc<[Range<usize>]> =
             models.iter().map(|model| output_range(&model.signature)).collect();
-        let now = self.clock.now();
-        let make = move || EmulatedBackend::new(inbox, answers, first_gpu, gpus, outputs, now);
-        agent::spawn("emulated".to_owned(), seat, self.clock.clone(), Arc::clone(stop), make)
+        EmulatedBackend::new(inbox, answers, first_gpu, gpus, outputs, self.clock.now())
     }
 
-    fn start_rank(&self, plumbing: &mut Plumbing, stop: &Arc<AtomicBool>) -> std::io::Result<JoinHandle<()>> {
+    fn rank_thread(&self, plumbing: &mut Plumbing) -> RankThread<Consumer<Completion>> {
         let keep_late = self.config.drop == crate::model::selection::DropRule::Fcfs;
         let models = self.config.models.len();
         let control = self.config.network.control;
@@ -361,7 +373,7 @@ impl Builder {
             state: RankState::new(group.gpus as usize, models, keep_late, control),
             first_gpu: group.first_gpu,
         };
-        let rank = RankThread {
+        RankThread {
             clusters: self.groups.iter().map(sub_cluster).collect(),
             cluster_of: Arc::clone(&self.cluster_of),
             words: std::mem::take(&mut plumbing.rank_links.words),
@@ -370,12 +382,10 @@ impl Builder {
                 thread_of: Arc::clone(&plumbing.thread_of),
                 threads: std::mem::take(&mut plumbing.rank_links.grants),
             },
-        };
-        agent::spawn("rank".to_owned(), self.layout.rank, self.clock.clone(), Arc::clone(stop), move || rank)
+        }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a ModelThread is made of")]
-    fn start_models(
+    fn model_thread(
         &self,
         at: usize,
         models: &[ModelInfo],
@@ -383,8 +393,7 @@ impl Builder {
         network: Network,
         slack: Slack,
         plumbing: &mut Plumbing,
-        stop: &Arc<AtomicBool>,
-    ) -> std::io::Result<JoinHandle<()>> {
+    ) -> ModelThread<Consumer<Request>, RingOutlets> {
         let now = self.clock.now();
         let mut place = vec![None; models.len()];
         let mut queues = Vec::new();
@@ -411,16 +420,14 @@ impl Builder {
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
         let links = plumbing.model_links[at].take().expect("each ModelThread is wired once");
-        let thread = ModelThread {
+        ModelThread {
             wheel: Wheel::new(queues.len(), now),
             queues,
             place,
             requests: std::mem::take(&mut plumbing.requests_out[at]),
             grants: links.grants,
             outbox: Outbox::new(at, models.iter().map(|_| 0).collect(), links.words, outlets),
-        };
-        let role = format!("model-{at}");
-        agent::spawn(role, self.layout.models[at], self.clock.clone(), Arc::clone(stop), move || thread)
+        }
     }
 }
 
