@@ -49,7 +49,8 @@ fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
     if !options.sweep_model_threads.is_empty() {
         return sweep(options, cores);
     }
-    let report = if options.max { search(options, options.model_threads, cores)? } else { once(options, cores)? };
+    let report =
+        if options.max { search(options, options.model_threads, cores)? } else { once(options, cores)? };
     println!("{}", if options.json { json(&report) } else { report.lines() });
     Ok(report.passed)
 }

@@ -50,7 +50,12 @@ pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
     });
     chart.draw_series(marks)?;
     let label = ("sans-serif", 13);
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).label_font(label).border_style(LINEAR).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(label)
+        .border_style(LINEAR)
+        .draw()?;
     area.present()?;
     Ok(())
 }
@@ -58,5 +63,8 @@ pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
 fn caption(report: &Report) -> String {
     let Report { slo_ms, batch_mean, machine, rank_threads, .. } = report;
     let per_thread = report.models / report.model_threads;
-    format!("{per_thread} models a thread, SLO {slo_ms} ms, batches of {batch_mean:.0}, {rank_threads} RankThread(s); {}", machine.cpu)
+    format!(
+        "{per_thread} models a thread, SLO {slo_ms} ms, batches of {batch_mean:.0}, {rank_threads} RankThread(s); {}",
+        machine.cpu
+    )
 }

@@ -46,7 +46,12 @@ pub struct Gpus {
 impl Gpus {
     /// Counts what ends within `window`; batches are of at most `largest`.
     pub fn new(clock: Clock, window: Window, largest: usize) -> Gpus {
-        Gpus { clock, window, frames: vec![Frame::default(); BatchHeader::frames(largest)], ran: Ran::default() }
+        Gpus {
+            clock,
+            window,
+            frames: vec![Frame::default(); BatchHeader::frames(largest)],
+            ran: Ran::default(),
+        }
     }
 
     /// What ended within the window.

@@ -128,7 +128,8 @@ impl Options {
     fn profile(&self) -> Result<Profile, String> {
         let (alpha, beta) = (millis("--alpha-ms", self.alpha_ms)?, millis("--beta-ms", self.beta_ms)?);
         within("--max-batch", self.max_batch, 1, limits::MAX_BATCH)?;
-        Profile::linear(alpha, beta, self.max_batch).map_err(|error| format!("--alpha-ms, --beta-ms: {error}"))
+        Profile::linear(alpha, beta, self.max_batch)
+            .map_err(|error| format!("--alpha-ms, --beta-ms: {error}"))
     }
 }
 
@@ -178,7 +179,10 @@ mod tests {
     fn what_can_not_be_run_is_named_with_what_can() {
         let wrong = |line: &str| options(line).plan(1, 1e6).unwrap_err();
         assert_eq!(wrong("scale --models 20000"), "--models: 20000 asked for; the limits are 1 and 16384");
-        assert_eq!(wrong("scale --slo-ms 2"), "--slo-ms 2: one request alone takes 6.125 ms; give more than that");
+        assert_eq!(
+            wrong("scale --slo-ms 2"),
+            "--slo-ms 2: one request alone takes 6.125 ms; give more than that"
+        );
         assert!(wrong("scale --gpus 70000").starts_with("--gpus: 70000 asked for"));
         assert!(wrong("scale --beta-ms=-1").starts_with("--beta-ms -1: give"));
         assert!(options("scale").plan(1, 5.0).unwrap_err().starts_with("--rate 5: give 100"));

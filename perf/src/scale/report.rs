@@ -163,15 +163,44 @@ impl Report {
         };
         let mut lines = vec![
             format!("requests      {:.3} M/s{mark} ({})", self.requests_per_s / 1e6, self.verdict()),
-            format!("  a request   {:.1} ns on its ModelThread, {:.1} ns of them its making{mark}", self.ns_per_request, self.stream_ns_per_request),
-            format!("batches       {:.1} requests each; {:.3} M grants/s, {:.0} ns each on the RankThread{mark}", self.batch_mean, self.grants_per_s / 1e6, self.rank_ns_per_grant),
+            format!(
+                "  a request   {:.1} ns on its ModelThread, {:.1} ns of them its making{mark}",
+                self.ns_per_request, self.stream_ns_per_request
+            ),
+            format!(
+                "batches       {:.1} requests each; {:.3} M grants/s, {:.0} ns each on the RankThread{mark}",
+                self.batch_mean,
+                self.grants_per_s / 1e6,
+                self.rank_ns_per_grant
+            ),
             format!("bad           {:.3} %", self.bad_rate * 100.0),
-            format!("busy          ModelThreads {:.1} % of time, RankThreads {:.1} %{mark}", self.model_thread_busy_time * 100.0, self.rank_thread_busy_time * 100.0),
-            format!("arrival lag   p50 {:.1}, p99 {:.1}, max {:.1} us{mark}", arrival.p50, arrival.p99, arrival.max),
-            format!("decision lag  p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us{mark}", decision.p50, decision.p99, decision.p999, decision.max),
-            format!("threads       {} ModelThreads, {} RankThreads on cores {:?}; {} models, {} GPUs", self.model_threads, self.rank_threads, self.cores, self.models, self.gpus),
-            format!("machine took  by its host {}, by other threads {}, longest gap of an idle core {}", told(stolen.by_host_ms, "ms"), told(stolen.by_other_threads_ms, "ms"), told(stolen.longest_gap_us, "us")),
-            format!("machine       {}, {} cores, Linux {}", self.machine.cpu, self.machine.cores, self.machine.kernel),
+            format!(
+                "busy          ModelThreads {:.1} % of time, RankThreads {:.1} %{mark}",
+                self.model_thread_busy_time * 100.0,
+                self.rank_thread_busy_time * 100.0
+            ),
+            format!(
+                "arrival lag   p50 {:.1}, p99 {:.1}, max {:.1} us{mark}",
+                arrival.p50, arrival.p99, arrival.max
+            ),
+            format!(
+                "decision lag  p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us{mark}",
+                decision.p50, decision.p99, decision.p999, decision.max
+            ),
+            format!(
+                "threads       {} ModelThreads, {} RankThreads on cores {:?}; {} models, {} GPUs",
+                self.model_threads, self.rank_threads, self.cores, self.models, self.gpus
+            ),
+            format!(
+                "machine took  by its host {}, by other threads {}, longest gap of an idle core {}",
+                told(stolen.by_host_ms, "ms"),
+                told(stolen.by_other_threads_ms, "ms"),
+                told(stolen.longest_gap_us, "us")
+            ),
+            format!(
+                "machine       {}, {} cores, Linux {}",
+                self.machine.cpu, self.machine.cores, self.machine.kernel
+            ),
         ];
         if self.shared_cores {
             lines.push("* threads shared cores: not what a thread on a core of its own does".to_owned());

@@ -56,7 +56,14 @@ pub struct Stream {
 impl Stream {
     /// `rate_rps` requests a second (at least [`MIN_RATE`]) spread evenly over `models`, from `start` on. Counts
     /// what is taken up within `window`.
-    pub fn new(rate_rps: f64, models: &[ModelId], slo: Nanos, start: Nanos, window: Window, seed: u64) -> Stream {
+    pub fn new(
+        rate_rps: f64,
+        models: &[ModelId],
+        slo: Nanos,
+        start: Nanos,
+        window: Window,
+        seed: u64,
+    ) -> Stream {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let one = f64::from(1u32 << FRACTION_BITS);
         let mut gap = || -> u32 {

@@ -226,7 +226,8 @@ impl World<'_> {
         results: Sender<(Turns, ModelTally)>,
     ) -> io::Result<JoinHandle<()>> {
         let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = *self.plan;
-        let own: Vec<ModelId> = (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
+        let own: Vec<ModelId> =
+            (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
         let share = rate * own.len() as f64 / models as f64;
         let (window, start, clock, terms) = (self.window, self.start, self.clock.clone(), self.terms());
         let make = move || {
