@@ -1,1 +1,21 @@
-fn main() {}
+//! The steps of a request's way, timed one by one: `cargo bench -p symphony-perf --bench decisions [NAME]`.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::time::Instant;
+use symphony_perf::operations;
+
+fn decisions(criterion: &mut Criterion) {
+    for operation in operations::all() {
+        let mut repeat = operation.ready();
+        criterion.bench_function(&operation.name, |bencher| {
+            bencher.iter_custom(|times| {
+                let before = Instant::now();
+                repeat(times);
+                before.elapsed()
+            });
+        });
+    }
+}
+
+criterion_group!(benches, decisions);
+criterion_main!(benches);

@@ -1,0 +1,133 @@
+//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate, sending it.
+
+use super::Operation;
+use std::hint::black_box;
+use symphony::clock::Nanos;
+use symphony::model::selection::{DropRule, Finish, select, target_batch};
+use symphony::model::{Dispatch, ModelQueue, ModelSink, Terms};
+use symphony::policy;
+use symphony::profile::Profile;
+use symphony::rank::{GpuReport, Grant};
+use symphony::workload::Network;
+use symphony_transport::message::{Ending, GpuId, ModelId, Request};
+
+/// Between two requests of the model.
+const GAP: Nanos = Nanos::from_micros(1);
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new("target_batch", "finds the target batch of a rate, as each rate sample does", || {
+            let terms = terms(100.0, 1_024);
+            Box::new(move |times| {
+                for i in 0..times {
+                    black_box(target_batch(&terms, black_box(1e4 + i as f64)));
+                }
+            })
+        }),
+        a_selection("select_64", "selects from 64 requests that can all run together", 64, 100.0),
+        a_selection("select_1024", "selects from 1,024 requests, more than can run together", 1_024, 100.0),
+        a_selection("select_late", "selects from 1,024 requests, half of which are too late", 1_024, 60.0),
+        Operation::new(
+            "queue_insert",
+            "a request joins a candidate that waits for its frontrun; every 512 they are granted",
+            || in_order(10_000.0, 512, 0),
+        ),
+        Operation::new(
+            "queue_insert_out_of_order",
+            "the same, but each deadline is up to 7 us before that of the request before",
+            || in_order(10_000.0, 512, 8),
+        ),
+        Operation::new(
+            "request_in_batches_of_89",
+            "a request, and its share of timers, words, grant and batch: a million a second, SLO 100 ms",
+            || in_order(100.0, usize::MAX, 0),
+        ),
+        Operation::new("request_in_batches_of_4", "the same, SLO 10 ms", || in_order(10.0, usize::MAX, 0)),
+    ]
+}
+
+fn terms(slo_ms: f64, max_batch: usize) -> Terms {
+    let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
+    Terms {
+        model: ModelId(0),
+        profile: Profile::linear(alpha, beta, max_batch).expect("the numbers are a profile's"),
+        slo: Nanos::from_millis_f64(slo_ms),
+        network: Network::default(),
+        drop: DropRule::Window,
+        deferral: policy::POLICIES[0].deferral().expect("the default policy defers"),
+        slack: Nanos::ZERO,
+    }
+}
+
+/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the first `first_ms`.
+fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f64) -> Operation {
+    Operation::new(name, about, move || {
+        let terms = terms(100.0, 1_024);
+        let now = Nanos::from_secs(1);
+        let first = Nanos::from_millis_f64(first_ms);
+        let step = (Nanos::from_millis(100) - first).0 / len as u64;
+        let deadlines: Vec<Nanos> = (0..len as u64).map(|at| now + first + Nanos(step * at)).collect();
+        Box::new(move |times| {
+            for _ in 0..times {
+                let finish = Finish { terms: &terms, now: black_box(now), gpu_free_at: Nanos::ZERO };
+                black_box(select(DropRule::Window, finish, 80, deadlines.len(), |at| deadlines[at]));
+            }
+        })
+    })
+}
+
+/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted at once, and the
+/// whole queue is when it has `at_most` requests. Of `disorder` requests in a row, each is due 1 us before the last.
+fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
+    let terms = terms(slo_ms, 1_024);
+    let slo = terms.slo;
+    let mut now = Nanos::from_secs(1);
+    let mut queue = ModelQueue::new(terms, now);
+    let mut sink = Sink::default();
+    let mut id = 0;
+    Box::new(move |times| {
+        for _ in 0..times {
+            now += GAP;
+            id += 1;
+            let early = if disorder > 0 { Nanos::from_micros(2 * (id % disorder)) } else { Nanos::ZERO };
+            let request = Request { id, arrival: now, deadline: now + slo - early, ..Request::default() };
+            queue.on_request(now, request, &mut sink);
+            if queue.next_timer() <= now {
+                queue.on_timer(now, &mut sink);
+            }
+            while std::mem::take(&mut sink.ready) || queue.len() >= at_most {
+                let grant = Grant { model: ModelId(0), gpu: GpuId(0), free_at: Nanos::ZERO };
+                queue.on_grant(now, grant, &mut sink);
+            }
+        }
+    })
+}
+
+/// Takes decisions as cheaply as can be.
+#[derive(Default)]
+struct Sink {
+    ready: bool,
+}
+
+impl ModelSink for Sink {
+    fn ready(&mut self, _model: ModelId, latest: Nanos, _delay: Nanos) {
+        black_box(latest);
+        self.ready = true;
+    }
+
+    fn withdraw(&mut self, _model: ModelId) {
+        self.ready = false;
+    }
+
+    fn report(&mut self, report: GpuReport) {
+        black_box(report);
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        black_box((dispatch, requests));
+    }
+
+    fn end(&mut self, request: &Request, _ending: Ending, _now: Nanos) {
+        black_box(request);
+    }
+}

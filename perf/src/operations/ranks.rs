@@ -1,0 +1,104 @@
+//! What a RankThread does for a batch: hearing of the candidate, finding its GPU, hearing what was sent to it and
+//! when it is over. It does nothing for a request.
+
+use super::{Operation, Repeat};
+use symphony::clock::Nanos;
+use symphony::rank::{GpuReport, Grant, RankState};
+use symphony_transport::message::{Completion, GpuId, ModelId};
+
+/// Between two batches.
+const GAP: Nanos = Nanos::from_micros(1);
+
+pub(super) fn operations() -> Vec<Operation> {
+    let mut operations = Vec::new();
+    for gpus in [16, 1_024, 65_536] {
+        operations.push(Operation::new(
+            format!("rank_idle_{gpus}_gpus"),
+            "a batch of one of 1,024 models finds an idle GPU, half of which are busy",
+            move || idle(gpus),
+        ));
+        for waiting in [16, 256, 4_096] {
+            operations.push(Operation::new(
+                format!("rank_match_{gpus}_gpus_{waiting}_waiting"),
+                "a GPU becomes free, the most urgent of the waiting models gets it, and waits again",
+                move || all_busy(gpus, waiting),
+            ));
+        }
+    }
+    operations
+}
+
+fn report(Grant { model, gpu, .. }: Grant, exec_at: Nanos, free_at: Nanos) -> GpuReport {
+    GpuReport { model, gpu, exec_at: Some(exec_at), free_at }
+}
+
+fn completion(report: GpuReport) -> Completion {
+    let GpuReport { model, gpu, exec_at, free_at } = report;
+    Completion { batch: 0, started: exec_at.unwrap_or(free_at), finished: free_at, model, gpu }
+}
+
+/// Half of the GPUs run a batch; one finishes and one starts at each [`GAP`].
+fn idle(gpus: usize) -> Repeat {
+    const MODELS: usize = 1_024;
+    let mut state = RankState::new(gpus, MODELS, false, Nanos::ZERO);
+    let duration = Nanos(GAP.0 * (gpus / 2) as u64);
+    let mut running = std::collections::VecDeque::with_capacity(gpus);
+    let mut now = Nanos::from_secs(1);
+    let mut model = 0;
+    Box::new(move |times| {
+        for _ in 0..times {
+            now += GAP;
+            model = (model + 1) % MODELS;
+            let mut given = None;
+            let id = ModelId(model as u32);
+            state.on_ready(now, id, now + Nanos::from_millis(1), Nanos::ZERO, &mut |grant| {
+                given = Some(grant)
+            });
+            let sent = report(given.expect("a GPU is idle"), now, now + duration);
+            state.on_gpu_report(now, sent, &mut |_| ());
+            running.push_back(sent);
+            if running.front().is_some_and(|first: &GpuReport| first.free_at <= now) {
+                let over = running.pop_front().expect("it was just looked at");
+                state.on_completion(now, completion(over), &mut |_| ());
+            }
+        }
+    })
+}
+
+/// All GPUs run a batch and `waiting` models wait; one GPU becomes free at each [`GAP`].
+fn all_busy(gpus: usize, waiting: usize) -> Repeat {
+    let mut state = RankState::new(gpus, waiting, false, Nanos::ZERO);
+    let mut now = Nanos::from_secs(1);
+    let round = Nanos(GAP.0 * gpus as u64);
+    let window = Nanos(GAP.0 * 2 * waiting as u64);
+    for gpu in 0..gpus as u64 {
+        let mut given = None;
+        let model = ModelId((gpu % waiting as u64) as u32);
+        state.on_ready(now, model, now + window, Nanos::ZERO, &mut |grant| given = Some(grant));
+        let free_at = now + Nanos(GAP.0 * (gpu + 1));
+        state.on_gpu_report(now, report(given.expect("all GPUs are idle"), now, free_at), &mut |_| ());
+    }
+    for model in 0..waiting as u32 {
+        let latest = now + window + Nanos(u64::from(model));
+        state.on_ready(now, ModelId(model), latest, Nanos::ZERO, &mut |_| ());
+    }
+    let mut gpu = 0;
+    Box::new(move |times| {
+        for _ in 0..times {
+            now += GAP;
+            let over = Completion {
+                batch: 0,
+                started: now - round,
+                finished: now,
+                model: ModelId(0),
+                gpu: GpuId(gpu as u32),
+            };
+            let mut given = None;
+            state.on_completion(now, over, &mut |grant| given = Some(grant));
+            let grant = given.expect("a model waits");
+            state.on_gpu_report(now, report(grant, now, now + round), &mut |_| ());
+            state.on_ready(now, grant.model, now + window, Nanos::ZERO, &mut |_| ());
+            gpu = (gpu + 1) % gpus;
+        }
+    })
+}
