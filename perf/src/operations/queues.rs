@@ -4,7 +4,7 @@ use super::Operation;
 use std::hint::black_box;
 use symphony::clock::Nanos;
 use symphony::model::selection::{DropRule, Finish, select, target_batch};
-use symphony::model::{Dispatch, ModelQueue, ModelSink, Terms};
+use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy;
 use symphony::profile::Profile;
 use symphony::rank::{GpuReport, Grant};
@@ -55,7 +55,7 @@ fn terms(slo_ms: f64, max_batch: usize) -> Terms {
         network: Network::default(),
         drop: DropRule::Window,
         deferral: policy::POLICIES[0].deferral().expect("the default policy defers"),
-        slack: Nanos::ZERO,
+        slack: Slack::default(),
     }
 }
 

@@ -242,6 +242,7 @@ mod tests {
             answering_threads: 1,
             capacity: 64,
             result_delay: Nanos::ZERO,
+            lateness: Nanos::ZERO,
             accepting: Arc::new(AtomicBool::new(true)),
         };
         Frontend::new(setup).unwrap()
