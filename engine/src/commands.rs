@@ -187,9 +187,9 @@ fn describe(engine: &Engine) {
     );
     if layout.shared {
         eprintln!(
-            "note: this machine has fewer cores than the engine has threads, so they share; decisions are made up to \
-             {:.2} ms early to make up for it",
-            engine.slack().frontrun.as_millis_f64()
+            "note: this machine has fewer cores than the engine has threads, so they share; it works, slower: a thread sees \
+             that a time has come up to {:.2} ms late, and the scheduler allows for that",
+            engine.lateness().as_millis_f64()
         );
     }
     for (model, profile) in engine.models().iter().zip(engine.profiles()) {

@@ -32,10 +32,10 @@ pub use executors::Say;
 pub use frontend::Frontend;
 pub use layout::Layout;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Nanos};
 use crate::config::{Config, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
 use crate::limits;
-use crate::model::{ModelQueue, Slack, Terms};
+use crate::model::{ModelQueue, Terms};
 use crate::policy;
 use crate::profile::Profile;
 use crate::rank::RankState;
@@ -58,6 +58,10 @@ use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
 use threads::{ModelLinks, RankLinks, link, slack_for};
+
+/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing for it would leave
+/// no time to wait for a batch to grow.
+const LATENESS_IN_SLO: u64 = 50;
 
 /// The largest ring of batches, in frames (4 MiB): enough for 250 batches of 1,024. A grant waits for room.
 const MAX_FRAME_RING: usize = 1 << 16;
@@ -97,7 +101,7 @@ pub struct Engine {
     models: Arc<[ModelInfo]>,
     profiles: Vec<Profile>,
     layout: Layout,
-    slack: Slack,
+    lateness: Nanos,
     accepting: Arc<AtomicBool>,
     /// ModelThreads, the RankThread and the emulated GPUs, to be stopped in this order; the CPU executors come after.
     stages: [Stage; 3],
@@ -154,9 +158,9 @@ impl Engine {
         &self.layout
     }
 
-    /// What is taken off every timer for the lateness measured on this machine's threads.
-    pub fn slack(&self) -> Slack {
-        self.slack
+    /// How late this machine's threads see that a time has come, as measured at start-up.
+    pub fn lateness(&self) -> Nanos {
+        self.lateness
     }
 
     /// Accepts no more requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
@@ -276,7 +280,6 @@ impl Builder {
         let loading = self.start_executors(&stop_executors)?;
         let (models, profiles) = self.models(&loading)?;
         let lateness = measure_lateness(self.layout.rank, &self.clock);
-        let slack = slack_for(lateness);
         let network = self.config.network;
         let accepting = Arc::new(AtomicBool::new(true));
         let backend_threads = loading.len() + usize::from(self.layout.emulated.is_some());
@@ -305,7 +308,7 @@ impl Builder {
         let mut stages: [Stage; 3] = Default::default();
         let mut crews = Crews::default();
         for (at, &seat) in self.layout.models.iter().enumerate() {
-            let thread = self.model_thread(at, &models, &profiles, network, slack, &mut plumbing);
+            let thread = self.model_thread(at, &models, &profiles, network, lateness, &mut plumbing);
             crews.add(seat, stages[0].member(format!("model-{at}"), thread));
         }
         crews.add(self.layout.rank, stages[1].member("rank".to_owned(), self.rank_thread(&mut plumbing)));
@@ -317,7 +320,8 @@ impl Builder {
             threads.push(crew.spawn(seat, self.clock.clone())?);
         }
         let layout = self.layout;
-        let engine = Engine { models, profiles, layout, slack, accepting, stages, stop_executors, threads };
+        let engine =
+            Engine { models, profiles, layout, lateness, accepting, stages, stop_executors, threads };
         Ok((engine, ends))
     }
 
@@ -391,7 +395,7 @@ impl Builder {
         models: &[ModelInfo],
         profiles: &[Profile],
         network: Network,
-        slack: Slack,
+        lateness: Nanos,
         plumbing: &mut Plumbing,
     ) -> ModelThread<Consumer<Request>, RingOutlets> {
         let now = self.clock.now();
@@ -409,7 +413,7 @@ impl Builder {
                 network,
                 drop: self.config.drop,
                 deferral: self.deferral,
-                slack,
+                slack: slack_for(lateness.min(Nanos(model.slo.0 / LATENESS_IN_SLO))),
             };
             queues.push(ModelQueue::new(terms, now));
         }
