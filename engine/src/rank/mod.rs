@@ -5,6 +5,7 @@
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
 
+pub mod checkpoint;
 pub mod min_tree;
 
 use crate::clock::Nanos;
@@ -50,6 +51,12 @@ struct Gpu {
     taken: bool,
 }
 
+impl Gpu {
+    fn is_busy(&self) -> bool {
+        self.taken || self.outstanding > 0
+    }
+}
+
 /// The matching of schedulable candidates to GPUs. See the module's description.
 pub struct RankState {
     gpus: Vec<Gpu>,
@@ -63,6 +70,8 @@ pub struct RankState {
     granted: Vec<bool>,
     /// The largest delay seen: how long before a GPU is free matching has to look at it.
     horizon: Nanos,
+    /// GPUs granted or running a batch.
+    busy: usize,
     /// How long after free_at a completion may still be on its way.
     completion_delay: Nanos,
     keep_late: bool,
@@ -93,6 +102,7 @@ impl RankState {
             delay: vec![Nanos::ZERO; models],
             granted: vec![false; models],
             horizon: Nanos::ZERO,
+            busy: 0,
             completion_delay,
             keep_late,
             next_timer: Nanos::MAX,
@@ -136,6 +146,7 @@ impl RankState {
         self.granted[report.model.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
+        self.busy -= usize::from(gpu.is_busy());
         gpu.taken = false;
         gpu.free_at = report.free_at;
         if let Some(exec_at) = report.exec_at {
@@ -143,6 +154,7 @@ impl RankState {
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
         }
+        self.busy += usize::from(gpu.is_busy());
         self.offer(report.gpu);
         self.match_waiting(now, grant);
     }
@@ -150,7 +162,9 @@ impl RankState {
     /// A batch has left its GPU: free_at becomes what it really is.
     pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
+        self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding = gpu.outstanding.saturating_sub(1);
+        self.busy += usize::from(gpu.is_busy());
         match gpu.outstanding {
             0 => gpu.free_at = completion.finished,
             1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
@@ -168,7 +182,7 @@ impl RankState {
 
     /// GPUs granted or running a batch at the moment.
     pub fn busy_gpus(&self) -> usize {
-        self.gpus.iter().filter(|gpu| gpu.taken || gpu.outstanding > 0).count()
+        self.busy
     }
 
     /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
@@ -214,6 +228,7 @@ impl RankState {
             // It should have finished and has not said so. Nothing is known of it until its completion comes.
             return;
         }
+        self.busy += usize::from(!state.is_busy());
         state.taken = true;
         self.granted[model] = true;
         self.ready.set(model, Nanos::MAX);

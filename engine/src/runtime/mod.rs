@@ -16,6 +16,7 @@
 
 mod agent;
 mod batches;
+pub mod counters;
 mod cpu_backend;
 mod emulated_backend;
 mod executors;
@@ -23,6 +24,7 @@ pub mod frontend;
 mod layout;
 mod model_thread;
 mod rank_thread;
+mod watch;
 mod wire;
 
 pub use agent::{Idle, Seat};
@@ -37,9 +39,11 @@ use crate::model::{ModelQueue, Terms};
 use crate::policy;
 use crate::profile::Profile;
 use crate::rank::RankState;
+use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use crate::workload::Network;
 use agent::measure_lateness;
 use batches::{Answers, Inbox};
+use counters::Counters;
 use emulated_backend::EmulatedBackend;
 use executors::{Found, Loading, Setup, Wiring};
 use frontend::{FrontendPeer, FrontendSetup, ModelInfo};
@@ -54,6 +58,7 @@ use symphony_transport::message::{BatchHeader, ModelId};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
+use watch::ModelWatch;
 
 /// Hops of a request between threads on its way from frontrun to the start of its batch: the ModelThread's timer,
 /// the RankThread, the ModelThread again, the backend.
@@ -93,6 +98,9 @@ pub enum StartError {
     /// The machine did not give a thread.
     #[error("the system gave no thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The flight recorder's files can't be had.
+    #[error("{0}")]
+    Record(#[from] RecordError),
     /// A thread died while it loaded its models.
     #[error("executor {0} died while it loaded its models; its last words are above")]
     Died(usize),
@@ -105,6 +113,7 @@ pub struct Engine {
     layout: Layout,
     slack: Nanos,
     accepting: Arc<AtomicBool>,
+    counters: Counters,
     /// ModelThreads, RankThread and backends, to be stopped in this order.
     stages: Vec<Stage>,
 }
@@ -135,10 +144,27 @@ impl Engine {
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(config: Config, frontends: usize, say: Say) -> Result<(Engine, Vec<Frontend>), StartError> {
+        Engine::start_recorded(config, frontends, say, None)
+    }
+
+    /// As [`Engine::start`], with a flight recorder on each ModelThread and RankThread if `record` says where.
+    ///
+    /// Errors: [`StartError`]; nothing runs then.
+    pub fn start_recorded(
+        config: Config,
+        frontends: usize,
+        say: Say,
+        record: Option<RecordConfig>,
+    ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
         let layout = Layout::new(&config, frontends, &cores);
-        Builder::new(config, layout, say)?.build(frontends)
+        Builder::new(config, layout, say, record)?.build(frontends)
+    }
+
+    /// What its threads count, readable at any time.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Every model, by id.
@@ -210,10 +236,16 @@ struct Builder {
     /// The place in `groups` of each model's.
     cluster_of: Arc<[u32]>,
     deferral: &'static dyn policy::Deferral,
+    record: Option<RecordConfig>,
 }
 
 impl Builder {
-    fn new(config: Config, layout: Layout, say: Say) -> Result<Builder, StartError> {
+    fn new(
+        config: Config,
+        layout: Layout,
+        say: Say,
+        record: Option<RecordConfig>,
+    ) -> Result<Builder, StartError> {
         let at_most = |what, asked, limit| {
             if asked <= limit { Ok(()) } else { Err(StartError::Limit { what, asked, limit }) }
         };
@@ -251,10 +283,12 @@ impl Builder {
             groups,
             cluster_of,
             deferral,
+            record,
         })
     }
 
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
+        self.record.iter().try_for_each(RecordConfig::prepare)?;
         let mut backends = Stage::new();
         let loading = self.start_executors(&backends)?;
         let (models, profiles) = self.models(&loading)?;
@@ -282,7 +316,10 @@ impl Builder {
             ends.push(frontend);
             peers.push(peer);
         }
-        let mut plumbing = Plumbing::new(&self, &models, &profiles, peers, backend_threads);
+        let roles = (0..loading.len()).map(|at| format!("cpu-{at}"));
+        let roles = roles.chain(self.layout.emulated.map(|_| "emulated".to_owned())).collect();
+        let counters = Counters::new(self.layout.models.len(), 1, roles);
+        let mut plumbing = Plumbing::new(&self, &models, &profiles, peers, backend_threads, counters.clone());
         let mut ranks = Stage::new();
         let mut model_threads = Stage::new();
         for (at, loading) in loading.into_iter().enumerate() {
@@ -306,7 +343,7 @@ impl Builder {
             model_threads.threads.push(thread);
         }
         let stages = vec![model_threads, ranks, backends];
-        let engine = Engine { models, profiles, layout: self.layout, slack, accepting, stages };
+        let engine = Engine { models, profiles, layout: self.layout, slack, accepting, counters, stages };
         Ok((engine, ends))
     }
 
@@ -362,7 +399,11 @@ impl Builder {
         agent::spawn("emulated".to_owned(), seat, self.clock.clone(), Arc::clone(stop), make)
     }
 
-    fn start_rank(&self, plumbing: &mut Plumbing, stop: &Arc<AtomicBool>) -> std::io::Result<JoinHandle<()>> {
+    fn start_rank(
+        &self,
+        plumbing: &mut Plumbing,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<JoinHandle<()>, StartError> {
         let keep_late = self.config.drop == crate::model::selection::DropRule::Fcfs;
         let models = self.config.models.len();
         let control = self.config.network.control;
@@ -370,7 +411,17 @@ impl Builder {
             state: RankState::new(group.gpus as usize, models, keep_late, control),
             first_gpu: group.first_gpu,
         };
+        let terms = |group: &Group| ClusterTerms {
+            gpus: group.gpus as usize,
+            keep_late,
+            completion_delay: control,
+            first_gpu: group.first_gpu,
+        };
+        let terms: Vec<ClusterTerms> = self.groups.iter().map(terms).collect();
+        let recorder = self.record.as_ref().map(|to| RankRecorder::create(to, "rank", models, &terms));
         let rank = RankThread {
+            counting: plumbing.counters.of_rank(0),
+            recorder: recorder.transpose()?,
             clusters: self.groups.iter().map(sub_cluster).collect(),
             cluster_of: Arc::clone(&self.cluster_of),
             words: std::mem::take(&mut plumbing.words_out),
@@ -380,7 +431,8 @@ impl Builder {
                 threads: std::mem::take(&mut plumbing.grants_in),
             },
         };
-        agent::spawn("rank".to_owned(), self.layout.rank, self.clock.clone(), Arc::clone(stop), move || rank)
+        let (seat, stop) = (self.layout.rank, Arc::clone(stop));
+        Ok(agent::spawn("rank".to_owned(), seat, self.clock.clone(), stop, move || rank)?)
     }
 
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a ModelThread is made of")]
@@ -393,7 +445,7 @@ impl Builder {
         slack: Nanos,
         plumbing: &mut Plumbing,
         stop: &Arc<AtomicBool>,
-    ) -> std::io::Result<JoinHandle<()>> {
+    ) -> Result<JoinHandle<()>, StartError> {
         let now = self.clock.now();
         let mut place = vec![None; models.len()];
         let mut queues = Vec::new();
@@ -413,7 +465,14 @@ impl Builder {
             };
             queues.push(ModelQueue::new(terms, now));
         }
+        let role = format!("model-{at}");
+        let next_batch = (at as u64) << 48;
+        let names = models.iter().filter(|model| model.thread == at).map(|model| model.name.as_str());
+        let named = names.zip(queues.iter().map(ModelQueue::terms));
+        let create = |to| ModelRecorder::create(to, &role, self.config.policy, named, next_batch);
+        let recorder = self.record.as_ref().map(create).transpose()?;
         let thread = ModelThread {
+            watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
             wheel: Wheel::new(queues.len(), now),
             queues,
             place,
@@ -425,12 +484,12 @@ impl Builder {
                 backends: std::mem::take(&mut plumbing.frames_in[at]),
                 homes: GpuHomes { backend: Arc::clone(&plumbing.backend_of) },
                 frontends: std::mem::take(&mut plumbing.model_answers[at]),
-                next_batch: (at as u64) << 48,
+                next_batch,
             },
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let role = format!("model-{at}");
-        agent::spawn(role, self.layout.models[at], self.clock.clone(), Arc::clone(stop), move || thread)
+        let (seat, stop) = (self.layout.models[at], Arc::clone(stop));
+        Ok(agent::spawn(role, seat, self.clock.clone(), stop, move || thread)?)
     }
 }
 
@@ -488,6 +547,7 @@ struct Plumbing {
     model_answers: Vec<Vec<Producer<symphony_transport::message::Response>>>,
     backend_answers: Vec<Vec<Producer<symphony_transport::message::Response>>>,
     slabs: Vec<SlabView>,
+    counters: Counters,
     /// Which ModelThread owns each model.
     thread_of: Arc<[u32]>,
     /// Which backend thread plays each GPU.
@@ -501,6 +561,7 @@ impl Plumbing {
         profiles: &[Profile],
         peers: Vec<FrontendPeer>,
         backend_threads: usize,
+        counters: Counters,
     ) -> Plumbing {
         let threads = builder.layout.models.len();
         let mut backend_of = Vec::new();
@@ -530,6 +591,7 @@ impl Plumbing {
             model_answers: (0..threads).map(|_| Vec::new()).collect(),
             backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
             slabs: Vec::new(),
+            counters,
             thread_of: models.iter().map(|model| model.thread as u32).collect(),
             backend_of: Arc::from([]),
         };
@@ -578,6 +640,7 @@ impl Plumbing {
                 slabs: self.slabs.clone(),
                 frontends: std::mem::take(&mut self.backend_answers[at]),
                 completions: completions.expect("each backend thread is wired once"),
+                counting: self.counters.of_backend(at),
             },
         }
     }

@@ -5,6 +5,8 @@
 //! that is full refuses at its far end, where a frontend answers `overloaded` at once.
 
 use super::agent::Agent;
+use super::counters::raise;
+use super::watch::ModelWatch;
 use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
 use crate::limits;
@@ -41,6 +43,8 @@ pub(super) struct ModelThread {
     pub(super) grants: Vec<Consumer<GrantMessage>>,
     /// Where decisions go.
     pub(super) outbox: Outbox,
+    /// What is counted and recorded of all this.
+    pub(super) watch: ModelWatch,
     /// Frames that the largest batch of this thread's models takes.
     pub(super) largest_batch_frames: usize,
 }
@@ -65,13 +69,16 @@ impl ModelThread {
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
+            raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
             while let Some(message) = self.grants[at].peek() {
                 let grant = Grant::from(message);
                 if !self.outbox.has_room_for(grant.gpu, self.largest_batch_frames) {
                     break;
                 }
                 self.grants[at].pop();
-                self.with_queue(grant.model, |queue, outbox| queue.on_grant(now, grant, outbox));
+                self.with_queue(grant.model, |watch, place, queue, outbox| {
+                    watch.on_grant(place, queue, now, grant, outbox);
+                });
                 taken += 1;
             }
         }
@@ -83,7 +90,7 @@ impl ModelThread {
         while self.outbox.has_room_for_words() {
             let Some((place, _)) = self.wheel.pop_expired(now) else { break };
             let queue = &mut self.queues[place];
-            queue.on_timer(now, &mut self.outbox);
+            self.watch.on_timer(place, queue, now, &mut self.outbox);
             self.wheel.set(place, queue.next_timer());
             fired += 1;
         }
@@ -93,43 +100,55 @@ impl ModelThread {
     fn take_requests(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.requests.len() {
+            raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].len());
             for _ in 0..limits::REQUESTS_PER_TURN {
                 if !self.outbox.has_room_for_words() {
                     return taken;
                 }
                 let Some(request) = self.requests[at].pop() else { break };
-                self.with_queue(request.model, |queue, outbox| queue.on_request(now, request, outbox));
+                self.with_queue(request.model, |watch, place, queue, outbox| {
+                    watch.on_request(place, queue, now, request, outbox);
+                });
                 taken += 1;
             }
         }
         taken
     }
 
-    fn with_queue(&mut self, model: ModelId, event: impl FnOnce(&mut ModelQueue, &mut Outbox)) {
+    fn with_queue(
+        &mut self,
+        model: ModelId,
+        event: impl FnOnce(&mut ModelWatch, usize, &mut ModelQueue, &mut Outbox),
+    ) {
         let Some(place) = self.place.get(model.0 as usize).copied().flatten() else {
             debug_assert!(false, "a message for a model of another thread");
             return;
         };
         let queue = &mut self.queues[place as usize];
-        event(queue, &mut self.outbox);
+        event(&mut self.watch, place as usize, queue, &mut self.outbox);
         self.wheel.set(place as usize, queue.next_timer());
     }
 }
 
 impl Agent for ModelThread {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.take_grants(now) + self.fire_timers(now) + self.take_requests(now)
+        self.watch.turn_begins(now);
+        let work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        self.watch.turn_ends(now, work);
+        work
     }
 
     fn stop(&mut self, now: Nanos) {
-        for queue in &mut self.queues {
-            queue.stop(now, &mut self.outbox);
+        for (place, queue) in self.queues.iter_mut().enumerate() {
+            self.watch.stop(place, queue, now, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.pop() {
+                self.watch.counting.tally.stopped += 1;
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
+        self.watch.publish();
     }
 }
 

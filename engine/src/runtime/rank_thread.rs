@@ -2,9 +2,11 @@
 //! (Symphony, section 4.5). Candidates and reports come from ModelThreads, completions from backends; grants go out.
 
 use super::agent::Agent;
+use super::counters::{Counting, RankTally, raise};
 use super::wire::{GrantMessage, RankMessage, RankWord};
 use crate::clock::Nanos;
 use crate::rank::{Grant, RankState};
+use crate::recorder::{RankInput, RankRecorder};
 use std::sync::Arc;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
@@ -24,6 +26,10 @@ pub(super) struct RankThread {
     pub(super) completions: Vec<Consumer<Completion>>,
     /// To the ModelThreads.
     pub(super) grants: Grants,
+    /// What is counted of all this.
+    pub(super) counting: Counting<RankTally>,
+    /// Where it is recorded.
+    pub(super) recorder: Option<RankRecorder>,
 }
 
 /// GPUs that can each run the same models.
@@ -54,31 +60,50 @@ impl Grants {
 impl RankThread {
     fn hear(&mut self, now: Nanos, message: RankMessage) {
         let word = message.word();
-        let RankThread { clusters, cluster_of, grants, .. } = self;
-        let SubCluster { state, first_gpu } = &mut clusters[cluster_of[word.model().0 as usize] as usize];
-        let mut grant = |grant: Grant| grants.send(grant, *first_gpu);
-        match word {
-            RankWord::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, &mut grant),
-            RankWord::Withdraw { model } => state.on_withdraw(now, model, &mut grant),
+        let cluster = self.cluster_of[word.model().0 as usize] as usize;
+        let input = match word {
+            RankWord::Ready { model, latest, delay } => RankInput::Ready { model, latest, delay },
+            RankWord::Withdraw { model } => RankInput::Withdraw(model),
             RankWord::Report(mut report) => {
-                report.gpu.0 -= *first_gpu;
-                state.on_gpu_report(now, report, &mut grant);
+                report.gpu.0 -= self.clusters[cluster].first_gpu;
+                RankInput::Report(report)
             }
-        }
+        };
+        self.counting.tally.words += 1;
+        self.act(now, cluster, input);
     }
 
     fn complete(&mut self, now: Nanos, mut completion: Completion) {
-        let RankThread { clusters, cluster_of, grants, .. } = self;
-        let SubCluster { state, first_gpu } = &mut clusters[cluster_of[completion.model.0 as usize] as usize];
-        completion.gpu.0 -= *first_gpu;
-        state.on_completion(now, completion, &mut |grant| grants.send(grant, *first_gpu));
+        let cluster = self.cluster_of[completion.model.0 as usize] as usize;
+        completion.gpu.0 -= self.clusters[cluster].first_gpu;
+        self.counting.tally.completions += 1;
+        self.act(now, cluster, RankInput::Completion(completion));
+    }
+
+    /// Lets one sub-cluster act.
+    #[inline]
+    fn act(&mut self, now: Nanos, cluster: usize, input: RankInput) {
+        let RankThread { clusters, grants, counting, recorder, .. } = self;
+        if let Some(recorder) = recorder {
+            recorder.input(now, cluster, input, clusters.iter().map(|cluster| &cluster.state));
+        }
+        let SubCluster { state, first_gpu } = &mut clusters[cluster];
+        input.apply(state, now, &mut |grant| {
+            counting.tally.grants += 1;
+            if let Some(recorder) = recorder {
+                recorder.granted(cluster, grant);
+            }
+            grants.send(grant, *first_gpu);
+        });
     }
 }
 
 impl Agent for RankThread {
     fn poll(&mut self, now: Nanos) -> usize {
+        self.counting.turn_begins(now);
         let mut work = 0;
         for at in 0..self.completions.len() {
+            raise(&mut self.counting.tally.completion_ring_high, self.completions[at].len());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(completion) = self.completions[at].pop() else { break };
                 self.complete(now, completion);
@@ -86,20 +111,30 @@ impl Agent for RankThread {
             }
         }
         for at in 0..self.words.len() {
+            raise(&mut self.counting.tally.word_ring_high, self.words[at].len());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(message) = self.words[at].pop() else { break };
                 self.hear(now, message);
                 work += 1;
             }
         }
-        for SubCluster { state, first_gpu } in &mut self.clusters {
-            if state.next_timer() <= now {
-                state.on_timer(now, &mut |grant| self.grants.send(grant, *first_gpu));
+        for at in 0..self.clusters.len() {
+            if self.clusters[at].state.next_timer() <= now {
+                self.counting.tally.timers += 1;
+                self.act(now, at, RankInput::Timer);
                 work += 1;
             }
         }
+        if work > 0 {
+            self.counting.tally.gpus_busy =
+                self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
+            self.recorder.iter_mut().for_each(RankRecorder::publish);
+        }
+        self.counting.turn_ends(now, work);
         work
     }
 
-    fn stop(&mut self, _now: Nanos) {}
+    fn stop(&mut self, _now: Nanos) {
+        self.counting.publish();
+    }
 }

@@ -1,0 +1,155 @@
+//! What stands between a ModelThread and its queues: counts every event and decision, and has them recorded if a
+//! recorder is there. A queue does not know that it is watched.
+
+use super::counters::{Counting, ModelTally};
+use crate::clock::Nanos;
+use crate::model::{Dispatch, ModelQueue, ModelSink};
+use crate::rank::{GpuReport, Grant};
+use crate::recorder::ModelRecorder;
+use symphony_transport::message::{Ending, ModelId, Request};
+
+/// See the module's description.
+pub(super) struct ModelWatch {
+    /// What is counted.
+    pub(super) counting: Counting<ModelTally>,
+    /// Where it is recorded.
+    pub(super) recorder: Option<ModelRecorder>,
+}
+
+impl ModelWatch {
+    /// [`ModelQueue::on_request`] of the model at `place` in the thread.
+    #[inline]
+    pub(super) fn on_request(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        request: Request,
+        sink: &mut impl ModelSink,
+    ) {
+        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
+        tally.requests += 1;
+        let sink = &mut Counted { tally, sink };
+        match recorder {
+            None => queue.on_request(now, request, sink),
+            Some(recorder) => recorder.on_request(place, queue, now, request, sink),
+        }
+    }
+
+    /// [`ModelQueue::on_grant`].
+    #[inline]
+    pub(super) fn on_grant(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        grant: Grant,
+        sink: &mut impl ModelSink,
+    ) {
+        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
+        tally.grants += 1;
+        let sink = &mut Counted { tally, sink };
+        match recorder {
+            None => queue.on_grant(now, grant, sink),
+            Some(recorder) => recorder.on_grant(place, queue, now, grant, sink),
+        }
+    }
+
+    /// [`ModelQueue::on_timer`].
+    #[inline]
+    pub(super) fn on_timer(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        sink: &mut impl ModelSink,
+    ) {
+        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
+        tally.timers += 1;
+        let sink = &mut Counted { tally, sink };
+        match recorder {
+            None => queue.on_timer(now, sink),
+            Some(recorder) => recorder.on_timer(place, queue, now, sink),
+        }
+    }
+
+    /// [`ModelQueue::stop`].
+    pub(super) fn stop(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        sink: &mut impl ModelSink,
+    ) {
+        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
+        let sink = &mut Counted { tally, sink };
+        match recorder {
+            None => queue.stop(now, sink),
+            Some(recorder) => recorder.stop(place, queue, now, sink),
+        }
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub(super) fn turn_begins(&mut self, now: Nanos) {
+        self.counting.turn_begins(now);
+    }
+
+    /// The turn that began at `now` has found this much work.
+    #[inline]
+    pub(super) fn turn_ends(&mut self, now: Nanos, work: usize) {
+        if work > 0
+            && let Some(recorder) = &mut self.recorder
+        {
+            recorder.publish();
+        }
+        self.counting.turn_ends(now, work);
+    }
+
+    /// The thread ends: everything is published.
+    pub(super) fn publish(&mut self) {
+        self.recorder.iter_mut().for_each(ModelRecorder::publish);
+        self.counting.publish();
+    }
+}
+
+/// Counts each decision and passes it on.
+struct Counted<'a, S> {
+    tally: &'a mut ModelTally,
+    sink: &'a mut S,
+}
+
+impl<S: ModelSink> ModelSink for Counted<'_, S> {
+    #[inline]
+    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+        self.sink.ready(model, latest, delay);
+    }
+
+    #[inline]
+    fn withdraw(&mut self, model: ModelId) {
+        self.sink.withdraw(model);
+    }
+
+    #[inline]
+    fn report(&mut self, report: GpuReport) {
+        self.tally.grants_unused += u64::from(report.exec_at.is_none());
+        self.sink.report(report);
+    }
+
+    #[inline]
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        self.tally.batches += 1;
+        self.tally.batched_requests += (requests.0.len() + requests.1.len()) as u64;
+        self.sink.dispatch(dispatch, requests);
+    }
+
+    #[inline]
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        match ending {
+            Ending::DroppedInQueue => self.tally.dropped_in_queue += 1,
+            Ending::Overloaded => self.tally.overloaded += 1,
+            _ => self.tally.stopped += 1,
+        }
+        self.sink.end(request, ending, now);
+    }
+}
