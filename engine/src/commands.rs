@@ -10,7 +10,7 @@ use crate::api::{ApiConfig, ApiError};
 use crate::config::{HttpLimits, Mistake, Mistakes, ModelSource, read_config};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Say, Seat, StartError};
+use crate::runtime::{Engine, Options, Say, Seat, StartError};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -125,7 +125,8 @@ pub fn serve(path: &Path, http: SocketAddr, record: Option<RecordConfig>) -> Res
     let http_limits = config.http.clone();
     let api_threads = config.cores.api.len().max(1);
     let say: Say = Arc::new(|line| eprintln!("{line}"));
-    let (engine, frontends) = Engine::start_recorded(config, api_threads, say, record)?;
+    let (engine, frontends) =
+        Engine::start_with(config, api_threads, say, Options { record, ..Options::default() })?;
     let models = Arc::clone(engine.models());
     describe(&engine);
     let mut servers = Vec::new();

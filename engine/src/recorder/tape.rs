@@ -140,10 +140,8 @@ impl Tape {
     /// Makes what was written count: at the end of a turn.
     #[inline]
     pub(super) fn publish(&mut self) {
-        let head = self.segment.wrapping_sub(1) * self.split.length as u64 + (self.next - self.start) as u64;
-        if self.segment > 0 {
-            self.mapping.publish(head);
-        }
+        let Some(before) = self.segment.checked_sub(1) else { return };
+        self.mapping.publish(before * self.split.length as u64 + (self.next - self.start) as u64);
     }
 
     #[cold]

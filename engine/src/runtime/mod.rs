@@ -106,6 +106,21 @@ pub enum StartError {
     Died(usize),
 }
 
+/// Told by a thread of its role, on that thread.
+pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no recorder.
+    pub record: Option<RecordConfig>,
+    /// Called by each ModelThread and RankThread, once it has its core and before its first turn: where a thread is
+    /// to be watched, limited or given priority from outside.
+    pub seated: Option<Seated>,
+    /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
+    pub idle: Option<Idle>,
+}
+
 /// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
 pub struct Engine {
     models: Arc<[ModelInfo]>,
@@ -144,22 +159,26 @@ impl Engine {
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(config: Config, frontends: usize, say: Say) -> Result<(Engine, Vec<Frontend>), StartError> {
-        Engine::start_recorded(config, frontends, say, None)
+        Engine::start_with(config, frontends, say, Options::default())
     }
 
-    /// As [`Engine::start`], with a flight recorder on each ModelThread and RankThread if `record` says where.
+    /// As [`Engine::start`], with these options.
     ///
     /// Errors: [`StartError`]; nothing runs then.
-    pub fn start_recorded(
+    pub fn start_with(
         config: Config,
         frontends: usize,
         say: Say,
-        record: Option<RecordConfig>,
+        options: Options,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let layout = Layout::new(&config, frontends, &cores);
-        Builder::new(config, layout, say, record)?.build(frontends)
+        let mut layout = Layout::new(&config, frontends, &cores);
+        if let Some(idle) = options.idle {
+            layout.rank.idle = idle;
+            layout.models.iter_mut().for_each(|seat| seat.idle = idle);
+        }
+        Builder::new(config, layout, say, options)?.build(frontends)
     }
 
     /// What its threads count, readable at any time.
@@ -236,16 +255,11 @@ struct Builder {
     /// The place in `groups` of each model's.
     cluster_of: Arc<[u32]>,
     deferral: &'static dyn policy::Deferral,
-    record: Option<RecordConfig>,
+    options: Options,
 }
 
 impl Builder {
-    fn new(
-        config: Config,
-        layout: Layout,
-        say: Say,
-        record: Option<RecordConfig>,
-    ) -> Result<Builder, StartError> {
+    fn new(config: Config, layout: Layout, say: Say, options: Options) -> Result<Builder, StartError> {
         let at_most = |what, asked, limit| {
             if asked <= limit { Ok(()) } else { Err(StartError::Limit { what, asked, limit }) }
         };
@@ -283,12 +297,12 @@ impl Builder {
             groups,
             cluster_of,
             deferral,
-            record,
+            options,
         })
     }
 
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
-        self.record.iter().try_for_each(RecordConfig::prepare)?;
+        self.options.record.iter().try_for_each(RecordConfig::prepare)?;
         let mut backends = Stage::new();
         let loading = self.start_executors(&backends)?;
         let (models, profiles) = self.models(&loading)?;
@@ -418,7 +432,8 @@ impl Builder {
             first_gpu: group.first_gpu,
         };
         let terms: Vec<ClusterTerms> = self.groups.iter().map(terms).collect();
-        let recorder = self.record.as_ref().map(|to| RankRecorder::create(to, "rank", models, &terms));
+        let recorder =
+            self.options.record.as_ref().map(|to| RankRecorder::create(to, "rank", models, &terms));
         let rank = RankThread {
             counting: plumbing.counters.of_rank(0),
             recorder: recorder.transpose()?,
@@ -432,7 +447,8 @@ impl Builder {
             },
         };
         let (seat, stop) = (self.layout.rank, Arc::clone(stop));
-        Ok(agent::spawn("rank".to_owned(), seat, self.clock.clone(), stop, move || rank)?)
+        let make = self.seated("rank", rank);
+        Ok(agent::spawn("rank".to_owned(), seat, self.clock.clone(), stop, make)?)
     }
 
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a ModelThread is made of")]
@@ -470,7 +486,7 @@ impl Builder {
         let names = models.iter().filter(|model| model.thread == at).map(|model| model.name.as_str());
         let named = names.zip(queues.iter().map(ModelQueue::terms));
         let create = |to| ModelRecorder::create(to, &role, self.config.policy, named, next_batch);
-        let recorder = self.record.as_ref().map(create).transpose()?;
+        let recorder = self.options.record.as_ref().map(create).transpose()?;
         let thread = ModelThread {
             watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
             wheel: Wheel::new(queues.len(), now),
@@ -489,7 +505,19 @@ impl Builder {
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
         let (seat, stop) = (self.layout.models[at], Arc::clone(stop));
-        Ok(agent::spawn(role, seat, self.clock.clone(), stop, move || thread)?)
+        let make = self.seated(&role, thread);
+        Ok(agent::spawn(role, seat, self.clock.clone(), stop, make)?)
+    }
+
+    /// What a thread calls when it has its core: tells who asked to know, and gives it its agent.
+    fn seated<A>(&self, role: &str, agent: A) -> impl FnOnce() -> A + use<A> {
+        let (seated, role) = (self.options.seated.clone(), role.to_owned());
+        move || {
+            if let Some(seated) = seated {
+                seated(&role);
+            }
+            agent
+        }
     }
 }
 
