@@ -1,11 +1,16 @@
 //! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`] that knows its
 //! exit code.
 
+mod replay;
+
+pub use replay::replay;
+
 use crate::api;
 use crate::api::{ApiConfig, ApiError};
 use crate::config::{HttpLimits, Mistake, Mistakes, ModelSource, read_config};
+use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Say, Seat, StartError};
+use crate::runtime::{Engine, Options, Say, Seat, StartError};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -57,8 +62,19 @@ impl From<StartError> for Failure {
         let text = error.to_string();
         match error {
             StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => Failure::Input(text),
+            StartError::Record(error) => error.into(),
             StartError::Slab(_) | StartError::Thread(_) => Failure::Machine(text),
             StartError::Died(_) => Failure::Run(text),
+        }
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Failure {
+        let text = error.to_string();
+        match error {
+            RecordError::Create(..) => Failure::Machine(text),
+            _ => Failure::Input(text),
         }
     }
 }
@@ -98,23 +114,25 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Serves the configuration at `path` over HTTP on `http` until SIGINT or SIGTERM.
+/// Serves the configuration at `path` over HTTP on `http` until SIGINT or SIGTERM, with flight recorders if
+/// `record` says where.
 ///
 /// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
-pub fn serve(path: &Path, http: SocketAddr) -> Result<(), Failure> {
+pub fn serve(path: &Path, http: SocketAddr, record: Option<RecordConfig>) -> Result<(), Failure> {
     let ending = watch_signals()?;
     let config = read_config(path)?;
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
     let http_limits = config.http.clone();
     let api_threads = config.cores.api.len().max(1);
     let say: Say = Arc::new(|line| eprintln!("{line}"));
-    let (engine, frontends) = Engine::start(config, api_threads, say)?;
+    let (engine, frontends) =
+        Engine::start_with(config, api_threads, say, Options { record, ..Options::default() })?;
     let models = Arc::clone(engine.models());
     describe(&engine);
     let mut servers = Vec::new();
     let mut address = http;
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server = api::start(frontend, api_config(address, seat, &http_limits, api_threads))?;
+        let server = api::start(frontend, api_config(address, seat, &http_limits, api_threads, &engine))?;
         address = server.local_addr();
         servers.push(server);
     }
@@ -137,9 +155,16 @@ pub fn serve(path: &Path, http: SocketAddr) -> Result<(), Failure> {
     }
 }
 
-fn api_config(address: SocketAddr, seat: Seat, limits: &HttpLimits, threads: usize) -> ApiConfig {
+fn api_config(
+    address: SocketAddr,
+    seat: Seat,
+    limits: &HttpLimits,
+    threads: usize,
+    engine: &Engine,
+) -> ApiConfig {
     ApiConfig {
         share_port: threads > 1,
+        counters: Some(engine.counters().clone()),
         core: seat.core,
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,

@@ -9,6 +9,7 @@ pub mod model;
 pub mod policy;
 pub mod profile;
 pub mod rank;
+pub mod recorder;
 pub mod runtime;
 pub mod sim;
 pub mod workload;

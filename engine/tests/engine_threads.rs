@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony::clock::Nanos;
 use symphony::config::{Config, read_config};
-use symphony::runtime::Engine;
+use symphony::limits;
+use symphony::recorder::RecordConfig;
+use symphony::recorder::replay::replay;
 use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::{Engine, Options, StartError};
 use symphony_transport::message::{Ending, ModelId};
 
 fn config(folder: &Path, models: &str) -> Config {
@@ -135,4 +138,87 @@ fn an_engine_stopped_at_once_still_answers_every_request() {
     collect(&mut frontend, &mut answers);
     assert_eq!(answers.len(), 500);
     assert!(answers.values().any(|outcome| *outcome == Outcome::Bad(Ending::Stopped)));
+}
+
+#[test]
+fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let config = emulated(folder.path(), "symphony", 2, 3, 50.0);
+    let options =
+        Options { record: Some(RecordConfig { folder: record.clone(), mib: 8 }), ..Options::default() };
+    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    let mut frontend = frontends.pop().unwrap();
+    let mut answers = HashMap::new();
+    let mut accepted = 0u64;
+    for n in 0..40_000u32 {
+        accepted += u64::from(frontend.submit(ModelId(n % 3), None, |_| ()).is_ok());
+        if n % 64 == 0 {
+            poll(&mut frontend, &mut answers);
+        }
+    }
+    let counters = engine.counters().clone();
+    engine.stop();
+    collect(&mut frontend, &mut answers);
+    let snapshot = counters.snapshot();
+    let model = snapshot.models[0];
+    let ended = model.batched_requests + model.dropped_in_queue + model.overloaded + model.stopped;
+    assert_eq!(ended, accepted, "{model:?}");
+    assert_eq!(answers.len() as u64, accepted);
+    assert_eq!(model.grants, model.batches + model.grants_unused);
+    assert!(model.turns.busy > 0 && model.turns.longest_ns > 0 && model.request_ring_high > 0);
+    assert!(snapshot.ranks[0].grants >= model.grants && snapshot.ranks[0].words > 0);
+    let backend = &snapshot.backends[0].1;
+    assert_eq!(backend.start.total(), backend.batches);
+    assert!(backend.batches + backend.cancelled <= model.batches);
+    let mut requests = 0;
+    for name in ["model-0.symrec", "rank.symrec"] {
+        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(replayed.difference, None, "{name}");
+        assert!(replayed.inputs > 0 && replayed.decisions > 0);
+        requests += replayed.requests;
+    }
+    assert!(requests > 0 && requests <= accepted);
+}
+
+#[test]
+fn as_many_gpus_as_the_limit_allows_start_and_one_more_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) =
+        start(emulated(folder.path(), "work-conserving", limits::MAX_GPUS, 1, 10_000.0));
+    let mut answers = HashMap::new();
+    frontend.submit(ModelId(0), None, |_| ()).unwrap();
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), 1);
+    engine.stop();
+    let mut config = emulated(folder.path(), "symphony", 1, 1, 50.0);
+    config.executors[0].count = limits::MAX_GPUS + 1;
+    refused(config, "GPUs and other executors: 65537 asked for; the limit is 65536");
+}
+
+#[test]
+fn as_many_models_as_the_limit_allows_start_and_one_more_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = emulated(folder.path(), "work-conserving", 1, 1, 10_000.0);
+    let model = config.models[0].clone();
+    let numbered = |at: usize| {
+        let mut copy = model.clone();
+        copy.name = format!("m{at}");
+        copy
+    };
+    config.models = (0..limits::MAX_MODELS).map(numbered).collect();
+    let (engine, mut frontend) = start(config.clone());
+    let mut answers = HashMap::new();
+    frontend.submit(ModelId(limits::MAX_MODELS as u32 - 1), None, |_| ()).unwrap();
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), 1);
+    engine.stop();
+    config.models.push(numbered(limits::MAX_MODELS));
+    refused(config, "models: 16385 asked for; the limit is 16384");
+}
+
+fn refused(config: Config, sentence: &str) {
+    let error = Engine::start(config, 1, Arc::new(|_: &str| ())).map(drop).unwrap_err();
+    assert!(matches!(error, StartError::Limit { .. }), "{error}");
+    assert_eq!(error.to_string(), sentence);
 }

@@ -28,8 +28,13 @@ struct Server {
 
 impl Server {
     fn start(config: &Path) -> Server {
+        Server::start_with(config, &[])
+    }
+
+    fn start_with(config: &Path, options: &[&std::ffi::OsStr]) -> Server {
         let mut child = symphony()
             .args(["serve", "--http", "127.0.0.1:0"])
+            .args(options)
             .arg(config)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -245,4 +250,50 @@ fn a_port_in_use_is_said_with_exit_code_2() {
     let output = symphony().args(["serve", "--http", &address]).arg(folder.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("in use"), "{output:?}");
+}
+
+#[test]
+fn the_flight_recording_of_a_killed_server_replays_to_the_same_decisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let options = ["--record".as_ref(), record.as_os_str(), "--record-mib".as_ref(), "8".as_ref()];
+    let mut server = Server::start_with(&patient_quickstart(folder.path()), &options);
+    let body = sample("shapes.json");
+    for _ in 0..20 {
+        assert_eq!(server.post("/v2/models/shapes/infer", &body).0, 200);
+    }
+    let metrics = get_text(server.address, "/metrics");
+    assert!(metrics.contains("symphony_model_thread_requests_total{thread=\"model-0\"} 20\n"), "{metrics}");
+    assert!(metrics.contains("symphony_backend_start_lateness_seconds_count"), "{metrics}");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let replay = |arguments: &[&str]| {
+        let output = symphony().arg("replay").arg(&record).args(arguments).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    let (code, text) = replay(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("(20 requests)") && text.contains("the same decisions came out"), "{text}");
+    let (code, text) = replay(&["--request", "7", "--frontend", "0"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("request 7 of frontend 0") && text.contains("in batch"), "{text}");
+    assert!(text.contains(": in time, by "), "{text}");
+    let (code, text) = replay(&["--request", "999999"]);
+    assert_eq!(code, Some(1), "{text}");
+    std::fs::write(record.join("rank.symrec"), "nonsense").unwrap();
+    let (code, text) = replay(&[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("rank.symrec: not a sound recording"), "{text}");
+}
+
+fn get_text(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }

@@ -4,6 +4,7 @@
 
 mod answers;
 mod connection;
+mod engine_metrics;
 pub mod glommio_io;
 mod kserve;
 mod metrics;

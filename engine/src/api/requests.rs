@@ -2,6 +2,7 @@
 //! engine. Owned by an API core; `connection` calls [`Core::respond`] for each request.
 
 use super::answers::Answers;
+use super::engine_metrics;
 use super::glommio_io::within;
 use super::kserve::{self, Infer, InferOutcome, ModelPart, Problem, Route};
 use super::metrics::Metrics;
@@ -112,7 +113,10 @@ impl Core {
 
     fn metrics_text(&self) -> Reply {
         let connections = self.connections.borrow().len();
-        let text = self.metrics.text(&self.models, self.answers.in_flight(), connections);
+        let mut text = self.metrics.text(&self.models, self.answers.in_flight(), connections);
+        if let Some(counters) = &self.config.counters {
+            engine_metrics::write(&mut text, &counters.snapshot());
+        }
         with_type(StatusCode::OK, PROMETHEUS, text)
     }
 

@@ -6,6 +6,7 @@ use super::answers::Answers;
 use super::connection;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::requests::Core;
+use crate::runtime::counters::Counters;
 use crate::runtime::frontend::Frontend;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
@@ -57,6 +58,8 @@ pub struct ApiConfig {
     pub idle_timeout: Duration,
     /// How long [`ApiHandle::stop`] waits for requests at hand.
     pub stop_timeout: Duration,
+    /// The engine's counters, for `/metrics`.
+    pub counters: Option<Counters>,
 }
 
 impl ApiConfig {
@@ -76,6 +79,7 @@ impl ApiConfig {
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             stop_timeout: Duration::from_secs(30),
+            counters: None,
         }
     }
 }

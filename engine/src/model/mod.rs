@@ -9,6 +9,7 @@
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 
+pub mod checkpoint;
 pub mod rate;
 pub mod selection;
 

@@ -18,6 +18,21 @@ pub struct RateMeter {
     sample_ends: Nanos,
 }
 
+/// The state of a [`RateMeter`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateParts {
+    /// The window's counts.
+    pub counts: [u32; RATE_SAMPLES],
+    /// Where the sample under way will be put.
+    pub at: u32,
+    /// Finished samples in the window.
+    pub filled: u32,
+    /// The sample under way.
+    pub current: u32,
+    /// When it ends.
+    pub sample_ends: Nanos,
+}
+
 impl RateMeter {
     /// A meter whose first sample starts at `now`.
     pub fn new(now: Nanos) -> RateMeter {
@@ -53,6 +68,27 @@ impl RateMeter {
             return 0.0;
         }
         self.sum as f64 / (self.filled as f64 * RATE_SAMPLE.as_secs_f64())
+    }
+
+    /// Its state.
+    pub fn parts(&self) -> RateParts {
+        RateParts {
+            counts: self.counts,
+            at: self.at as u32,
+            filled: self.filled as u32,
+            current: self.current,
+            sample_ends: self.sample_ends,
+        }
+    }
+
+    /// The meter whose state this was; `None` if none can have been in it.
+    pub fn from_parts(parts: &RateParts) -> Option<RateMeter> {
+        let RateParts { counts, at, filled, current, sample_ends } = *parts;
+        // Counts go up by one a request: half their range leaves room for all that a file can hold.
+        let possible = at < RATE_SAMPLES as u32 && filled <= RATE_SAMPLES as u32 && current < 1 << 31;
+        let sum = counts.iter().map(|&count| u64::from(count)).sum();
+        let (at, filled) = (at as usize, filled as usize);
+        possible.then_some(RateMeter { counts, at, filled, sum, current, sample_ends })
     }
 
     fn roll(&mut self, now: Nanos) {

@@ -5,6 +5,7 @@
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
 
+pub mod checkpoint;
 pub mod min_tree;
 
 use crate::clock::Nanos;
@@ -47,10 +48,14 @@ struct Gpu {
     /// Batches reported and not completed. Below zero while a completion has overtaken the report of its batch: they
     /// come on different rings.
     outstanding: i32,
-    /// When the last batch completed.
-    last_finished: Nanos,
     /// Granted, and its model has not reported yet.
     taken: bool,
+}
+
+impl Gpu {
+    fn is_busy(&self) -> bool {
+        self.taken || self.outstanding > 0
+    }
 }
 
 /// The matching of schedulable candidates to GPUs. See the module's description.
@@ -66,6 +71,8 @@ pub struct RankState {
     granted: Vec<bool>,
     /// The largest delay seen: how long before a GPU is free matching has to look at it.
     horizon: Nanos,
+    /// GPUs granted or running a batch.
+    busy: usize,
     /// How long after free_at a completion may still be on its way.
     completion_delay: Nanos,
     keep_late: bool,
@@ -83,7 +90,6 @@ impl RankState {
             last_duration: Nanos::ZERO,
             last_exec_at: Nanos::ZERO,
             outstanding: 0,
-            last_finished: Nanos::ZERO,
             taken: false,
         };
         let mut free = MinTree::new(gpus);
@@ -97,6 +103,7 @@ impl RankState {
             delay: vec![Nanos::ZERO; models],
             granted: vec![false; models],
             horizon: Nanos::ZERO,
+            busy: 0,
             completion_delay,
             keep_late,
             next_timer: Nanos::MAX,
@@ -140,16 +147,18 @@ impl RankState {
         self.granted[report.model.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
+        self.busy -= usize::from(gpu.is_busy());
         gpu.taken = false;
-        gpu.free_at = report.free_at;
         if let Some(exec_at) = report.exec_at {
             gpu.outstanding += 1;
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
-            if gpu.outstanding == 0 {
-                gpu.free_at = gpu.last_finished;
-            }
         }
+        // Where the completion has overtaken this report, free_at is what it really was.
+        if report.exec_at.is_none() || gpu.outstanding > 0 {
+            gpu.free_at = report.free_at;
+        }
+        self.busy += usize::from(gpu.is_busy());
         self.offer(report.gpu);
         self.match_waiting(now, grant);
     }
@@ -157,13 +166,13 @@ impl RankState {
     /// A batch has left its GPU: free_at becomes what it really is.
     pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
+        self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
-        gpu.last_finished = completion.finished;
+        self.busy += usize::from(gpu.is_busy());
         match gpu.outstanding {
-            0 => gpu.free_at = completion.finished,
+            ..=0 => gpu.free_at = completion.finished,
             1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
-            // Corrected by a later completion, since what runs next is not the last batch given, or by the report that
-            // this completion has overtaken.
+            // A later completion corrects it: what runs next is not the last batch given.
             _ => {}
         }
         self.offer(completion.gpu);
@@ -177,7 +186,7 @@ impl RankState {
 
     /// GPUs granted or running a batch at the moment.
     pub fn busy_gpus(&self) -> usize {
-        self.gpus.iter().filter(|gpu| gpu.taken || gpu.outstanding > 0).count()
+        self.busy
     }
 
     /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
@@ -223,6 +232,7 @@ impl RankState {
             // It should have finished and has not said so. Nothing is known of it until its completion comes.
             return;
         }
+        self.busy += usize::from(!state.is_busy());
         state.taken = true;
         self.granted[model] = true;
         self.ready.set(model, Nanos::MAX);

@@ -3,6 +3,7 @@
 //! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
 //! turn and not a switch between threads.
 
+use super::Seated;
 use crate::clock::{Clock, Nanos};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -115,13 +116,21 @@ impl Drop for Member {
 pub(super) struct Crew(pub(super) Vec<Member>);
 
 impl Crew {
-    /// Starts the thread of the crew; it ends when all its members have.
+    /// Starts the thread of the crew; it ends when all its members have. `seated` is called on it first.
     ///
     /// Errors: the system gives no thread.
-    pub(super) fn spawn(mut self, seat: Seat, clock: Clock) -> std::io::Result<JoinHandle<()>> {
+    pub(super) fn spawn(
+        mut self,
+        seat: Seat,
+        clock: Clock,
+        seated: Option<Seated>,
+    ) -> std::io::Result<JoinHandle<()>> {
         let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
         std::thread::Builder::new().name(name.clone()).spawn(move || {
             seat.take(&name);
+            if let Some(seated) = seated {
+                seated(&name);
+            }
             take_turns(seat.idle, &clock, |now| {
                 let going_on = !self.0.iter().all(Member::has_ended);
                 going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())

@@ -1,6 +1,7 @@
 //! What every backend thread does with batches: takes them off the rings from ModelThreads, and when one is
 //! over, answers its requests' frontends and tells the RankThread that its GPU is free of it.
 
+use super::counters::{BackendTally, Counting};
 use crate::clock::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
@@ -65,6 +66,8 @@ pub(super) struct Answers {
     pub(super) frontends: Vec<Producer<Response>>,
     /// To the RankThread. It holds every batch that this thread's GPUs can have been given.
     pub(super) completions: Producer<Completion>,
+    /// What is counted of batches.
+    pub(super) counting: Counting<BackendTally>,
 }
 
 impl Answers {
@@ -106,6 +109,16 @@ impl Answers {
         }
     }
 
+    /// The batch has run: counts it and tells the RankThread.
+    pub(super) fn ran(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
+        let BatchHeader { exec_at, duration, .. } = batch.header;
+        let tally = &mut self.counting.tally;
+        tally.batches += 1;
+        tally.start.count(started - exec_at);
+        tally.finish.count(finished - (exec_at + duration));
+        self.complete(batch, started, finished);
+    }
+
     /// Tells the RankThread that the GPU is free of the batch.
     pub(super) fn complete(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { batch, model, gpu, .. } = batch.header;
@@ -115,6 +128,7 @@ impl Answers {
 
     /// The batch did not start in time: nobody waits for it any more.
     pub(super) fn cancel(&mut self, batch: &Batch, now: Nanos) {
+        self.counting.tally.cancelled += 1;
         self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
         self.complete(batch, now, now);
     }

@@ -41,7 +41,8 @@ impl CpuBackend {
                 self.answers.answer(batch, entry, ending, now, self.clock.now());
             }
         }
-        self.answers.complete(batch, now, self.clock.now());
+        let finished = self.clock.now();
+        self.answers.ran(batch, now, finished);
     }
 }
 
@@ -67,8 +68,8 @@ fn run_rows(
     true
 }
 
-impl Agent for CpuBackend {
-    fn poll(&mut self, now: Nanos) -> usize {
+impl CpuBackend {
+    fn turn(&mut self, now: Nanos) -> usize {
         let CpuBackend { inbox, waiting, .. } = self;
         let received = inbox.receive(now, |batch| waiting.push_back(batch));
         let Some(next) = self.waiting.front().map(|batch| batch.header) else { return received };
@@ -84,6 +85,15 @@ impl Agent for CpuBackend {
         self.inbox.recycle(batch);
         received + 1
     }
+}
+
+impl Agent for CpuBackend {
+    fn poll(&mut self, now: Nanos) -> usize {
+        self.answers.counting.turn_begins(now);
+        let work = self.turn(now);
+        self.answers.counting.turn_ends(now, work);
+        work
+    }
 
     fn stop(&mut self, now: Nanos) {
         let CpuBackend { inbox, waiting, answers, .. } = self;
@@ -91,5 +101,6 @@ impl Agent for CpuBackend {
         for batch in waiting.drain(..) {
             answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }
+        answers.counting.publish();
     }
 }

@@ -58,7 +58,7 @@ impl EmulatedBackend {
             if let Some(batch) = self.running[gpu].take() {
                 self.write_zeros(&batch);
                 self.answers.answer_all(&batch, Ending::Done, done.started, done.finished);
-                self.answers.complete(&batch, done.started, done.finished);
+                self.answers.ran(&batch, done.started, done.finished);
                 self.inbox.recycle(batch);
             }
             self.arm(gpu);
@@ -112,6 +112,7 @@ impl EmulatedBackend {
 
 impl Agent for EmulatedBackend {
     fn poll(&mut self, now: Nanos) -> usize {
+        self.answers.counting.turn_begins(now);
         let finished = self.finish(now);
         let EmulatedBackend { inbox, waiting, running, starts, first_gpu, .. } = self;
         let received = inbox.receive(now, |batch| {
@@ -121,7 +122,9 @@ impl Agent for EmulatedBackend {
             }
             waiting[gpu].push_back(batch);
         });
-        finished + received + self.start(now)
+        let work = finished + received + self.start(now);
+        self.answers.counting.turn_ends(now, work);
+        work
     }
 
     fn stop(&mut self, now: Nanos) {
@@ -132,5 +135,6 @@ impl Agent for EmulatedBackend {
         for batch in held {
             answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }
+        answers.counting.publish();
     }
 }

@@ -16,6 +16,7 @@
 
 mod agent;
 mod batches;
+pub mod counters;
 mod cpu_backend;
 mod emulated_backend;
 mod executors;
@@ -25,6 +26,7 @@ mod model_thread;
 mod rank_thread;
 mod reserve;
 pub mod threads;
+mod watch;
 mod wire;
 
 pub use agent::{Idle, Seat};
@@ -39,14 +41,16 @@ use crate::model::{ModelQueue, Terms};
 use crate::policy;
 use crate::profile::Profile;
 use crate::rank::RankState;
+use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use crate::workload::Network;
 use agent::{Agent, Crew, Ending, Member, measure_lateness};
 use batches::{Answers, Inbox};
+use counters::Counters;
 use emulated_backend::EmulatedBackend;
 use executors::{Found, Loading, Setup, Wiring};
 use frontend::{FrontendPeer, FrontendSetup, ModelInfo};
 use model_thread::{ModelThread, Outbox, RingOutlets};
-use rank_thread::{Grants, RankThread, SubCluster};
+use rank_thread::{Grants, RankThread, RankWatch, SubCluster};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +62,7 @@ use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
 use symphony_transport::wheel::Wheel;
 use threads::{ModelLinks, RankLinks, link, slack_for};
+use watch::ModelWatch;
 
 /// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing for it would leave
 /// no time to wait for a batch to grow.
@@ -91,9 +96,27 @@ pub enum StartError {
     /// The machine did not give a thread.
     #[error("the system gave no thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The flight recorder's files can't be had.
+    #[error("{0}")]
+    Record(#[from] RecordError),
     /// A thread died while it loaded its models.
     #[error("executor {0} died while it loaded its models; its last words are above")]
     Died(usize),
+}
+
+/// Told by a thread of its role, on that thread.
+pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no recorder.
+    pub record: Option<RecordConfig>,
+    /// Called by each ModelThread and RankThread, once it has its core and before its first turn: where a thread is
+    /// to be watched, limited or given priority from outside.
+    pub seated: Option<Seated>,
+    /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
+    pub idle: Option<Idle>,
 }
 
 /// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
@@ -103,6 +126,7 @@ pub struct Engine {
     layout: Layout,
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
+    counters: Counters,
     /// ModelThreads, the RankThread and the emulated GPUs, to be stopped in this order; the CPU executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
@@ -137,10 +161,31 @@ impl Engine {
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(config: Config, frontends: usize, say: Say) -> Result<(Engine, Vec<Frontend>), StartError> {
+        Engine::start_with(config, frontends, say, Options::default())
+    }
+
+    /// As [`Engine::start`], with these options.
+    ///
+    /// Errors: [`StartError`]; nothing runs then.
+    pub fn start_with(
+        config: Config,
+        frontends: usize,
+        say: Say,
+        options: Options,
+    ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let layout = Layout::new(&config, frontends, &cores);
-        Builder::new(config, layout, say)?.build(frontends)
+        let mut layout = Layout::new(&config, frontends, &cores);
+        if let Some(idle) = options.idle {
+            layout.rank.idle = idle;
+            layout.models.iter_mut().for_each(|seat| seat.idle = idle);
+        }
+        Builder::new(config, layout, say, options)?.build(frontends)
+    }
+
+    /// What its threads count, readable at any time.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Every model, by id.
@@ -231,10 +276,11 @@ struct Builder {
     /// The place in `groups` of each model's.
     cluster_of: Arc<[u32]>,
     deferral: &'static dyn policy::Deferral,
+    options: Options,
 }
 
 impl Builder {
-    fn new(config: Config, layout: Layout, say: Say) -> Result<Builder, StartError> {
+    fn new(config: Config, layout: Layout, say: Say, options: Options) -> Result<Builder, StartError> {
         let at_most = |what, asked, limit| {
             if asked <= limit { Ok(()) } else { Err(StartError::Limit { what, asked, limit }) }
         };
@@ -272,10 +318,12 @@ impl Builder {
             groups,
             cluster_of,
             deferral,
+            options,
         })
     }
 
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
+        self.options.record.iter().try_for_each(RecordConfig::prepare)?;
         let stop_executors = Arc::new(AtomicBool::new(false));
         let loading = self.start_executors(&stop_executors)?;
         let (models, profiles) = self.models(&loading)?;
@@ -300,7 +348,10 @@ impl Builder {
             ends.push(frontend);
             peers.push(peer);
         }
-        let mut plumbing = Plumbing::new(&self, &models, &profiles, peers, backend_threads);
+        let roles = (0..loading.len()).map(|at| format!("cpu-{at}"));
+        let roles = roles.chain(self.layout.emulated.map(|_| "emulated".to_owned())).collect();
+        let counters = Counters::new(self.layout.models.len(), 1, roles);
+        let mut plumbing = Plumbing::new(&self, &models, &profiles, peers, backend_threads, counters.clone());
         let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
             threads.push(loading.wire(plumbing.backend(at)));
@@ -308,20 +359,29 @@ impl Builder {
         let mut stages: [Stage; 3] = Default::default();
         let mut crews = Crews::default();
         for (at, &seat) in self.layout.models.iter().enumerate() {
-            let thread = self.model_thread(at, &models, &profiles, network, lateness, &mut plumbing);
+            let thread = self.model_thread(at, &models, &profiles, network, lateness, &mut plumbing)?;
             crews.add(seat, stages[0].member(format!("model-{at}"), thread));
         }
-        crews.add(self.layout.rank, stages[1].member("rank".to_owned(), self.rank_thread(&mut plumbing)));
+        crews.add(self.layout.rank, stages[1].member("rank".to_owned(), self.rank_thread(&mut plumbing)?));
         if let Some(seat) = self.layout.emulated {
             let backend = self.emulated_backend(&models, plumbing.backend(backend_threads - 1));
             crews.add(seat, stages[2].member("emulated".to_owned(), backend));
         }
         for (seat, crew) in crews.0 {
-            threads.push(crew.spawn(seat, self.clock.clone())?);
+            threads.push(crew.spawn(seat, self.clock.clone(), self.options.seated.clone())?);
         }
         let layout = self.layout;
-        let engine =
-            Engine { models, profiles, layout, lateness, accepting, stages, stop_executors, threads };
+        let engine = Engine {
+            models,
+            profiles,
+            layout,
+            lateness,
+            accepting,
+            counters,
+            stages,
+            stop_executors,
+            threads,
+        };
         Ok((engine, ends))
     }
 
@@ -369,7 +429,7 @@ impl Builder {
         EmulatedBackend::new(inbox, answers, first_gpu, gpus, outputs, self.clock.now())
     }
 
-    fn rank_thread(&self, plumbing: &mut Plumbing) -> RankThread<Consumer<Completion>> {
+    fn rank_thread(&self, plumbing: &mut Plumbing) -> Result<RankThread<Consumer<Completion>>, StartError> {
         let keep_late = self.config.drop == crate::model::selection::DropRule::Fcfs;
         let models = self.config.models.len();
         let control = self.config.network.control;
@@ -377,7 +437,17 @@ impl Builder {
             state: RankState::new(group.gpus as usize, models, keep_late, control),
             first_gpu: group.first_gpu,
         };
-        RankThread {
+        let terms = |group: &Group| ClusterTerms {
+            gpus: group.gpus as usize,
+            keep_late,
+            completion_delay: control,
+            first_gpu: group.first_gpu,
+        };
+        let terms: Vec<ClusterTerms> = self.groups.iter().map(terms).collect();
+        let recorder =
+            self.options.record.as_ref().map(|to| RankRecorder::create(to, "rank", models, &terms));
+        Ok(RankThread {
+            watch: RankWatch { counting: plumbing.counters.of_rank(0), recorder: recorder.transpose()? },
             clusters: self.groups.iter().map(sub_cluster).collect(),
             cluster_of: Arc::clone(&self.cluster_of),
             words: std::mem::take(&mut plumbing.rank_links.words),
@@ -386,7 +456,7 @@ impl Builder {
                 thread_of: Arc::clone(&plumbing.thread_of),
                 threads: std::mem::take(&mut plumbing.rank_links.grants),
             },
-        }
+        })
     }
 
     fn model_thread(
@@ -397,7 +467,7 @@ impl Builder {
         network: Network,
         lateness: Nanos,
         plumbing: &mut Plumbing,
-    ) -> ModelThread<Consumer<Request>, RingOutlets> {
+    ) -> Result<ModelThread<Consumer<Request>, RingOutlets>, StartError> {
         let now = self.clock.now();
         let mut place = vec![None; models.len()];
         let mut queues = Vec::new();
@@ -424,14 +494,21 @@ impl Builder {
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
         let links = plumbing.model_links[at].take().expect("each ModelThread is wired once");
-        ModelThread {
+        let outbox = Outbox::new(at, models.iter().map(|_| 0).collect(), links.words, outlets);
+        let names = models.iter().filter(|model| model.thread == at).map(|model| model.name.as_str());
+        let named = names.zip(queues.iter().map(ModelQueue::terms));
+        let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
+        let create = |to| ModelRecorder::create(to, &role, self.config.policy, named, first_batch);
+        let recorder = self.options.record.as_ref().map(create).transpose()?;
+        Ok(ModelThread {
+            watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
             wheel: Wheel::new(queues.len(), now),
             queues,
             place,
             requests: std::mem::take(&mut plumbing.requests_out[at]),
             grants: links.grants,
-            outbox: Outbox::new(at, models.iter().map(|_| 0).collect(), links.words, outlets),
-        }
+            outbox,
+        })
     }
 }
 
@@ -487,6 +564,7 @@ struct Plumbing {
     model_answers: Vec<Vec<Producer<symphony_transport::message::Response>>>,
     backend_answers: Vec<Vec<Producer<symphony_transport::message::Response>>>,
     slabs: Vec<SlabView>,
+    counters: Counters,
     /// Which ModelThread owns each model.
     thread_of: Arc<[u32]>,
     /// Which backend thread plays each GPU.
@@ -500,6 +578,7 @@ impl Plumbing {
         profiles: &[Profile],
         peers: Vec<FrontendPeer>,
         backend_threads: usize,
+        counters: Counters,
     ) -> Plumbing {
         let threads = builder.layout.models.len();
         let mut backend_of = Vec::new();
@@ -528,6 +607,7 @@ impl Plumbing {
             model_answers: (0..threads).map(|_| Vec::new()).collect(),
             backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
             slabs: Vec::new(),
+            counters,
             thread_of: models.iter().map(|model| model.thread as u32).collect(),
             backend_of: Arc::from([]),
         };
@@ -568,6 +648,7 @@ impl Plumbing {
                 slabs: self.slabs.clone(),
                 frontends: std::mem::take(&mut self.backend_answers[at]),
                 completions: completions.expect("each backend thread is wired once"),
+                counting: self.counters.of_backend(at),
             },
         }
     }

@@ -5,6 +5,8 @@
 //! that is full refuses at its far end, where a frontend answers `overloaded` at once.
 
 use super::agent::Agent;
+use super::counters::raise;
+use super::watch::ModelWatch;
 use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
 use crate::limits;
@@ -24,12 +26,20 @@ const WORDS_PER_EVENT: usize = 2;
 pub trait Intake {
     /// The next request that has come by `now`.
     fn next(&mut self, now: Nanos) -> Option<Request>;
+    /// How many wait to be taken, where that is known.
+    fn waiting(&mut self) -> usize {
+        0
+    }
 }
 
 impl Intake for Consumer<Request> {
     #[inline]
     fn next(&mut self, _now: Nanos) -> Option<Request> {
         self.pop()
+    }
+
+    fn waiting(&mut self) -> usize {
+        self.len()
     }
 }
 
@@ -58,6 +68,8 @@ pub struct ModelThread<I, O> {
     pub grants: Vec<Consumer<GrantMessage>>,
     /// Where decisions go.
     pub outbox: Outbox<O>,
+    /// What is counted and recorded of all this.
+    pub watch: ModelWatch,
 }
 
 /// Where a ModelThread's decisions go.
@@ -103,6 +115,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
+            raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
             while let Some(message) = self.grants[at].peek() {
                 let grant = Grant::from(message);
                 if !self.outbox.has_room_for_batch(grant.gpu) {
@@ -110,7 +123,9 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                self.with_queue(grant.model, |queue, outbox| queue.on_grant(now, grant, outbox));
+                self.with_queue(grant.model, |watch, place, queue, outbox| {
+                    watch.on_grant(place, queue, now, grant, outbox);
+                });
                 taken += 1;
             }
         }
@@ -123,7 +138,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let Some((place, due)) = self.wheel.pop_expired(now) else { break };
             self.outbox.due = due;
             let queue = &mut self.queues[place];
-            queue.on_timer(now, &mut self.outbox);
+            self.watch.on_timer(place, queue, now, &mut self.outbox);
             self.wheel.set(place, queue.next_timer());
             fired += 1;
         }
@@ -133,44 +148,56 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_requests(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.requests.len() {
+            raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
             for _ in 0..limits::REQUESTS_PER_TURN {
                 if !self.outbox.has_room_for_words() {
                     return taken;
                 }
                 let Some(request) = self.requests[at].next(now) else { break };
                 self.outbox.due = request.arrival;
-                self.with_queue(request.model, |queue, outbox| queue.on_request(now, request, outbox));
+                self.with_queue(request.model, |watch, place, queue, outbox| {
+                    watch.on_request(place, queue, now, request, outbox);
+                });
                 taken += 1;
             }
         }
         taken
     }
 
-    fn with_queue(&mut self, model: ModelId, event: impl FnOnce(&mut ModelQueue, &mut Outbox<O>)) {
+    fn with_queue(
+        &mut self,
+        model: ModelId,
+        event: impl FnOnce(&mut ModelWatch, usize, &mut ModelQueue, &mut Outbox<O>),
+    ) {
         let Some(place) = self.place.get(model.0 as usize).copied().flatten() else {
             debug_assert!(false, "a message for a model of another thread");
             return;
         };
         let queue = &mut self.queues[place as usize];
-        event(queue, &mut self.outbox);
+        event(&mut self.watch, place as usize, queue, &mut self.outbox);
         self.wheel.set(place as usize, queue.next_timer());
     }
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.take_grants(now) + self.fire_timers(now) + self.take_requests(now)
+        self.watch.turn_begins(now);
+        let work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        self.watch.turn_ends(now, work);
+        work
     }
 
     fn stop(&mut self, now: Nanos) {
-        for queue in &mut self.queues {
-            queue.stop(now, &mut self.outbox);
+        for (place, queue) in self.queues.iter_mut().enumerate() {
+            self.watch.stop(place, queue, now, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
+                self.watch.counting.tally.stopped += 1;
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
+        self.watch.publish();
     }
 }
 
@@ -207,6 +234,11 @@ impl<O: Outlets> Outbox<O> {
             due: Nanos::ZERO,
             gpu_free_at: Nanos::ZERO,
         }
+    }
+
+    /// The number of the next batch.
+    pub fn next_batch(&self) -> u64 {
+        self.next_batch
     }
 
     /// Where batches and answers go.

@@ -2,9 +2,11 @@
 //! (Symphony, section 4.5). Candidates and reports come from ModelThreads, completions from backends; grants go out.
 
 use super::agent::Agent;
+use super::counters::{Counting, RankTally, raise};
 use super::wire::{GrantMessage, RankMessage, RankWord};
 use crate::clock::Nanos;
 use crate::rank::{GpuReport, Grant, RankState};
+use crate::recorder::{RankInput, RankRecorder};
 use std::sync::Arc;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
@@ -16,6 +18,10 @@ const MESSAGES_PER_TURN: usize = 256;
 pub trait Completions {
     /// The next completion that has come.
     fn next(&mut self) -> Option<Completion>;
+    /// How many wait to be taken, where that is known.
+    fn waiting(&mut self) -> usize {
+        0
+    }
     /// The RankThread hears that a batch was sent to a GPU.
     fn sent(&mut self, _report: &GpuReport) {}
 }
@@ -24,6 +30,23 @@ impl Completions for Consumer<Completion> {
     #[inline]
     fn next(&mut self) -> Option<Completion> {
         self.pop()
+    }
+
+    fn waiting(&mut self) -> usize {
+        self.len()
+    }
+}
+
+/// What a RankThread counts of itself, and where it is recorded.
+pub struct RankWatch {
+    pub(super) counting: Counting<RankTally>,
+    pub(super) recorder: Option<RankRecorder>,
+}
+
+impl RankWatch {
+    /// Counts that nobody reads, and no recorder.
+    pub fn unseen() -> RankWatch {
+        RankWatch { counting: Counting::unseen(), recorder: None }
     }
 }
 
@@ -39,6 +62,8 @@ pub struct RankThread<C> {
     pub completions: Vec<C>,
     /// To the ModelThreads.
     pub grants: Grants,
+    /// What is counted and recorded of all this.
+    pub watch: RankWatch,
 }
 
 /// GPUs that can each run the same models.
@@ -69,32 +94,51 @@ impl Grants {
 impl<C: Completions> RankThread<C> {
     fn hear(&mut self, now: Nanos, message: RankMessage) {
         let word = message.word();
-        let RankThread { clusters, cluster_of, grants, completions, .. } = self;
-        let SubCluster { state, first_gpu } = &mut clusters[cluster_of[word.model().0 as usize] as usize];
-        let mut grant = |grant: Grant| grants.send(grant, *first_gpu);
-        match word {
-            RankWord::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, &mut grant),
-            RankWord::Withdraw { model } => state.on_withdraw(now, model, &mut grant),
-            RankWord::Report(report) => {
-                completions.iter_mut().for_each(|gpus| gpus.sent(&report));
-                let gpu = GpuId(report.gpu.0 - *first_gpu);
-                state.on_gpu_report(now, GpuReport { gpu, ..report }, &mut grant);
+        let cluster = self.cluster_of[word.model().0 as usize] as usize;
+        let input = match word {
+            RankWord::Ready { model, latest, delay } => RankInput::Ready { model, latest, delay },
+            RankWord::Withdraw { model } => RankInput::Withdraw(model),
+            RankWord::Report(mut report) => {
+                self.completions.iter_mut().for_each(|gpus| gpus.sent(&report));
+                report.gpu.0 -= self.clusters[cluster].first_gpu;
+                RankInput::Report(report)
             }
-        }
+        };
+        self.watch.counting.tally.words += 1;
+        self.act(now, cluster, input);
     }
 
     fn complete(&mut self, now: Nanos, mut completion: Completion) {
-        let RankThread { clusters, cluster_of, grants, .. } = self;
-        let SubCluster { state, first_gpu } = &mut clusters[cluster_of[completion.model.0 as usize] as usize];
-        completion.gpu.0 -= *first_gpu;
-        state.on_completion(now, completion, &mut |grant| grants.send(grant, *first_gpu));
+        let cluster = self.cluster_of[completion.model.0 as usize] as usize;
+        completion.gpu.0 -= self.clusters[cluster].first_gpu;
+        self.watch.counting.tally.completions += 1;
+        self.act(now, cluster, RankInput::Completion(completion));
+    }
+
+    /// Lets one sub-cluster act.
+    #[inline]
+    fn act(&mut self, now: Nanos, cluster: usize, input: RankInput) {
+        let RankThread { clusters, grants, watch: RankWatch { counting, recorder }, .. } = self;
+        if let Some(recorder) = recorder {
+            recorder.input(now, cluster, input, clusters.iter().map(|cluster| &cluster.state));
+        }
+        let SubCluster { state, first_gpu } = &mut clusters[cluster];
+        input.apply(state, now, &mut |grant| {
+            counting.tally.grants += 1;
+            if let Some(recorder) = recorder {
+                recorder.granted(cluster, grant);
+            }
+            grants.send(grant, *first_gpu);
+        });
     }
 }
 
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
+        self.watch.counting.turn_begins(now);
         let mut work = 0;
         for at in 0..self.completions.len() {
+            raise(&mut self.watch.counting.tally.completion_ring_high, self.completions[at].waiting());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(completion) = self.completions[at].next() else { break };
                 self.complete(now, completion);
@@ -102,20 +146,30 @@ impl<C: Completions> Agent for RankThread<C> {
             }
         }
         for at in 0..self.words.len() {
+            raise(&mut self.watch.counting.tally.word_ring_high, self.words[at].len());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(message) = self.words[at].pop() else { break };
                 self.hear(now, message);
                 work += 1;
             }
         }
-        for SubCluster { state, first_gpu } in &mut self.clusters {
-            if state.next_timer() <= now {
-                state.on_timer(now, &mut |grant| self.grants.send(grant, *first_gpu));
+        for at in 0..self.clusters.len() {
+            if self.clusters[at].state.next_timer() <= now {
+                self.watch.counting.tally.timers += 1;
+                self.act(now, at, RankInput::Timer);
                 work += 1;
             }
         }
+        if work > 0 {
+            self.watch.counting.tally.gpus_busy =
+                self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
+            self.watch.recorder.iter_mut().for_each(RankRecorder::publish);
+        }
+        self.watch.counting.turn_ends(now, work);
         work
     }
 
-    fn stop(&mut self, _now: Nanos) {}
+    fn stop(&mut self, _now: Nanos) {
+        self.watch.counting.publish();
+    }
 }

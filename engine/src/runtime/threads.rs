@@ -7,7 +7,8 @@
 
 pub use super::agent::{Agent, measure_lateness, run, spawn};
 pub use super::model_thread::{Intake, ModelThread, Outbox, Outlets, RingOutlets, frames};
-pub use super::rank_thread::{Completions, Grants, RankThread, SubCluster};
+pub use super::rank_thread::{Completions, Grants, RankThread, RankWatch, SubCluster};
+pub use super::watch::ModelWatch;
 pub use super::wire::{GrantMessage, RankMessage};
 
 use crate::clock::Nanos;

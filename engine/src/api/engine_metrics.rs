@@ -1,0 +1,167 @@
+//! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
+
+use crate::clock::Nanos;
+use crate::runtime::counters::{
+    BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
+};
+use std::fmt::Write as _;
+
+/// A family of one number per thread: its name, its help, and where it is in a tally.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const OF_MODELS: [Family<ModelTally>; 11] = [
+    ("requests_total", "Requests taken from the frontends.", |tally| tally.requests),
+    ("batches_total", "Batches sent to backends.", |tally| tally.batches),
+    ("batched_requests_total", "Requests in those batches.", |tally| tally.batched_requests),
+    ("dropped_in_queue_total", "Requests that no good batch could serve in time.", |tally| {
+        tally.dropped_in_queue
+    }),
+    ("overloaded_total", "Requests that met a full queue.", |tally| tally.overloaded),
+    ("stopped_total", "Requests ended by the engine's stop.", |tally| tally.stopped),
+    ("grants_total", "GPUs granted.", |tally| tally.grants),
+    ("grants_unused_total", "Granted GPUs given back without a batch.", |tally| tally.grants_unused),
+    ("timers_total", "Timers that came due.", |tally| tally.timers),
+    ("request_ring_high", "The most requests seen waiting in a ring from a frontend.", |tally| {
+        tally.request_ring_high
+    }),
+    ("grant_ring_high", "The most grants seen waiting in a ring from a RankThread.", |tally| {
+        tally.grant_ring_high
+    }),
+];
+
+const OF_RANKS: [Family<RankTally>; 7] = [
+    ("words_total", "Messages heard from ModelThreads.", |tally| tally.words),
+    ("grants_total", "GPUs granted.", |tally| tally.grants),
+    ("completions_total", "Batches that left their GPUs.", |tally| tally.completions),
+    ("timers_total", "Times that a GPU was about to be free for a batch that waited.", |tally| tally.timers),
+    ("gpus_busy", "GPUs granted or running a batch.", |tally| tally.gpus_busy),
+    ("word_ring_high", "The most messages seen waiting in a ring from a ModelThread.", |tally| {
+        tally.word_ring_high
+    }),
+    ("completion_ring_high", "The most completions seen waiting in a ring from a backend.", |tally| {
+        tally.completion_ring_high
+    }),
+];
+
+const OF_BACKENDS: [Family<BackendTally>; 2] = [
+    ("batches_total", "Batches run.", |tally| tally.batches),
+    ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
+];
+
+/// A lateness of backends: its name, its help, and where it is in a tally.
+type LatenessFamily = (&'static str, &'static str, fn(&BackendTally) -> &Lateness);
+
+const LATENESSES: [LatenessFamily; 2] = [
+    ("start_lateness_seconds", "How long after exec_at batches started.", |tally| &tally.start),
+    ("finish_lateness_seconds", "How long after exec_at + l(b) batches finished.", |tally| &tally.finish),
+];
+
+/// Adds the engine's counters to `out`.
+pub(super) fn write(out: &mut String, counters: &CountersSnapshot) {
+    let models: Vec<_> =
+        counters.models.iter().enumerate().map(|(at, t)| (format!("model-{at}"), t)).collect();
+    let ranks: Vec<_> = counters.ranks.iter().enumerate().map(|(at, t)| (rank_role(at), t)).collect();
+    let backends: Vec<_> = counters.backends.iter().map(|(role, tally)| (role.clone(), tally)).collect();
+    families(out, "symphony_model_thread_", &OF_MODELS, &models);
+    families(out, "symphony_rank_thread_", &OF_RANKS, &ranks);
+    families(out, "symphony_backend_", &OF_BACKENDS, &backends);
+    latenesses(out, &backends);
+    let turns = models.iter().map(|(role, tally)| (role, tally.turns));
+    let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
+    let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
+    turn_families(out, &turns);
+}
+
+fn rank_role(at: usize) -> String {
+    if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn families<T>(out: &mut String, prefix: &str, families: &[Family<T>], threads: &[(String, &T)]) {
+    for (name, help, value) in families {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        head(out, &format!("{prefix}{name}"), help, kind);
+        for (role, tally) in threads {
+            let _ = writeln!(out, "{prefix}{name}{{thread=\"{role}\"}} {}", value(tally));
+        }
+    }
+}
+
+fn latenesses(out: &mut String, backends: &[(String, &BackendTally)]) {
+    for (name, help, of) in LATENESSES {
+        let name = format!("symphony_backend_{name}");
+        head(out, &name, help, "histogram");
+        for (role, tally) in backends {
+            lateness(out, &name, role, of(tally));
+        }
+    }
+}
+
+fn lateness(out: &mut String, name: &str, role: &str, lateness: &Lateness) {
+    let mut below = 0;
+    for (at, count) in lateness.buckets.iter().enumerate() {
+        below += count;
+        if at + 1 < LATENESS_BUCKETS {
+            let bound = Lateness::bound(at).as_secs_f64();
+            let _ = writeln!(out, "{name}_bucket{{thread=\"{role}\",le=\"{bound}\"}} {below}");
+        }
+    }
+    let sum = Nanos(lateness.sum_ns).as_secs_f64();
+    let _ = writeln!(
+        out,
+        "{name}_bucket{{thread=\"{role}\",le=\"+Inf\"}} {below}\n{name}_sum{{thread=\"{role}\"}} {sum}\n\
+         {name}_count{{thread=\"{role}\"}} {below}"
+    );
+}
+
+fn turn_families(out: &mut String, turns: &[(&String, Turns)]) {
+    head(out, "symphony_thread_turns_total", "Turns of a pinned thread's loop.", "counter");
+    for (role, turns) in turns {
+        let _ = writeln!(out, "symphony_thread_turns_total{{thread=\"{role}\"}} {}", turns.all);
+    }
+    head(out, "symphony_thread_busy_turns_total", "Turns that found work.", "counter");
+    for (role, turns) in turns {
+        let _ = writeln!(out, "symphony_thread_busy_turns_total{{thread=\"{role}\"}} {}", turns.busy);
+    }
+    head(out, "symphony_thread_longest_turn_seconds", "The longest turn that found work.", "gauge");
+    for (role, turns) in turns {
+        let longest = Nanos(turns.longest_ns).as_secs_f64();
+        let _ = writeln!(out, "symphony_thread_longest_turn_seconds{{thread=\"{role}\"}} {longest}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample_of_a_family_that_was_announced() {
+        let mut tally = BackendTally::default();
+        tally.start.count(Nanos(300));
+        tally.start.count(Nanos(5_000_000));
+        let counters = CountersSnapshot {
+            models: vec![ModelTally { requests: 7, ..ModelTally::default() }; 2],
+            ranks: vec![RankTally::default()],
+            backends: vec![("emulated".to_owned(), tally)],
+        };
+        let mut text = String::new();
+        write(&mut text, &counters);
+        let mut family = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().unwrap();
+            } else if !line.starts_with("# HELP ") {
+                assert!(line.starts_with(family), "{line} is not of {family}");
+                assert!(line.split(' ').next_back().unwrap().parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        assert!(text.contains("symphony_model_thread_requests_total{thread=\"model-1\"} 7\n"));
+        let bucket = "symphony_backend_start_lateness_seconds_bucket{thread=\"emulated\",le=";
+        assert!(text.contains(&format!("{bucket}\"0.000000256\"}} 0\n")));
+        assert!(text.contains(&format!("{bucket}\"0.000000512\"}} 1\n")));
+        assert!(text.contains(&format!("{bucket}\"+Inf\"}} 2\n")));
+    }
+}

@@ -1,0 +1,81 @@
+//! `symphony replay`: replays recordings, says in a line each what came of it, and tells of a request.
+
+use super::Failure;
+use crate::recorder::replay::{Replayed, Ride, Wanted, completed, replay as replay_file};
+use crate::recorder::{RecordError, recordings};
+use std::path::{Path, PathBuf};
+
+/// Replays the recording at `path`, or all in that folder, and tells of the request that is wanted.
+///
+/// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request that no recording
+/// knows, 1.
+pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<(), Failure> {
+    let mut files = Vec::new();
+    for file in files_at(path)? {
+        let replayed = replay_file(&file, wanted)?;
+        println!("{}", summary(&replayed));
+        files.push(replayed);
+    }
+    if let Some(wanted) = wanted {
+        tell(&files, wanted)?;
+    }
+    let differing = files.iter().filter(|file| file.difference.is_some()).count();
+    if differing > 0 {
+        return Err(Failure::Run(format!("{differing} of {} recordings gave another decision", files.len())));
+    }
+    Ok(())
+}
+
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let files = recordings(path).map_err(|error| RecordError::Read(path.to_owned(), error))?;
+    if files.is_empty() {
+        return Err(RecordError::Nothing(path.to_owned()));
+    }
+    Ok(files)
+}
+
+fn summary(replayed: &Replayed) -> String {
+    let Replayed { path, requests, inputs, decisions, states, from, to, forgotten, .. } = replayed;
+    let of_them = if *requests > 0 { format!(" ({requests} requests)") } else { String::new() };
+    let verdict = match &replayed.difference {
+        None => "the same decisions came out".to_owned(),
+        Some(difference) => format!("ANOTHER DECISION CAME OUT: {difference}"),
+    };
+    let before = if *forgotten > 0 { "; what came before was written over" } else { "" };
+    format!(
+        "{}: {inputs} inputs{of_them}, {decisions} decisions and {states} states in between replayed, from {:.3} s to \
+         {:.3} s after the start{before}: {verdict}",
+        path.display(),
+        from.as_secs_f64(),
+        to.as_secs_f64()
+    )
+}
+
+/// Prints what the recordings know of the request.
+fn tell(files: &[Replayed], wanted: Wanted) -> Result<(), Failure> {
+    let lines: Vec<&String> = files.iter().flat_map(|file| &file.story).collect();
+    if lines.is_empty() {
+        let at = wanted.frontend.map_or(String::new(), |frontend| format!(" of frontend {frontend}"));
+        let text = format!("request {}{at} is in none of these recordings' history", wanted.id);
+        return Err(Failure::Run(text));
+    }
+    lines.iter().for_each(|line| println!("{line}"));
+    for ride in files.iter().flat_map(|file| &file.rides) {
+        println!("{}", end_of(*ride, files));
+    }
+    Ok(())
+}
+
+fn end_of(ride: Ride, files: &[Replayed]) -> String {
+    let completions = files.iter().flat_map(|file| &file.completions);
+    match completions.into_iter().find(|completion| completion.batch == ride.batch) {
+        Some(completion) => completed(ride, *completion),
+        None => format!(
+            "batch {}: when it ran is not known here; give the folder with the RankThread's recording, rank.symrec",
+            ride.batch
+        ),
+    }
+}

@@ -1,0 +1,80 @@
+//! A model's state as plain data: what the flight recorder writes at the start of a stretch of history, and what
+//! replay goes on from. Called by [`crate::recorder`] alone.
+//!
+//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow from the rest
+//! at the next event, the target from the rate.
+
+use super::rate::{RateMeter, RateParts};
+use super::selection::target_batch;
+use super::{ModelQueue, Terms};
+use crate::clock::Nanos;
+use crate::limits;
+use symphony_transport::message::Request;
+
+/// A model's state, its queue aside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Saved {
+    /// The rate meter.
+    pub rate: RateParts,
+    /// When the model's last batch started.
+    pub last_start: Nanos,
+    /// What the RankThread knows: latest and delay of the candidate that waits there.
+    pub published: Option<(Nanos, Nanos)>,
+}
+
+/// Why a model's state can't be restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoState {
+    /// No queue gets so long.
+    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE)]
+    TooLong(usize),
+    /// A queue is in deadline order.
+    #[error("a queue that is not in the order of its deadlines")]
+    OutOfOrder,
+    /// The rate meter's parts contradict each other.
+    #[error("a rate meter that can't be")]
+    Rate,
+}
+
+impl ModelQueue {
+    /// Its state, the queue aside.
+    pub fn saved(&self) -> Saved {
+        Saved { rate: self.rate.parts(), last_start: self.last_start, published: self.published }
+    }
+
+    /// The requests that wait, in deadline order.
+    pub fn queued(&self) -> impl Iterator<Item = &Request> {
+        self.queue.iter()
+    }
+
+    /// The batch size that the rate calls for.
+    pub fn target(&self) -> usize {
+        self.target
+    }
+
+    /// What is fixed about its scheduling.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The queue whose state this was.
+    ///
+    /// Errors: no queue can have been in that state.
+    pub fn restore(terms: Terms, saved: &Saved, queued: &[Request]) -> Result<ModelQueue, NoState> {
+        if queued.len() > limits::MAX_QUEUE {
+            return Err(NoState::TooLong(queued.len()));
+        }
+        if !queued.is_sorted_by_key(|request| request.deadline) {
+            return Err(NoState::OutOfOrder);
+        }
+        let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
+        let mut restored = ModelQueue::new(terms, Nanos::ZERO);
+        restored.rate_rps = rate.rate();
+        restored.target = target_batch(&restored.terms, restored.rate_rps);
+        restored.rate = rate;
+        restored.queue.extend(queued);
+        restored.last_start = saved.last_start;
+        restored.published = saved.published;
+        Ok(restored)
+    }
+}

@@ -1,0 +1,120 @@
+//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
+//! what replay goes on from. Called by [`crate::recorder`] alone.
+
+use super::{Gpu, RankState};
+use crate::clock::Nanos;
+use symphony_transport::message::{GpuId, ModelId};
+
+/// What is known of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedGpu {
+    /// Which.
+    pub gpu: GpuId,
+    /// When it finishes what it was given.
+    pub free_at: Nanos,
+    /// How long the batch that it was given last takes.
+    pub last_duration: Nanos,
+    /// When that batch starts.
+    pub last_exec_at: Nanos,
+    /// Batches reported and not completed; below zero where a completion has overtaken a report.
+    pub outstanding: i32,
+    /// Granted, and not reported yet.
+    pub taken: bool,
+    /// Matching does not see it: it is taken, has all it may have, or is overdue.
+    pub hidden: bool,
+}
+
+/// What is known of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedModel {
+    /// Which.
+    pub model: ModelId,
+    /// Its candidate's latest, [`Nanos::MAX`] if none waits.
+    pub latest: Nanos,
+    /// Its candidate's delay.
+    pub delay: Nanos,
+    /// Its grant is under way.
+    pub granted: bool,
+}
+
+impl RankState {
+    /// The largest delay seen.
+    pub fn horizon(&self) -> Nanos {
+        self.horizon
+    }
+
+    /// GPUs that it matches, used or not.
+    pub fn gpus(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Models that it ranks.
+    pub fn models(&self) -> usize {
+        self.granted.len()
+    }
+
+    /// Whether the GPU is granted and not reported yet.
+    pub fn is_taken(&self, gpu: GpuId) -> bool {
+        self.gpus.get(gpu.0 as usize).is_some_and(|gpu| gpu.taken)
+    }
+
+    /// Every GPU that is not as it was at the start.
+    pub fn saved_gpus(&self) -> impl Iterator<Item = SavedGpu> {
+        self.gpus.iter().enumerate().filter_map(|(at, gpu)| {
+            let hidden = self.free.get(at) == Nanos::MAX;
+            let unused = gpu.free_at == Nanos::ZERO && gpu.last_exec_at == Nanos::ZERO && !hidden;
+            (!unused || gpu.outstanding != 0).then_some(SavedGpu {
+                gpu: GpuId(at as u32),
+                free_at: gpu.free_at,
+                last_duration: gpu.last_duration,
+                last_exec_at: gpu.last_exec_at,
+                outstanding: gpu.outstanding,
+                taken: gpu.taken,
+                hidden,
+            })
+        })
+    }
+
+    /// Every model that is not as it was at the start.
+    pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
+        self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
+            let latest = self.ready.get(at);
+            let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
+            known.then_some(SavedModel { model: ModelId(at as u32), latest, delay, granted })
+        })
+    }
+
+    /// Puts a GPU into this state. False if there is no such GPU.
+    pub fn restore_gpu(&mut self, saved: SavedGpu) -> bool {
+        let at = saved.gpu.0 as usize;
+        let Some(gpu) = self.gpus.get_mut(at) else { return false };
+        self.busy -= usize::from(gpu.is_busy());
+        *gpu = Gpu {
+            free_at: saved.free_at,
+            last_duration: saved.last_duration,
+            last_exec_at: saved.last_exec_at,
+            outstanding: saved.outstanding,
+            taken: saved.taken,
+        };
+        self.busy += usize::from(gpu.is_busy());
+        self.free.set(at, if saved.hidden { Nanos::MAX } else { saved.free_at });
+        true
+    }
+
+    /// Puts a model into this state. False if there is no such model.
+    pub fn restore_model(&mut self, saved: SavedModel) -> bool {
+        let at = saved.model.0 as usize;
+        if at >= self.granted.len() {
+            return false;
+        }
+        self.granted[at] = saved.granted;
+        self.delay[at] = saved.delay;
+        self.ready.set(at, saved.latest);
+        true
+    }
+
+    /// Sets the largest delay seen.
+    pub fn restore_horizon(&mut self, horizon: Nanos) {
+        self.horizon = horizon;
+    }
+}

@@ -1,0 +1,145 @@
+//! What a recording says of the thread that made it: everything that is fixed about its state machines, so that
+//! replay can build them again. JSON, written once.
+
+use crate::clock::Nanos;
+use crate::model::selection::DropRule;
+use crate::model::{Slack, Terms};
+use crate::policy;
+use crate::profile::Profile;
+use crate::workload::Network;
+use serde::{Deserialize, Serialize};
+use symphony_transport::message::ModelId;
+
+/// No network takes longer, an hour: what a configuration may say is far below.
+const MAX_DELAY_NS: u64 = 3_600_000_000_000;
+
+/// Of any recorded thread.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Description {
+    /// A ModelThread.
+    Models(ModelsDescription),
+    /// A RankThread.
+    Rank(RankDescription),
+}
+
+/// Of a ModelThread. Times are in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct ModelsDescription {
+    policy: String,
+    drop: String,
+    control_ns: u64,
+    data_per_request_ns: u64,
+    result_ns: u64,
+    /// Each distinct profile once: l(1), l(2), …
+    profiles: Vec<Vec<u64>>,
+    pub(super) models: Vec<ModelDescription>,
+}
+
+/// Of a model.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct ModelDescription {
+    pub(super) id: u32,
+    pub(super) name: String,
+    slo_ns: u64,
+    frontrun_slack_ns: u64,
+    latest_slack_ns: u64,
+    /// Its place among the profiles.
+    profile: usize,
+}
+
+/// Of a RankThread.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct RankDescription {
+    pub(super) models: usize,
+    pub(super) clusters: Vec<ClusterDescription>,
+}
+
+/// Of a sub-cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct ClusterDescription {
+    pub(super) gpus: usize,
+    pub(super) keep_late: bool,
+    pub(super) completion_delay_ns: u64,
+    /// The engine's number of its first GPU.
+    pub(super) first_gpu: u32,
+}
+
+impl ModelsDescription {
+    /// The ModelThread that owns models of these terms, by their names.
+    pub(super) fn new<'a>(
+        policy: &str,
+        models: impl Iterator<Item = (&'a str, &'a Terms)>,
+    ) -> ModelsDescription {
+        let mut made = ModelsDescription {
+            policy: policy.to_owned(),
+            drop: String::new(),
+            control_ns: 0,
+            data_per_request_ns: 0,
+            result_ns: 0,
+            profiles: Vec::new(),
+            models: Vec::new(),
+        };
+        for (name, terms) in models {
+            // The same for all of an engine's models.
+            made.drop = terms.drop.name().to_owned();
+            made.control_ns = terms.network.control.0;
+            made.data_per_request_ns = terms.network.data_per_request.0;
+            made.result_ns = terms.network.result.0;
+            let table: Vec<u64> =
+                (1..=terms.profile.max_batch()).map(|size| terms.profile.latency(size).0).collect();
+            let known = made.profiles.iter().position(|profile| *profile == table);
+            let profile = known.unwrap_or(made.profiles.len());
+            if known.is_none() {
+                made.profiles.push(table);
+            }
+            made.models.push(ModelDescription {
+                id: terms.model.0,
+                name: name.to_owned(),
+                slo_ns: terms.slo.0,
+                frontrun_slack_ns: terms.slack.frontrun.0,
+                latest_slack_ns: terms.slack.latest.0,
+                profile,
+            });
+        }
+        made
+    }
+
+    /// The models' terms again, in the same order; or what is wrong with the description.
+    pub(super) fn terms(&self) -> Result<Vec<Terms>, String> {
+        let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
+        let deferral = policy::by_name(&self.policy)
+            .and_then(policy::Policy::deferral)
+            .ok_or_else(|| format!("policy {:?} is none that this program can replay", self.policy))?;
+        let delays = [self.control_ns, self.data_per_request_ns, self.result_ns];
+        if delays.iter().any(|&delay| delay > MAX_DELAY_NS) {
+            return Err(format!("a network delay beyond {MAX_DELAY_NS} ns"));
+        }
+        let network = Network {
+            control: Nanos(self.control_ns),
+            data_per_request: Nanos(self.data_per_request_ns),
+            result: Nanos(self.result_ns),
+        };
+        let profile = |model: &ModelDescription| -> Result<Profile, String> {
+            let table = self.profiles.get(model.profile).ok_or("a model without a profile")?;
+            let table: Vec<Nanos> = table.iter().copied().map(Nanos).collect();
+            Profile::measured(&table).map_err(|error| error.to_string())
+        };
+        self.models
+            .iter()
+            .map(|model| {
+                Ok(Terms {
+                    model: ModelId(model.id),
+                    profile: profile(model)?,
+                    slo: Nanos(model.slo_ns),
+                    network,
+                    drop,
+                    deferral,
+                    slack: Slack {
+                        frontrun: Nanos(model.frontrun_slack_ns),
+                        latest: Nanos(model.latest_slack_ns),
+                    },
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! The flight recorder: each ModelThread and RankThread keeps its last inputs and decisions in a bounded file of its
+//! own, and [`replay`] feeds them through the same state machines and shows that the same decisions come out.
+//!
+//! # How history is kept replayable from its middle
+//!
+//! A file is a ring of segments ([`tape`]). A state machine's input depends on all that came before, and what
+//! came before is overwritten; so a segment holds, besides inputs and decisions, the states that they start from:
+//!
+//! - **A ModelThread's models do not know of each other**, so each is written on its own: before the first event of a
+//!   model in a segment, its state (20 records of 32 bytes, and one per request in its queue). Nothing is written
+//!   for models that are silent, and no turn has to write all models at once: at most what one queue holds, 8,192
+//!   records, about 40 us, and typically under 1 us.
+//! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written whole at the start of
+//!   a segment: a record per GPU and per model that was ever used. That is 5 us at 64 GPUs, and about 1 ms at the
+//!   limit of 65,536 GPUs and 16,384 models; segments are at least twice as long as that takes, and by default
+//!   eight to a file of 64 MiB, so this comes once in 260,000 records.
+//!
+//! Where replay reaches such a state and has followed the machine up to there, it compares instead of restoring. So a
+//! recording checks itself.
+//!
+//! # What it costs
+//!
+//! A record is a store of 32 bytes into mapped memory. A request costs one (its turn's time and its batch's records
+//! are shared by many): no call into the system, no lock, no allocation, and the head is stored once a turn. The
+//! file's pages are all taken when it is made. The system writes them to the disk behind the thread's back; on a
+//! memory file system (`/dev/shm`) not even that.
+//!
+//! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
+
+mod description;
+mod mapping;
+mod model_recorder;
+mod rank_recorder;
+mod record;
+pub mod replay;
+mod story;
+mod tape;
+
+pub use model_recorder::ModelRecorder;
+pub use rank_recorder::{ClusterTerms, RankInput, RankRecorder};
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What recordings' names end with.
+pub const EXTENSION: &str = "symrec";
+
+/// Where to record, and how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordConfig {
+    /// The folder that gets a file per thread; made if it is not there.
+    pub folder: PathBuf,
+    /// The size of each file, in MiB.
+    pub mib: usize,
+}
+
+impl RecordConfig {
+    /// The size of each file unless it is given: a few seconds at a million requests a second.
+    pub const DEFAULT_MIB: usize = 64;
+
+    /// Makes the folder ready for new recordings. Those of the run before get `.old` put behind their names, once:
+    /// after a crash they are what is wanted.
+    ///
+    /// Errors: the folder can't be used.
+    pub fn prepare(&self) -> Result<(), RecordError> {
+        let failed = |error| RecordError::Folder(self.folder.clone(), error);
+        std::fs::create_dir_all(&self.folder).map_err(failed)?;
+        for old in recordings(&self.folder).map_err(failed)? {
+            std::fs::rename(&old, old.with_extension(format!("{EXTENSION}.old"))).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The file of the thread that plays `role`.
+    fn file(&self, role: &str) -> PathBuf {
+        self.folder.join(format!("{role}.{EXTENSION}"))
+    }
+}
+
+/// The recordings in a folder, by name.
+pub fn recordings(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Why a recording can't be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The folder for recordings can't be used.
+    #[error("{}: can't keep recordings there: {}; give a folder that can be written", .0.display(), .1)]
+    Folder(PathBuf, io::Error),
+    /// The file can't be made in its full size.
+    #[error("{}: can't make the recording: {}", .0.display(), .1)]
+    Create(PathBuf, io::Error),
+    /// The size given does not hold enough.
+    #[error("a recording of {mib} MiB is too small for the thread {role}: give at least {least} MiB")]
+    TooSmall {
+        /// The thread.
+        role: String,
+        /// What was given.
+        mib: usize,
+        /// What is needed.
+        least: usize,
+    },
+    /// The file can't be read.
+    #[error("{}: can't read the recording: {}", .0.display(), .1)]
+    Read(PathBuf, io::Error),
+    /// The file is not a sound recording.
+    #[error("{}: not a sound recording: {}", .0.display(), .1)]
+    Corrupt(PathBuf, String),
+    /// There is nothing to replay.
+    #[error("{}: no file in this folder ends with .{EXTENSION}", .0.display())]
+    Nothing(PathBuf),
+}

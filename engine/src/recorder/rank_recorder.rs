@@ -1,0 +1,148 @@
+//! What a RankThread records: each word and completion that it hears, each timer, and each grant that it makes.
+//! Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does, from 0.
+
+use super::description::{ClusterDescription, Description, RankDescription};
+use super::record::Record;
+use super::tape::{Split, Tape};
+use super::{RecordConfig, RecordError};
+use crate::clock::Nanos;
+use crate::rank::{GpuReport, Grant, RankState};
+use symphony_transport::message::{Completion, ModelId};
+
+/// Records that an event writes besides its grants and states.
+const FEW: usize = 64;
+
+/// An input of a sub-cluster's matching.
+#[derive(Clone, Copy, Debug)]
+pub enum RankInput {
+    /// [`RankState::on_ready`].
+    Ready {
+        /// The model that has a candidate.
+        model: ModelId,
+        /// The candidate's latest.
+        latest: Nanos,
+        /// The candidate's delay.
+        delay: Nanos,
+    },
+    /// [`RankState::on_withdraw`].
+    Withdraw(ModelId),
+    /// [`RankState::on_gpu_report`].
+    Report(GpuReport),
+    /// [`RankState::on_completion`].
+    Completion(Completion),
+    /// [`RankState::on_timer`].
+    Timer,
+}
+
+impl RankInput {
+    /// Lets the matching have it.
+    #[inline]
+    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        match self {
+            RankInput::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, grant),
+            RankInput::Withdraw(model) => state.on_withdraw(now, model, grant),
+            RankInput::Report(report) => state.on_gpu_report(now, report, grant),
+            RankInput::Completion(completion) => state.on_completion(now, completion, grant),
+            RankInput::Timer => state.on_timer(now, grant),
+        }
+    }
+
+    #[inline]
+    fn record(self, cluster: usize) -> Record {
+        let record = match self {
+            RankInput::Ready { model, latest, delay } => Record::ready(model, latest, delay),
+            RankInput::Withdraw(model) => Record::withdraw(model),
+            RankInput::Report(report) => Record::report(report),
+            RankInput::Completion(completion) => Record::completion(completion),
+            RankInput::Timer => Record::rank_timer(),
+        };
+        record.in_cluster(cluster)
+    }
+}
+
+/// What is fixed about a sub-cluster's matching.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterTerms {
+    /// As [`RankState::new`] takes it.
+    pub gpus: usize,
+    /// As [`RankState::new`] takes it.
+    pub keep_late: bool,
+    /// As [`RankState::new`] takes it.
+    pub completion_delay: Nanos,
+    /// The engine's number of its first GPU.
+    pub first_gpu: u32,
+}
+
+/// The recorder of one RankThread.
+pub struct RankRecorder {
+    tape: Tape,
+}
+
+impl RankRecorder {
+    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models` models.
+    ///
+    /// Errors: the file can't be made, or would be too small.
+    pub fn create(
+        config: &RecordConfig,
+        role: &str,
+        models: usize,
+        clusters: &[ClusterTerms],
+    ) -> Result<RankRecorder, RecordError> {
+        let states: usize = clusters.iter().map(|cluster| 1 + cluster.gpus + models).sum();
+        let reserve = models + FEW;
+        // Half of each segment, at least, is for events.
+        let least = 2 * (states + reserve);
+        let split = Split::new(config.mib, least).ok_or_else(|| RecordError::TooSmall {
+            role: role.to_owned(),
+            mib: config.mib,
+            least: Split::least_mib(least),
+        })?;
+        let cluster = |terms: &ClusterTerms| ClusterDescription {
+            gpus: terms.gpus,
+            keep_late: terms.keep_late,
+            completion_delay_ns: terms.completion_delay.0,
+            first_gpu: terms.first_gpu,
+        };
+        let description = RankDescription { models, clusters: clusters.iter().map(cluster).collect() };
+        let text =
+            serde_json::to_vec(&Description::Rank(description)).expect("a description is plain numbers");
+        Ok(RankRecorder { tape: Tape::create(&config.file(role), &text, split, reserve)? })
+    }
+
+    /// Records an input of a sub-cluster, before it is applied. `states`: the thread's sub-clusters, in order, which
+    /// are written where a segment begins.
+    #[inline]
+    pub fn input<'a>(
+        &mut self,
+        now: Nanos,
+        cluster: usize,
+        input: RankInput,
+        states: impl Iterator<Item = &'a RankState>,
+    ) {
+        if self.tape.begin(now) {
+            for (cluster, state) in states.enumerate() {
+                for_each_saved(cluster, state, |record| self.tape.write(record));
+            }
+        }
+        self.tape.write(input.record(cluster));
+    }
+
+    /// Records a grant that the last input has led to.
+    #[inline]
+    pub fn granted(&mut self, cluster: usize, grant: Grant) {
+        self.tape.write(Record::granted(cluster, grant));
+    }
+
+    /// Makes what was recorded count: call it at the end of each turn that found work.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.tape.publish();
+    }
+}
+
+/// The records of a sub-cluster's state.
+pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
+    record(Record::saved_cluster(cluster, state.horizon()));
+    state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
+    state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
+}

@@ -1,0 +1,498 @@
+//! The element of a recording: 32 bytes of plain data, one per input of a state machine, per decision of it and per
+//! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
+//! replay alike, so that "the same decision" means "the same 32 bytes".
+
+use crate::clock::Nanos;
+use crate::limits::RATE_SAMPLES;
+use crate::model::Dispatch;
+use crate::model::checkpoint::Saved;
+use crate::model::rate::RateParts;
+use crate::rank::checkpoint::{SavedGpu, SavedModel};
+use crate::rank::{GpuReport, Grant};
+use bytemuck::{Pod, Zeroable};
+use std::fmt;
+use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+
+/// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
+const OUTSTANDING_ZERO: i32 = 64;
+
+/// What a [`Record`] is. The numbers are part of the file format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// First of a segment: its number and the time.
+    Segment = 1,
+    /// Nothing more in this segment.
+    End = 2,
+    /// The time of what follows.
+    Turn = 3,
+    /// Inputs of a ModelQueue.
+    Request = 16,
+    Grant = 17,
+    Timer = 18,
+    Stop = 19,
+    /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
+    Ready = 32,
+    Withdraw = 33,
+    Report = 34,
+    Completion = 35,
+    RankTimer = 36,
+    /// Decisions of a ModelQueue besides.
+    Dispatch = 48,
+    DispatchTimes = 49,
+    Ended = 50,
+    /// A decision of a RankState.
+    Granted = 64,
+    /// A model's state: the scalars, the rate meter's counts, the queue.
+    SavedModel = 80,
+    SavedCounts = 81,
+    SavedRequest = 82,
+    /// A sub-cluster's state: the scalars, its GPUs, its models.
+    SavedCluster = 96,
+    SavedGpu = 97,
+    SavedCandidate = 98,
+}
+
+impl Kind {
+    const ALL: [Kind; 22] = [
+        Kind::Segment,
+        Kind::End,
+        Kind::Turn,
+        Kind::Request,
+        Kind::Grant,
+        Kind::Timer,
+        Kind::Stop,
+        Kind::Ready,
+        Kind::Withdraw,
+        Kind::Report,
+        Kind::Completion,
+        Kind::RankTimer,
+        Kind::Dispatch,
+        Kind::DispatchTimes,
+        Kind::Ended,
+        Kind::Granted,
+        Kind::SavedModel,
+        Kind::SavedCounts,
+        Kind::SavedRequest,
+        Kind::SavedCluster,
+        Kind::SavedGpu,
+        Kind::SavedCandidate,
+    ];
+
+    fn of(code: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|&kind| kind as u8 == code)
+    }
+}
+
+/// See the module's description. What the fields hold depends on the kind: the constructors below say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(32))]
+pub(super) struct Record {
+    kind: u8,
+    pub(super) flag: u8,
+    pub(super) small: u16,
+    pub(super) model: u32,
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) c: u64,
+}
+
+/// Counts of a rate meter in one record.
+const COUNTS_PER_RECORD: usize = 6;
+
+/// Records that hold a rate meter's counts.
+pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
+
+impl Record {
+    #[inline]
+    fn of(kind: Kind, model: ModelId) -> Record {
+        Record { kind: kind as u8, model: model.0, ..Record::default() }
+    }
+
+    /// Its kind, `None` where the byte names none.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        Kind::of(self.kind)
+    }
+
+    /// The model that it is about, where it is about one.
+    pub(super) fn model(&self) -> ModelId {
+        ModelId(self.model)
+    }
+
+    pub(super) fn segment(number: u64, now: Nanos) -> Record {
+        Record { a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
+    }
+
+    pub(super) fn end() -> Record {
+        Record::of(Kind::End, ModelId(0))
+    }
+
+    #[inline]
+    pub(super) fn turn(now: Nanos) -> Record {
+        Record { a: now.0, ..Record::of(Kind::Turn, ModelId(0)) }
+    }
+
+    #[inline]
+    pub(super) fn request(request: &Request) -> Record {
+        Record::of_request(Kind::Request, request)
+    }
+
+    pub(super) fn saved_request(request: &Request) -> Record {
+        Record::of_request(Kind::SavedRequest, request)
+    }
+
+    #[inline]
+    fn of_request(kind: Kind, request: &Request) -> Record {
+        Record {
+            small: request.frontend as u16,
+            a: request.id,
+            b: request.arrival.0,
+            c: request.deadline.0,
+            ..Record::of(kind, request.model)
+        }
+    }
+
+    /// The request, but for its slot, which no decision looks at.
+    pub(super) fn as_request(&self) -> Request {
+        Request {
+            id: self.a,
+            arrival: Nanos(self.b),
+            deadline: Nanos(self.c),
+            model: self.model(),
+            frontend: u32::from(self.small),
+            ..Request::default()
+        }
+    }
+
+    #[inline]
+    pub(super) fn grant(grant: Grant) -> Record {
+        Record { a: u64::from(grant.gpu.0), b: grant.free_at.0, ..Record::of(Kind::Grant, grant.model) }
+    }
+
+    /// The same of the RankThread that decided it.
+    #[inline]
+    pub(super) fn granted(cluster: usize, grant: Grant) -> Record {
+        Record { kind: Kind::Granted as u8, flag: cluster as u8, ..Record::grant(grant) }
+    }
+
+    pub(super) fn as_grant(&self) -> Grant {
+        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b) }
+    }
+
+    #[inline]
+    pub(super) fn timer(model: ModelId) -> Record {
+        Record::of(Kind::Timer, model)
+    }
+
+    pub(super) fn stop(model: ModelId) -> Record {
+        Record::of(Kind::Stop, model)
+    }
+
+    #[inline]
+    pub(super) fn ready(model: ModelId, latest: Nanos, delay: Nanos) -> Record {
+        Record { a: latest.0, b: delay.0, ..Record::of(Kind::Ready, model) }
+    }
+
+    #[inline]
+    pub(super) fn withdraw(model: ModelId) -> Record {
+        Record::of(Kind::Withdraw, model)
+    }
+
+    #[inline]
+    pub(super) fn report(report: GpuReport) -> Record {
+        Record {
+            small: u16::from(report.exec_at.is_some()),
+            a: report.exec_at.unwrap_or(Nanos::ZERO).0,
+            b: report.free_at.0,
+            c: u64::from(report.gpu.0),
+            ..Record::of(Kind::Report, report.model)
+        }
+    }
+
+    pub(super) fn as_report(&self) -> GpuReport {
+        GpuReport {
+            model: self.model(),
+            gpu: GpuId(self.c as u32),
+            exec_at: (self.small != 0).then_some(Nanos(self.a)),
+            free_at: Nanos(self.b),
+        }
+    }
+
+    /// A GPU's number within its sub-cluster fits 16 bits: [`crate::limits::MAX_GPUS`] is 65,536.
+    #[inline]
+    pub(super) fn completion(completion: Completion) -> Record {
+        const { assert!(crate::limits::MAX_GPUS <= 1 << 16) };
+        Record {
+            small: completion.gpu.0 as u16,
+            a: completion.batch,
+            b: completion.started.0,
+            c: completion.finished.0,
+            ..Record::of(Kind::Completion, completion.model)
+        }
+    }
+
+    pub(super) fn as_completion(&self) -> Completion {
+        Completion {
+            batch: self.a,
+            started: Nanos(self.b),
+            finished: Nanos(self.c),
+            model: self.model(),
+            gpu: GpuId(u32::from(self.small)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn rank_timer() -> Record {
+        Record::of(Kind::RankTimer, ModelId(0))
+    }
+
+    /// The same, said of or to this sub-cluster.
+    #[inline]
+    pub(super) fn in_cluster(self, cluster: usize) -> Record {
+        Record { flag: cluster as u8, ..self }
+    }
+
+    /// The two records of a batch.
+    #[inline]
+    pub(super) fn dispatch(dispatch: Dispatch, batch: u64, size: usize) -> [Record; 2] {
+        let first = Record {
+            small: size as u16,
+            a: batch,
+            b: dispatch.exec_at.0,
+            c: u64::from(dispatch.gpu.0),
+            ..Record::of(Kind::Dispatch, dispatch.model)
+        };
+        let second = Record {
+            a: dispatch.latest.0,
+            b: dispatch.duration.0,
+            c: dispatch.batched.0,
+            ..Record::of(Kind::DispatchTimes, dispatch.model)
+        };
+        [first, second]
+    }
+
+    #[inline]
+    pub(super) fn ended(request: &Request, ending: Ending) -> Record {
+        Record { flag: ending as u8, ..Record::of_request(Kind::Ended, request) }
+    }
+
+    pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; 2] {
+        let (latest, delay) = saved.published.unwrap_or_default();
+        let first = Record {
+            flag: u8::from(saved.published.is_some()),
+            small: queued as u16,
+            a: saved.last_start.0,
+            b: latest.0,
+            c: delay.0,
+            ..Record::of(Kind::SavedModel, model)
+        };
+        let RateParts { at, filled, current, sample_ends, .. } = saved.rate;
+        let second = Record {
+            small: filled as u16,
+            flag: at as u8,
+            a: u64::from(current),
+            b: sample_ends.0,
+            ..Record::of(Kind::SavedModel, model)
+        };
+        [first, second]
+    }
+
+    pub(super) fn saved_counts(model: ModelId, saved: &Saved) -> impl Iterator<Item = Record> {
+        saved.rate.counts.chunks(COUNTS_PER_RECORD).map(move |chunk| {
+            let pair = |at: usize| {
+                let count = |at| u64::from(chunk.get(at).copied().unwrap_or(0));
+                count(2 * at) | count(2 * at + 1) << 32
+            };
+            Record { a: pair(0), b: pair(1), c: pair(2), ..Record::of(Kind::SavedCounts, model) }
+        })
+    }
+
+    /// The state that `first` and `second` of [`Record::saved_model`] and these counts tell.
+    pub(super) fn as_saved(first: &Record, second: &Record, counts: &[Record]) -> Saved {
+        let mut all = [0; RATE_SAMPLES];
+        for (to, record) in all.chunks_mut(COUNTS_PER_RECORD).zip(counts) {
+            let words = [record.a, record.b, record.c];
+            let values = words.iter().flat_map(|&word| [word as u32, (word >> 32) as u32]);
+            to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+        }
+        Saved {
+            rate: RateParts {
+                counts: all,
+                at: u32::from(second.flag),
+                filled: u32::from(second.small),
+                current: second.a as u32,
+                sample_ends: Nanos(second.b),
+            },
+            last_start: Nanos(first.a),
+            published: (first.flag != 0).then_some((Nanos(first.b), Nanos(first.c))),
+        }
+    }
+
+    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos) -> Record {
+        Record { a: horizon.0, ..Record::of(Kind::SavedCluster, ModelId(0)) }.in_cluster(cluster)
+    }
+
+    pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
+        Record {
+            flag: cluster as u8,
+            small: ((gpu.outstanding + OUTSTANDING_ZERO) as u16) << 2
+                | u16::from(gpu.taken)
+                | u16::from(gpu.hidden) << 1,
+            model: gpu.gpu.0,
+            a: gpu.free_at.0,
+            b: gpu.last_duration.0,
+            c: gpu.last_exec_at.0,
+            kind: Kind::SavedGpu as u8,
+        }
+    }
+
+    pub(super) fn as_saved_gpu(&self) -> SavedGpu {
+        SavedGpu {
+            gpu: GpuId(self.model),
+            free_at: Nanos(self.a),
+            last_duration: Nanos(self.b),
+            last_exec_at: Nanos(self.c),
+            outstanding: i32::from(self.small >> 2) - OUTSTANDING_ZERO,
+            taken: self.small & 1 != 0,
+            hidden: self.small & 2 != 0,
+        }
+    }
+
+    pub(super) fn saved_candidate(cluster: usize, saved: SavedModel) -> Record {
+        Record {
+            small: u16::from(saved.granted),
+            a: saved.latest.0,
+            b: saved.delay.0,
+            ..Record::of(Kind::SavedCandidate, saved.model)
+        }
+        .in_cluster(cluster)
+    }
+
+    pub(super) fn as_saved_candidate(&self) -> SavedModel {
+        SavedModel {
+            model: self.model(),
+            latest: Nanos(self.a),
+            delay: Nanos(self.b),
+            granted: self.small != 0,
+        }
+    }
+}
+
+/// As a line of replay's report shows it.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record { small, model, a, b, c, .. } = *self;
+        let Some(kind) = self.kind() else { return write!(f, "unknown record of kind {}", self.kind) };
+        match kind {
+            Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
+            Kind::End => f.write_str("end of segment"),
+            Kind::Turn => write!(f, "turn at {}", Millis(a)),
+            Kind::Request | Kind::SavedRequest => {
+                write!(f, "request {a} of frontend {small} for model {model}, due {}", Millis(c))
+            }
+            Kind::Grant | Kind::Granted => {
+                write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
+            }
+            Kind::Timer => write!(f, "timer of model {model}"),
+            Kind::Stop => write!(f, "stop of model {model}"),
+            Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
+            Kind::Withdraw => write!(f, "model {model} withdrawn"),
+            Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
+            Kind::Report => {
+                write!(f, "model {model} uses GPU {c} from {} to {}", Millis(a), Millis(b))
+            }
+            Kind::Completion => {
+                write!(f, "batch {a} of model {model} left GPU {small}: {} to {}", Millis(b), Millis(c))
+            }
+            Kind::RankTimer => f.write_str("timer of the matching"),
+            Kind::Dispatch => {
+                write!(f, "batch {a} of {small} of model {model} to GPU {c}, exec_at {}", Millis(b))
+            }
+            Kind::DispatchTimes => {
+                write!(f, "that batch: latest {}, takes {}, made {}", Millis(a), Millis(b), Millis(c))
+            }
+            Kind::Ended => {
+                let ending = Ending::from_code(u32::from(self.flag));
+                write!(f, "request {a} of frontend {small} for model {model} ends: {ending:?}")
+            }
+            Kind::SavedModel | Kind::SavedCounts => write!(f, "checkpoint of model {model}"),
+            Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate => {
+                write!(f, "checkpoint of sub-cluster {}", self.flag)
+            }
+        }
+    }
+}
+
+/// An instant in nanoseconds, shown in milliseconds to the last of them.
+pub(super) struct Millis(pub(super) u64);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("never"),
+            ns => write!(f, "{}.{:06} ms", ns / 1_000_000, ns % 1_000_000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_half_a_cache_line() {
+        assert_eq!(size_of::<Record>(), 32);
+    }
+
+    #[test]
+    fn records_turn_back_into_what_they_were_made_of() {
+        let model = ModelId(5);
+        let request = Request {
+            id: 1 << 40,
+            arrival: Nanos(3),
+            deadline: Nanos(9),
+            model,
+            frontend: 65_535,
+            ..Request::default()
+        };
+        assert_eq!(Record::request(&request).as_request(), request);
+        let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7) };
+        assert_eq!(Record::granted(2, grant).as_grant(), grant);
+        let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
+        assert_eq!(Record::report(report).in_cluster(1).as_report(), report);
+        let unused = GpuReport { exec_at: None, ..report };
+        assert_eq!(Record::report(unused).as_report(), unused);
+        let completion =
+            Completion { batch: 3, started: Nanos(1), finished: Nanos(2), model, gpu: GpuId(65_535) };
+        assert_eq!(Record::completion(completion).as_completion(), completion);
+        let gpu = SavedGpu {
+            gpu: GpuId(65_535),
+            free_at: Nanos(1),
+            last_duration: Nanos(2),
+            last_exec_at: Nanos(3),
+            outstanding: 4,
+            taken: true,
+            hidden: false,
+        };
+        assert_eq!(Record::saved_gpu(1, gpu).as_saved_gpu(), gpu);
+    }
+
+    #[test]
+    fn a_models_state_survives() {
+        let saved = Saved {
+            rate: RateParts {
+                counts: std::array::from_fn(|at| at as u32 * 1_000_000),
+                at: 99,
+                filled: 100,
+                current: 77,
+                sample_ends: Nanos(123),
+            },
+            last_start: Nanos(456),
+            published: Some((Nanos(0), Nanos(1))),
+        };
+        let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);
+        let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();
+        assert_eq!(counts.len(), COUNT_RECORDS);
+        assert_eq!(Record::as_saved(&first, &second, &counts), saved);
+    }
+}

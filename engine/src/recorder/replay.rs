@@ -1,0 +1,515 @@
+//! Feeds a recording through the state machines and compares every decision with the recorded one. Called by
+//! `symphony replay` and by tests.
+
+use super::description::{Description, ModelsDescription, RankDescription};
+use super::record::{COUNT_RECORDS, Kind, Record};
+use super::story::{Event, Story};
+use super::tape::Recording;
+use super::{RecordError, model_recorder, rank_recorder};
+use crate::clock::Nanos;
+use crate::limits;
+use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
+use crate::rank::{GpuReport, Grant, RankState};
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+
+pub use super::story::{Ride, Wanted, completed};
+
+/// Times beyond this, a century, are damage.
+const LAST_INSTANT: Nanos = Nanos(1 << 61);
+
+/// What came of a replay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replayed {
+    /// The recording.
+    pub path: PathBuf,
+    /// Requests that came, for a ModelThread; 0 for a RankThread.
+    pub requests: u64,
+    /// Inputs of every kind, requests among them.
+    pub inputs: u64,
+    /// Decisions compared.
+    pub decisions: u64,
+    /// States that the recording holds and replay had come to as well.
+    pub states: u64,
+    /// When the history that is left begins.
+    pub from: Nanos,
+    /// When it ends.
+    pub to: Nanos,
+    /// Segments of history that were written over.
+    pub forgotten: u64,
+    /// The first decision that did not come out again; nothing after it was replayed.
+    pub difference: Option<Difference>,
+    /// What there is to tell of the request asked for.
+    pub story: Vec<String>,
+    /// Batches that it was in.
+    pub rides: Vec<Ride>,
+    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine does.
+    pub completions: Vec<Completion>,
+}
+
+/// A decision that replay does not come to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// The place among the file's records.
+    pub record: usize,
+    /// The time of the event.
+    pub now: Nanos,
+    /// What the file has.
+    pub recorded: String,
+    /// What replay decides.
+    pub replayed: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Difference { record, now, recorded, replayed } = self;
+        let now = super::record::Millis(now.0);
+        write!(f, "record {record}, at {now}: recorded: {recorded}; replayed: {replayed}")
+    }
+}
+
+/// Replays the recording at `path`; `wanted`: a request to tell of.
+///
+/// Errors: the file can't be read or is no sound recording. A decision that differs is no error: see
+/// [`Replayed::difference`].
+pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<Replayed, RecordError> {
+    let recording = Recording::read(path)?;
+    let description: Description = serde_json::from_slice(&recording.description)
+        .map_err(|error| corrupt(&recording, format!("its description is damaged: {error}")))?;
+    let mut run = Run::new(&recording, wanted);
+    match description {
+        Description::Models(description) => replay_models(&recording, &description, &mut run)?,
+        Description::Rank(description) => replay_rank(&recording, &description, &mut run)?,
+    }
+    run.done.story = run.story.lines;
+    run.done.rides = run.story.rides;
+    Ok(run.done)
+}
+
+fn corrupt(recording: &Recording, what: impl Into<String>) -> RecordError {
+    RecordError::Corrupt(recording.path.clone(), what.into())
+}
+
+/// Why a replay goes no further.
+enum Halt {
+    Differs(Difference),
+    Corrupt(String),
+}
+
+impl From<&str> for Halt {
+    fn from(what: &str) -> Halt {
+        Halt::Corrupt(what.to_owned())
+    }
+}
+
+/// What both kinds of replay keep.
+struct Run {
+    done: Replayed,
+    story: Story,
+    now: Nanos,
+    /// Decisions and states that replay came to and the file has yet to confirm.
+    expected: VecDeque<Record>,
+}
+
+impl Run {
+    fn new(recording: &Recording, wanted: Option<Wanted>) -> Run {
+        let done = Replayed {
+            path: recording.path.clone(),
+            requests: 0,
+            inputs: 0,
+            decisions: 0,
+            states: 0,
+            from: Nanos::ZERO,
+            to: Nanos::ZERO,
+            forgotten: recording.forgotten,
+            difference: None,
+            story: Vec::new(),
+            rides: Vec::new(),
+            completions: Vec::new(),
+        };
+        let story = Story { wanted, ..Story::default() };
+        Run { done, story, now: Nanos::ZERO, expected: VecDeque::new() }
+    }
+
+    /// The time of what follows.
+    fn set_now(&mut self, now: u64) -> Result<(), Halt> {
+        self.now = Nanos(now);
+        if self.now > LAST_INSTANT {
+            return Err("a time that can't be".into());
+        }
+        if self.done.inputs == 0 {
+            self.done.from = self.now;
+        }
+        self.done.to = self.now;
+        Ok(())
+    }
+
+    /// An input comes: all that replay expected must have been confirmed.
+    fn begin_input(&mut self, at: usize) -> Result<(), Halt> {
+        self.nothing_expected(at)?;
+        self.done.inputs += 1;
+        Ok(())
+    }
+
+    fn nothing_expected(&self, at: usize) -> Result<(), Halt> {
+        match self.expected.front() {
+            None => Ok(()),
+            Some(missing) => Err(self.difference(at, "nothing more".to_owned(), missing.to_string())),
+        }
+    }
+
+    /// The file has this decision, or piece of a state.
+    fn confirm(&mut self, at: usize, record: &Record) -> Result<(), Halt> {
+        match self.expected.pop_front() {
+            Some(expected) if expected == *record => Ok(()),
+            Some(expected) => Err(self.difference(at, record.to_string(), in_full(record, &expected))),
+            None => Err(self.difference(at, record.to_string(), "nothing more".to_owned())),
+        }
+    }
+
+    fn difference(&self, record: usize, recorded: String, replayed: String) -> Halt {
+        Halt::Differs(Difference { record, now: self.now, recorded, replayed })
+    }
+
+    /// Ends the replay where it was halted.
+    fn halt(&mut self, recording: &Recording, result: Result<(), Halt>) -> Result<(), RecordError> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(Halt::Differs(difference)) => {
+                self.done.difference = Some(difference);
+                Ok(())
+            }
+            Err(Halt::Corrupt(what)) => Err(corrupt(recording, what)),
+        }
+    }
+}
+
+/// The expected record, with every field where the short form does not show what differs.
+fn in_full(found: &Record, expected: &Record) -> String {
+    let (short, other) = (expected.to_string(), found.to_string());
+    if short == other { format!("{short} ({expected:?}, recorded {found:?})") } else { short }
+}
+
+type Records<'a> = dyn Iterator<Item = (usize, &'a Record)> + 'a;
+
+fn replay_models(
+    recording: &Recording,
+    description: &ModelsDescription,
+    run: &mut Run,
+) -> Result<(), RecordError> {
+    let terms = description.terms().map_err(|what| corrupt(recording, what))?;
+    let mut models = Models {
+        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.model, place)).collect(),
+        queues: terms.iter().map(|_| None).collect(),
+        ready: vec![None; terms.len()],
+        names: description.models.iter().map(|model| model.name.clone()).collect(),
+        terms,
+        next_batch: None,
+    };
+    let mut records = recording.records();
+    let result = models.run(&mut records, run);
+    run.halt(recording, result)
+}
+
+/// The replay of a ModelThread.
+struct Models {
+    terms: Vec<Terms>,
+    names: Vec<String>,
+    place_of: HashMap<ModelId, usize>,
+    /// The models whose state is known.
+    queues: Vec<Option<ModelQueue>>,
+    /// When each model's batch last became schedulable, and by what.
+    ready: Vec<Option<(Nanos, Event)>>,
+    /// The number of the thread's next batch, once one was seen.
+    next_batch: Option<u64>,
+}
+
+impl Models {
+    fn run(&mut self, records: &mut Records<'_>, run: &mut Run) -> Result<(), Halt> {
+        let mut last = 0;
+        while let Some((at, record)) = records.next() {
+            last = at;
+            match record.kind() {
+                Some(Kind::Segment) => run.set_now(record.b)?,
+                Some(Kind::Turn) => run.set_now(record.a)?,
+                Some(Kind::SavedModel) => self.state(at, record, records, run)?,
+                Some(Kind::Request | Kind::Grant | Kind::Timer | Kind::Stop) => {
+                    self.input(at, record, run)?
+                }
+                Some(
+                    Kind::Ready
+                    | Kind::Withdraw
+                    | Kind::Report
+                    | Kind::Dispatch
+                    | Kind::DispatchTimes
+                    | Kind::Ended,
+                ) => self.decision(at, record, run)?,
+                _ => return Err(Halt::Corrupt(format!("record {at} has no place here: {record}"))),
+            }
+        }
+        run.nothing_expected(last)
+    }
+
+    fn place(&self, record: &Record) -> Result<usize, Halt> {
+        self.place_of.get(&record.model()).copied().ok_or_else(|| "a model that it does not list".into())
+    }
+
+    fn decision(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
+        if record.kind() == Some(Kind::Dispatch) {
+            if self.next_batch.is_none()
+                && let Some(expected) = run.expected.front_mut()
+                && expected.kind() == Some(Kind::Dispatch)
+            {
+                expected.a = record.a;
+            }
+            self.next_batch = Some(record.a.wrapping_add(1));
+        }
+        run.done.decisions += 1;
+        run.confirm(at, record)
+    }
+
+    fn input(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
+        run.begin_input(at)?;
+        let place = self.place(record)?;
+        let Models { queues, ready, terms, names, next_batch, .. } = self;
+        let queue = queues[place].as_mut().ok_or("an event of a model whose state it does not hold")?;
+        let event = match record.kind() {
+            Some(Kind::Request) => Event::Request,
+            Some(Kind::Grant) => Event::Grant { free_at: record.as_grant().free_at },
+            Some(Kind::Stop) => Event::Stop,
+            _ => Event::Timer,
+        };
+        let now = run.now;
+        let mut ends = Vec::new();
+        let mut sink = Collect {
+            expected: &mut run.expected,
+            next_batch: *next_batch,
+            story: &mut run.story,
+            ready: &mut ready[place],
+            ends: &mut ends,
+            now,
+            event,
+        };
+        match event {
+            Event::Request => {
+                let request = record.as_request();
+                sink.story.came(&request, now, &names[place], queue.len());
+                run.done.requests += 1;
+                queue.on_request(now, request, &mut sink);
+            }
+            Event::Grant { .. } => queue.on_grant(now, record.as_grant(), &mut sink),
+            Event::Timer => queue.on_timer(now, &mut sink),
+            Event::Stop => queue.stop(now, &mut sink),
+        }
+        for (request, ending) in ends {
+            run.story.ended(&request, ending, now, event, &terms[place], queue.target());
+        }
+        Ok(())
+    }
+
+    /// A model's state begins with `first`: restores it, or compares it with what replay has come to.
+    fn state(
+        &mut self,
+        at: usize,
+        first: &Record,
+        records: &mut Records<'_>,
+        run: &mut Run,
+    ) -> Result<(), Halt> {
+        run.nothing_expected(at)?;
+        let place = self.place(first)?;
+        let mut pieces = vec![*first];
+        let queued = usize::from(first.small);
+        for step in 0..1 + COUNT_RECORDS + queued {
+            let kind = match step {
+                0 => Kind::SavedModel,
+                _ if step <= COUNT_RECORDS => Kind::SavedCounts,
+                _ => Kind::SavedRequest,
+            };
+            let (_, piece) = records.next().ok_or("a model's state that is cut short")?;
+            if piece.kind() != Some(kind) || piece.model() != first.model() {
+                return Err("a model's state that is damaged".into());
+            }
+            pieces.push(*piece);
+        }
+        if let Some(queue) = &self.queues[place] {
+            model_recorder::for_each_saved(queue, |record| run.expected.push_back(record));
+            run.done.states += 1;
+            return pieces.iter().enumerate().try_for_each(|(step, piece)| run.confirm(at + step, piece));
+        }
+        let saved = Record::as_saved(first, &pieces[1], &pieces[2..2 + COUNT_RECORDS]);
+        let waiting: Vec<Request> = pieces[2 + COUNT_RECORDS..].iter().map(Record::as_request).collect();
+        for request in &waiting {
+            run.story.waited(request, run.now, &self.names[place]);
+        }
+        let restored = ModelQueue::restore(self.terms[place].clone(), &saved, &waiting);
+        self.queues[place] = Some(restored.map_err(|error| Halt::Corrupt(error.to_string()))?);
+        Ok(())
+    }
+}
+
+/// Takes a model's decisions as records.
+struct Collect<'a> {
+    expected: &'a mut VecDeque<Record>,
+    next_batch: Option<u64>,
+    story: &'a mut Story,
+    ready: &'a mut Option<(Nanos, Event)>,
+    ends: &'a mut Vec<(Request, Ending)>,
+    now: Nanos,
+    event: Event,
+}
+
+impl ModelSink for Collect<'_> {
+    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+        *self.ready = Some((self.now, self.event));
+        self.expected.push_back(Record::ready(model, latest, delay));
+    }
+
+    fn withdraw(&mut self, model: ModelId) {
+        *self.ready = None;
+        self.expected.push_back(Record::withdraw(model));
+    }
+
+    fn report(&mut self, report: GpuReport) {
+        self.expected.push_back(Record::report(report));
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let size = requests.0.len() + requests.1.len();
+        let batch = self.next_batch.unwrap_or(0);
+        self.expected.extend(Record::dispatch(dispatch, batch, size));
+        for request in requests.0.iter().chain(requests.1) {
+            self.story.batched(request, dispatch, batch, size, *self.ready);
+        }
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+        self.expected.push_back(Record::ended(request, ending));
+        if self.story.wanted.is_some() {
+            self.ends.push((*request, ending));
+        }
+    }
+}
+
+fn replay_rank(
+    recording: &Recording,
+    description: &RankDescription,
+    run: &mut Run,
+) -> Result<(), RecordError> {
+    let sound = description.models <= limits::MAX_MODELS
+        && description.clusters.len() < usize::from(u8::MAX)
+        && description.clusters.iter().all(|cluster| cluster.gpus <= limits::MAX_GPUS);
+    if !sound {
+        return Err(corrupt(recording, "its description names more than this program's limits allow"));
+    }
+    let states = description.clusters.iter().map(|cluster| {
+        let delay = Nanos(cluster.completion_delay_ns);
+        RankState::new(cluster.gpus, description.models, cluster.keep_late, delay)
+    });
+    let mut rank = Rank {
+        states: states.collect(),
+        first_gpu: description.clusters.iter().map(|cluster| cluster.first_gpu).collect(),
+        known: false,
+    };
+    let result = rank.run(&mut recording.records(), run);
+    run.halt(recording, result)
+}
+
+/// The replay of a RankThread.
+struct Rank {
+    states: Vec<RankState>,
+    first_gpu: Vec<u32>,
+    /// Whether the states are restored: from the second segment on they are compared.
+    known: bool,
+}
+
+impl Rank {
+    fn run(&mut self, records: &mut Records<'_>, run: &mut Run) -> Result<(), Halt> {
+        let mut last = 0;
+        for (at, record) in records {
+            last = at;
+            match record.kind() {
+                Some(Kind::Segment) => {
+                    run.nothing_expected(at)?;
+                    run.set_now(record.b)?;
+                    self.begin_segment(run);
+                }
+                Some(Kind::Turn) => run.set_now(record.a)?,
+                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) if self.known => {
+                    run.confirm(at, record)?;
+                }
+                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) => self.restore(record)?,
+                Some(Kind::Granted) => {
+                    run.done.decisions += 1;
+                    run.confirm(at, record)?;
+                }
+                Some(Kind::Ready | Kind::Withdraw | Kind::Report | Kind::Completion | Kind::RankTimer) => {
+                    self.known = true;
+                    run.begin_input(at)?;
+                    self.input(record, run)?;
+                }
+                _ => return Err(Halt::Corrupt(format!("record {at} has no place here: {record}"))),
+            }
+        }
+        run.nothing_expected(last)
+    }
+
+    fn begin_segment(&self, run: &mut Run) {
+        if self.known {
+            for (cluster, state) in self.states.iter().enumerate() {
+                rank_recorder::for_each_saved(cluster, state, |record| run.expected.push_back(record));
+                run.done.states += 1;
+            }
+        }
+    }
+
+    fn restore(&mut self, record: &Record) -> Result<(), Halt> {
+        let state = self.states.get_mut(usize::from(record.flag)).ok_or("a sub-cluster too many")?;
+        let there = match record.kind() {
+            Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
+            Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
+            _ => {
+                state.restore_horizon(Nanos(record.a));
+                true
+            }
+        };
+        if there { Ok(()) } else { Err("a state of a GPU or model that it does not list".into()) }
+    }
+
+    fn input(&mut self, record: &Record, run: &mut Run) -> Result<(), Halt> {
+        let cluster = usize::from(record.flag);
+        let state = self.states.get_mut(cluster).ok_or("a sub-cluster too many")?;
+        if record.model().0 as usize >= state.models() {
+            return Err("a model that it does not list".into());
+        }
+        let expected = &mut run.expected;
+        let now = run.now;
+        let mut grant = |grant: Grant| expected.push_back(Record::granted(cluster, grant));
+        match record.kind() {
+            Some(Kind::Ready) => {
+                state.on_ready(now, record.model(), Nanos(record.a), Nanos(record.b), &mut grant);
+            }
+            Some(Kind::Withdraw) => state.on_withdraw(now, record.model(), &mut grant),
+            Some(Kind::Report) => {
+                let report = record.as_report();
+                if !state.is_taken(report.gpu) {
+                    return Err("a report of a GPU that was not granted".into());
+                }
+                state.on_gpu_report(now, report, &mut grant);
+            }
+            Some(Kind::Completion) => {
+                let completion = record.as_completion();
+                if completion.gpu.0 as usize >= state.gpus() {
+                    return Err("a GPU that it does not list".into());
+                }
+                if run.story.wanted.is_some() {
+                    let gpu = GpuId(completion.gpu.0 + self.first_gpu[cluster]);
+                    run.done.completions.push(Completion { gpu, ..completion });
+                }
+                state.on_completion(now, completion, &mut grant);
+            }
+            _ => state.on_timer(now, &mut grant),
+        }
+        Ok(())
+    }
+}

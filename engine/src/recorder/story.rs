@@ -1,0 +1,189 @@
+//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled by replay's sink,
+//! shown by `symphony replay --request`.
+
+use super::record::Millis;
+use crate::clock::Nanos;
+use crate::model::selection::{DropRule, Finish};
+use crate::model::{Dispatch, Terms};
+use symphony_transport::message::{Completion, Ending, Request};
+
+/// Which request to tell of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Its id, unique among its frontend's.
+    pub id: u64,
+    /// Its frontend; any, if none is named.
+    pub frontend: Option<u32>,
+}
+
+impl Wanted {
+    fn is(self, request: &Request) -> bool {
+        request.id == self.id && self.frontend.is_none_or(|frontend| frontend == request.frontend)
+    }
+}
+
+/// What happened to a model just then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    Request,
+    Grant { free_at: Nanos },
+    Timer,
+    Stop,
+}
+
+/// The batch that a request was in, to be found again in the RankThread's recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ride {
+    /// Its number.
+    pub batch: u64,
+    /// When the request's result had to be there.
+    pub deadline: Nanos,
+}
+
+/// What is known of the requests that are wanted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Story {
+    pub(super) wanted: Option<Wanted>,
+    pub(super) lines: Vec<String>,
+    pub(super) rides: Vec<Ride>,
+}
+
+impl Story {
+    fn about(&self, request: &Request) -> bool {
+        self.wanted.is_some_and(|wanted| wanted.is(request))
+    }
+
+    fn tell(&mut self, request: &Request, now: Nanos, text: String) {
+        let Request { id, frontend, .. } = request;
+        self.lines.push(format!("request {id} of frontend {frontend}: at {}: {text}", Millis(now.0)));
+    }
+
+    /// It has come, and `waiting` were there before it.
+    pub(super) fn came(&mut self, request: &Request, now: Nanos, model: &str, waiting: usize) {
+        if self.about(request) {
+            let Request { arrival, deadline, .. } = request;
+            let text = format!(
+                "came to the queue of {model}, where {waiting} waited; taken in by its frontend at {}, to be \
+                 finished by {}",
+                Millis(arrival.0),
+                Millis(deadline.0)
+            );
+            self.tell(request, now, text);
+        }
+    }
+
+    /// It waited already when the recording's history begins.
+    pub(super) fn waited(&mut self, request: &Request, now: Nanos, model: &str) {
+        if self.about(request) {
+            let text = format!(
+                "waits in the queue of {model}, where this recording's history begins; to be finished by {}",
+                Millis(request.deadline.0)
+            );
+            self.tell(request, now, text);
+        }
+    }
+
+    /// It is in this batch. `ready`: when the batch became schedulable, and by what.
+    pub(super) fn batched(
+        &mut self,
+        request: &Request,
+        dispatch: Dispatch,
+        batch: u64,
+        size: usize,
+        ready: Option<(Nanos, Event)>,
+    ) {
+        if !self.about(request) {
+            return;
+        }
+        let finish = dispatch.exec_at + dispatch.duration;
+        let why = match ready {
+            None => "the model's batch was schedulable before this history begins".to_owned(),
+            Some((at, event)) => {
+                let cause = match event {
+                    Event::Timer => "its frontrun had come: it could not wait for one more",
+                    Event::Request => "with the request that came then it could not grow any more in time",
+                    Event::Grant { .. } => "it was left when the batch before it was sent, its frontrun past",
+                    Event::Stop => "the engine stopped",
+                };
+                format!("its batch last changed as a schedulable one at {}, since {cause}", Millis(at.0))
+            }
+        };
+        let margin = if finish <= request.deadline {
+            format!("{} before", Millis((request.deadline - finish).0))
+        } else {
+            format!("{} after", Millis((finish - request.deadline).0))
+        };
+        let text = format!(
+            "in batch {batch}, of {size}, to GPU {}: starts at {}, should finish at {}, {margin} its deadline; {why}; \
+             the GPU was granted now",
+            dispatch.gpu.0,
+            Millis(dispatch.exec_at.0),
+            Millis(finish.0)
+        );
+        self.tell(request, dispatch.batched, text);
+        self.rides.push(Ride { batch, deadline: request.deadline });
+    }
+
+    /// It ended without having run. `target`: the batch size that the model's rate called for.
+    pub(super) fn ended(
+        &mut self,
+        request: &Request,
+        ending: Ending,
+        now: Nanos,
+        event: Event,
+        terms: &Terms,
+        target: usize,
+    ) {
+        if !self.about(request) {
+            return;
+        }
+        let text = match ending {
+            Ending::DroppedInQueue => why_dropped(request, now, event, terms, target),
+            Ending::Overloaded => "refused: its model's queue was full".to_owned(),
+            Ending::Stopped => "ended: the engine was stopped".to_owned(),
+            other => format!("ended: {other:?}"),
+        };
+        self.tell(request, now, text);
+    }
+}
+
+fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &Terms, target: usize) -> String {
+    let gpu_free_at = match event {
+        Event::Grant { free_at } => free_at,
+        _ => Nanos::ZERO,
+    };
+    let finish = Finish { terms, now, gpu_free_at };
+    let (deadline, alone) = (Millis(request.deadline.0), finish.at(1));
+    if alone > request.deadline {
+        return format!(
+            "dropped: even alone it could finish at {} at the earliest; its deadline is {deadline}",
+            Millis(alone.0)
+        );
+    }
+    let wanted = if terms.drop == DropRule::Window { target } else { 1 };
+    format!(
+        "dropped: it kept the model from batches of {wanted}, which its rate calls for; one could finish at {} at \
+         the earliest (alone: {}), its deadline is {deadline}, and those behind it can make one in time",
+        Millis(finish.at(wanted).0),
+        Millis(alone.0)
+    )
+}
+
+/// What the RankThread heard of the batch, in a line.
+pub fn completed(ride: Ride, completion: Completion) -> String {
+    let Completion { batch, started, finished, gpu, .. } = completion;
+    if started == finished {
+        return format!("batch {batch} was cancelled at {}: it could not start in time", Millis(finished.0));
+    }
+    let verdict = if finished <= ride.deadline {
+        format!("in time, by {}", Millis((ride.deadline - finished).0))
+    } else {
+        format!("late by {}", Millis((finished - ride.deadline).0))
+    };
+    format!(
+        "batch {batch} ran on GPU {} from {} to {}: {verdict}",
+        gpu.0,
+        Millis(started.0),
+        Millis(finished.0)
+    )
+}

@@ -1,0 +1,286 @@
+//! The file under a recording: a header, a description in JSON, then a ring of segments of records. [`Tape`] writes
+//! it, one per recorded thread; [`Recording`] reads it, also that of a process that runs or was killed.
+//!
+//! A segment starts with its number and is written from front to back. A reader takes, of the segments that the head
+//! says are written, those whose number is the expected one: the writer numbers a segment anew before it writes
+//! anything else into it, so one that is being written over is never taken for the old one. The head counts whole
+//! turns: what a process that died was in the middle of is not seen.
+
+use super::RecordError;
+use super::mapping::Mapping;
+use super::record::{Kind, Record};
+use crate::clock::Nanos;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering, fence};
+
+/// The first bytes of every recording; the last is the format's version.
+const MAGIC: [u8; 8] = *b"SYMREC\0\x01";
+
+/// Bytes before the description.
+const HEADER_BYTES: usize = 192;
+
+/// Where the head counter is: a cache line of its own.
+const HEAD_AT: usize = 128;
+
+/// The description and the records each start on a page.
+const PAGE: usize = 4_096;
+
+/// A description longer than this is not one.
+const MAX_DESCRIPTION: u64 = 1 << 30;
+
+/// The most segments that a ring is split into: an eighth of the history is lost when it turns.
+const MAX_SEGMENTS: usize = 8;
+
+/// How a file's records are split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Split {
+    segments: usize,
+    /// Records in each.
+    length: usize,
+}
+
+impl Split {
+    /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if there aren't two.
+    pub(super) fn new(mib: usize, least: usize) -> Option<Split> {
+        let records = mib.saturating_mul(1 << 20) / size_of::<Record>();
+        let segments = (records / least.max(1)).min(MAX_SEGMENTS);
+        (segments >= 2).then(|| Split { segments, length: records / segments })
+    }
+
+    /// The fewest MiB that hold two segments of `least` records.
+    pub(super) fn least_mib(least: usize) -> usize {
+        (2 * least * size_of::<Record>()).div_ceil(1 << 20)
+    }
+
+    fn records(self) -> usize {
+        self.segments * self.length
+    }
+}
+
+/// The writing end of a recording.
+pub(super) struct Tape {
+    mapping: Mapping,
+    split: Split,
+    /// Records that one event can write at most: so many are left when it begins.
+    reserve: usize,
+    /// The number of the segment that is being written; 0 before the first.
+    segment: u64,
+    /// Where the next record goes.
+    next: usize,
+    /// Where the segment begins.
+    start: usize,
+    /// From here on no event begins in this segment.
+    limit: usize,
+    now: Nanos,
+}
+
+impl Tape {
+    /// Makes the file `path`, all of it on the disk, and its first segment empty.
+    ///
+    /// Errors: the file can't be had.
+    pub(super) fn create(
+        path: &Path,
+        description: &[u8],
+        split: Split,
+        reserve: usize,
+    ) -> Result<Tape, RecordError> {
+        let failed = |error| RecordError::Create(path.to_owned(), error);
+        let first = (HEADER_BYTES + description.len()).next_multiple_of(PAGE);
+        let bytes = first + split.records() * size_of::<Record>();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(failed)?;
+        // A hole that the disk has no room to fill would kill the process at the store that meets it.
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)
+            .map_err(|error| failed(error.into()))?;
+        let mut header = [0; HEADER_BYTES];
+        let words = [first, split.segments, split.length, description.len()];
+        header[..8].copy_from_slice(&MAGIC);
+        for (to, word) in header[8..].chunks_mut(8).zip(words) {
+            to.copy_from_slice(&(word as u64).to_le_bytes());
+        }
+        file.write_all(&header).and_then(|()| file.write_all(description)).map_err(failed)?;
+        let mapping = Mapping::new(&file, HEAD_AT, first, split.records()).map_err(failed)?;
+        Ok(Tape { mapping, split, reserve, segment: 0, next: 0, start: 0, limit: 0, now: Nanos::ZERO })
+    }
+
+    /// The number of the segment that is being written.
+    #[inline]
+    pub(super) fn segment(&self) -> u64 {
+        self.segment
+    }
+
+    /// An event begins: makes room for all it can write, and writes its time if that is a new one. True if a
+    /// segment begins with it.
+    #[inline]
+    pub(super) fn begin(&mut self, now: Nanos) -> bool {
+        let fresh = self.next >= self.limit;
+        if fresh {
+            self.begin_segment(now);
+        } else if now != self.now {
+            self.now = now;
+            self.write(Record::turn(now));
+        }
+        fresh
+    }
+
+    /// Adds a record to the event.
+    #[inline]
+    pub(super) fn write(&mut self, record: Record) {
+        self.mapping.store(self.next, record);
+        self.next += 1;
+    }
+
+    /// Makes what was written count: at the end of a turn.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        let Some(before) = self.segment.checked_sub(1) else { return };
+        self.mapping.publish(before * self.split.length as u64 + (self.next - self.start) as u64);
+    }
+
+    #[cold]
+    fn begin_segment(&mut self, now: Nanos) {
+        if self.segment > 0 {
+            self.write(Record::end());
+            self.publish();
+        }
+        self.start = (self.segment % self.split.segments as u64) as usize * self.split.length;
+        self.segment += 1;
+        self.next = self.start;
+        self.limit = self.start + self.split.length - self.reserve;
+        self.now = now;
+        self.write(Record::segment(self.segment, now));
+        // What was in the segment is void before any of it is written over.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A recording as it was read.
+#[derive(Debug)]
+pub(super) struct Recording {
+    pub(super) path: PathBuf,
+    /// What the writer said of itself, in JSON.
+    pub(super) description: Vec<u8>,
+    records: Vec<Record>,
+    /// The ranges of `records` that are whole segments' contents, oldest first.
+    segments: Vec<std::ops::Range<usize>>,
+    /// Segments that came before those.
+    pub(super) forgotten: u64,
+}
+
+impl Recording {
+    /// Reads a recording whole.
+    ///
+    /// Errors: the file can't be read, or is none.
+    pub(super) fn read(path: &Path) -> Result<Recording, RecordError> {
+        let unreadable = |error| RecordError::Read(path.to_owned(), error);
+        let corrupt = |what: &str| RecordError::Corrupt(path.to_owned(), what.to_owned());
+        let mut file = File::open(path).map_err(unreadable)?;
+        let Header { first, split, description, head } = Header::read(&mut file, path)?;
+        let expected = (first + split.records() * size_of::<Record>()) as u64;
+        let found = file.metadata().map_err(unreadable)?.len();
+        if found < expected {
+            return Err(corrupt(&format!("it is cut short: {found} bytes of {expected}")));
+        }
+        let mut text = vec![0; description];
+        file.read_exact(&mut text).map_err(unreadable)?;
+        file.seek(SeekFrom::Start(first as u64)).map_err(unreadable)?;
+        let mut records = vec![Record::default(); split.records()];
+        file.read_exact(bytemuck::cast_slice_mut(&mut records)).map_err(unreadable)?;
+        // A process that still runs may have written over what was read; its head tells.
+        file.rewind().map_err(unreadable)?;
+        let later = Header::read(&mut file, path)?.head;
+        if later < head {
+            return Err(corrupt("its head went back"));
+        }
+        let (segments, forgotten) = whole_segments(&records, split, head, later);
+        if segments.is_empty() && head > 0 {
+            return Err(corrupt("none of its segments is whole"));
+        }
+        Ok(Recording { path: path.to_owned(), description: text, records, segments, forgotten })
+    }
+
+    /// Every record of every whole segment, with its place in the file.
+    pub(super) fn records(&self) -> impl Iterator<Item = (usize, &Record)> {
+        self.segments.iter().flat_map(|range| range.clone().zip(&self.records[range.clone()]))
+    }
+}
+
+/// The contents of the segments that are whole, oldest first, when the head was at `head` before the records were
+/// read and at `later` after; and how many came before them.
+fn whole_segments(
+    records: &[Record],
+    split: Split,
+    head: u64,
+    later: u64,
+) -> (Vec<std::ops::Range<usize>>, u64) {
+    let length = split.length as u64;
+    if head == 0 {
+        return (Vec::new(), 0);
+    }
+    let last = (head - 1) / length;
+    // While the writer runs it may be about to write over the oldest one.
+    let slack = u64::from(later > head);
+    let oldest = ((later - 1) / length + 1 + slack).saturating_sub(split.segments as u64);
+    let mut whole = Vec::new();
+    for segment in oldest..=last {
+        let start = (segment % split.segments as u64) as usize * split.length;
+        let written = if segment == last { (head - segment * length) as usize } else { split.length };
+        let marker = &records[start];
+        if marker.kind() != Some(Kind::Segment) || marker.a != segment + 1 {
+            // Being written over: history begins after it.
+            whole.clear();
+            continue;
+        }
+        let end = records[start..start + written].iter().position(|record| record.kind() == Some(Kind::End));
+        whole.push(start..start + end.unwrap_or(written));
+    }
+    let forgotten = last + 1 - whole.len() as u64;
+    (whole, forgotten)
+}
+
+/// What the first bytes of a recording say.
+struct Header {
+    first: usize,
+    split: Split,
+    description: usize,
+    head: u64,
+}
+
+impl Header {
+    fn read(file: &mut File, path: &Path) -> Result<Header, RecordError> {
+        let corrupt = |what: &str| RecordError::Corrupt(path.to_owned(), what.to_owned());
+        let mut bytes = [0; HEADER_BYTES];
+        file.read_exact(&mut bytes).map_err(|_| corrupt("it is too short for a recording's header"))?;
+        if bytes[..7] != MAGIC[..7] {
+            return Err(corrupt("it does not begin as a recording does"));
+        }
+        if bytes[7] != MAGIC[7] {
+            let (found, known) = (bytes[7], MAGIC[7]);
+            return Err(corrupt(&format!("its format has version {found}; this program reads {known}")));
+        }
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let (first, segments, length, description) = (word(8), word(16), word(24), word(32));
+        let records = segments.checked_mul(length).filter(|&records| records <= 1 << 40);
+        let sound = records.is_some_and(|records| records > 0)
+            && (2..=MAX_SEGMENTS as u64).contains(&segments)
+            && description <= MAX_DESCRIPTION
+            && first >= HEADER_BYTES as u64 + description
+            && first <= MAX_DESCRIPTION + PAGE as u64 + HEADER_BYTES as u64;
+        if !sound {
+            return Err(corrupt("its header is damaged"));
+        }
+        let split = Split { segments: segments as usize, length: length as usize };
+        let head = word(HEAD_AT);
+        if head > 1 << 62 {
+            return Err(corrupt("its head is damaged"));
+        }
+        Ok(Header { first: first as usize, split, description: description as usize, head })
+    }
+}

@@ -1,0 +1,133 @@
+//! A ModelThread and the RankThread allocate nothing between start and stop, with the flight recorder on: counted by
+//! an allocator of this test's own, on these threads only.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use symphony::config::read_config;
+use symphony::recorder::RecordConfig;
+use symphony::runtime::frontend::{Frontend, Refusal};
+use symphony::runtime::{Engine, Idle, Options};
+use symphony_transport::message::ModelId;
+
+thread_local! {
+    /// Whether this thread may not allocate.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether watched threads are past their start.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Allocations and releases by watched threads meanwhile.
+static COUNTED: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+impl Counting {
+    fn count() {
+        if ARMED.load(Ordering::Relaxed) && WATCHED.try_with(Cell::get).unwrap_or(false) {
+            COUNTED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        Counting::count();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MODELS: u32 = 5;
+
+/// Sends `count` requests to all models and waits for their answers.
+fn pump(frontend: &mut Frontend, count: u32) {
+    let began = Instant::now();
+    let (mut sent, mut answered) = (0, 0);
+    while answered < count {
+        assert!(began.elapsed() < Duration::from_secs(120), "{answered} of {count} answered");
+        for _ in 0..64.min(count - sent) {
+            match frontend.submit(ModelId(sent % MODELS), None, |input| input.fill(0)) {
+                Ok(_) => sent += 1,
+                Err(Refusal::Overloaded) => break,
+                Err(Refusal::Draining) => panic!("nobody drains it"),
+            }
+        }
+        answered += frontend.poll(|_, _| ()) as u32;
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "[[executors]]\nkind = \"emulated\"\ncount = 20\n".to_owned();
+    for model in 0..MODELS {
+        text += &format!(
+            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = 200.0\n\
+             profile = {{ alpha_ms = 0.2, beta_ms = 1.0 }}\n"
+        );
+    }
+    let file = folder.path().join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    let config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let seen = Arc::new(std::sync::Mutex::new(HashSet::new()));
+    let roles = Arc::clone(&seen);
+    let options = Options {
+        record: Some(RecordConfig { folder: folder.path().join("record"), mib: 8 }),
+        seated: Some(Arc::new(move |role: &str| {
+            roles.lock().unwrap().insert(role.to_owned());
+            WATCHED.set(true);
+        })),
+        idle: Some(Idle::Spin),
+    };
+    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    let mut frontend = frontends.pop().unwrap();
+    // The first requests find every thread past its start.
+    pump(&mut frontend, 2_000);
+    let before = engine.counters().snapshot();
+    ARMED.store(true, Ordering::SeqCst);
+    pump(&mut frontend, 50_000);
+    ARMED.store(false, Ordering::SeqCst);
+    let after = engine.counters().snapshot();
+    let counted = COUNTED.load(Ordering::SeqCst);
+    let batches = |counters: &symphony::runtime::counters::CountersSnapshot| -> u64 {
+        counters.models.iter().map(|tally| tally.batches).sum()
+    };
+    engine.stop();
+    assert_eq!(*seen.lock().unwrap(), HashSet::from(["model-0".to_owned(), "rank".to_owned()]));
+    assert!(batches(&after) > batches(&before), "batches were sent meanwhile");
+    assert_eq!(counted, 0, "allocations on a ModelThread or the RankThread");
+
+    // The check can fail: an allocation on a watched thread is counted.
+    ARMED.store(true, Ordering::SeqCst);
+    std::thread::spawn(|| {
+        WATCHED.set(true);
+        drop(std::hint::black_box(Box::new(1u64)));
+        WATCHED.set(false);
+    })
+    .join()
+    .unwrap();
+    ARMED.store(false, Ordering::SeqCst);
+    assert!(COUNTED.load(Ordering::SeqCst) >= 2);
+}

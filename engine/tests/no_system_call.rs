@@ -1,0 +1,136 @@
+//! A ModelThread and the RankThread make no system call between start and stop, with the flight recorder on: a filter
+//! in the kernel (seccomp), put on these threads before their first turn, ends the process at the first one.
+//!
+//! Each check runs in a process of its own: this test's binary, told by an environment variable what to do.
+//! With no system call at all allowed, the threads can't end either: these processes end without stopping the engine.
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use symphony::clock::Clock;
+use symphony::config::read_config;
+use symphony::recorder::RecordConfig;
+use symphony::recorder::replay::replay;
+use symphony::runtime::frontend::Refusal;
+use symphony::runtime::{Engine, Idle, Options};
+use symphony_transport::message::ModelId;
+
+/// Says which check a child process is to run.
+const CHECK: &str = "SYMPHONY_SYSTEM_CALL_CHECK";
+
+/// The signal that a forbidden system call ends a process with.
+const SIGSYS: i32 = 31;
+
+/// Forbids the calling thread every system call from here on.
+fn forbid_system_calls() {
+    let arch = std::env::consts::ARCH.try_into().expect("seccomp knows this processor");
+    let filter =
+        SeccompFilter::new(BTreeMap::new(), SeccompAction::KillProcess, SeccompAction::Allow, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    apply_filter(&program).expect("this kernel has seccomp filters");
+}
+
+/// Runs the named check in a process of its own.
+fn run(check: &str) -> ExitStatus {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "a_check_of_a_child_process", "--nocapture", "--test-threads=1"];
+    Command::new(program).args(arguments).env(CHECK, check).status().unwrap()
+}
+
+#[test]
+fn a_model_thread_and_the_rank_thread_make_no_system_call_between_start_and_stop() {
+    if run("clock").signal() == Some(SIGSYS) {
+        // The processor's time-stamp counter can't be trusted here, so the time comes from the system.
+        eprintln!("not checked: reading the time is a system call on this machine");
+        return;
+    }
+    assert!(run("engine").success());
+}
+
+#[test]
+fn a_system_call_is_noticed_by_the_check() {
+    assert_eq!(run("call").signal(), Some(SIGSYS));
+}
+
+/// Does nothing unless it is a child process of the tests above.
+#[test]
+fn a_check_of_a_child_process() {
+    match std::env::var(CHECK).as_deref() {
+        Ok("clock") => read_the_time(),
+        Ok("call") => make_a_call(),
+        Ok("engine") => serve(),
+        _ => {}
+    }
+}
+
+fn read_the_time() {
+    let clock = Clock::start();
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = Arc::clone(&done);
+    std::thread::spawn(move || {
+        forbid_system_calls();
+        for _ in 0..1_000 {
+            std::hint::black_box(clock.now());
+        }
+        seen.store(true, std::sync::atomic::Ordering::Release);
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    while !done.load(std::sync::atomic::Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    std::process::exit(0);
+}
+
+fn make_a_call() {
+    let _ = std::thread::spawn(|| {
+        forbid_system_calls();
+        std::thread::yield_now();
+    })
+    .join();
+    std::process::exit(0);
+}
+
+fn serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("symphony.toml");
+    let text = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
+                slo_ms = 300.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
+    std::fs::write(&file, text).unwrap();
+    let config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let record = folder.path().join("record");
+    let options = Options {
+        record: Some(RecordConfig { folder: record.clone(), mib: 8 }),
+        seated: Some(Arc::new(|_: &str| forbid_system_calls())),
+        idle: Some(Idle::Spin),
+    };
+    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    let mut frontend = frontends.pop().unwrap();
+    let began = Instant::now();
+    let (mut sent, mut answered) = (0, 0);
+    while answered < 20_000 {
+        assert!(began.elapsed() < Duration::from_secs(120), "{answered} requests were answered");
+        match frontend.submit(ModelId(0), None, |input| input.fill(0)) {
+            Ok(_) => sent += 1,
+            Err(Refusal::Overloaded) => {}
+            Err(Refusal::Draining) => panic!("nobody drains it"),
+        }
+        if sent % 64 == 0 || sent - answered > 500 {
+            answered += frontend.poll(|_, _| ());
+            std::thread::yield_now();
+        }
+    }
+    let counters = engine.counters().snapshot();
+    assert!(counters.models[0].batches > 0, "batches were sent: {counters:?}");
+    // The same threads' recordings, read while they run.
+    for name in ["model-0.symrec", "rank.symrec"] {
+        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(replayed.difference, None);
+    }
+    drop(folder);
+    std::process::exit(0);
+}

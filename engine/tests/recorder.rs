@@ -1,0 +1,460 @@
+//! The flight recorder: whatever the workload, a recording replays to the same decisions, from the middle of its
+//! history as well; what was changed afterwards is found; what is no recording is refused in words.
+
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use symphony::clock::Nanos;
+use symphony::limits;
+use symphony::model::selection::DropRule;
+use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
+use symphony::policy::POLICIES;
+use symphony::profile::Profile;
+use symphony::rank::{GpuReport, Grant, RankState};
+use symphony::recorder::replay::{Replayed, Wanted, replay};
+use symphony::recorder::{ClusterTerms, ModelRecorder, RankInput, RankRecorder, RecordConfig, RecordError};
+use symphony::workload::Network;
+use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+
+/// Kinds of records, as the file has them.
+const DISPATCH: u8 = 48;
+const ENDED: u8 = 50;
+const GRANTED: u8 = 64;
+
+/// A thread's worth of models and a matching, both recorded, on made-up time.
+struct World {
+    queues: Vec<ModelQueue>,
+    models: ModelRecorder,
+    rank: RankState,
+    matching: RankRecorder,
+    slo: Nanos,
+    now: Nanos,
+    rng: Pcg64Mcg,
+    out: Out,
+    /// By when they come.
+    completions: BTreeMap<(Nanos, u64), Completion>,
+    sent: u64,
+    /// Batches whose completions are known.
+    placed: usize,
+}
+
+#[derive(Default)]
+struct Out {
+    words: Vec<RankInput>,
+    batches: Vec<(Dispatch, Vec<u64>)>,
+    dropped: Vec<u64>,
+}
+
+impl ModelSink for Out {
+    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+        self.words.push(RankInput::Ready { model, latest, delay });
+    }
+
+    fn withdraw(&mut self, model: ModelId) {
+        self.words.push(RankInput::Withdraw(model));
+    }
+
+    fn report(&mut self, report: GpuReport) {
+        self.words.push(RankInput::Report(report));
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let ids = requests.0.iter().chain(requests.1).map(|request| request.id).collect();
+        self.batches.push((dispatch, ids));
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+        if ending == Ending::DroppedInQueue {
+            self.dropped.push(request.id);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    seed: u64,
+    models: usize,
+    gpus: usize,
+    policy: usize,
+    drop: DropRule,
+    network: Network,
+    /// Mean time between requests.
+    gap: Nanos,
+}
+
+const SETTING: Setting = Setting {
+    seed: 7,
+    models: 3,
+    gpus: 2,
+    policy: 0,
+    drop: DropRule::Window,
+    network: Network { control: Nanos::ZERO, data_per_request: Nanos::ZERO, result: Nanos::ZERO },
+    gap: Nanos::from_micros(200),
+};
+
+impl World {
+    fn new(folder: &Path, mib: usize, setting: Setting) -> World {
+        let config = RecordConfig { folder: folder.to_owned(), mib };
+        config.prepare().unwrap();
+        let policy =
+            POLICIES.iter().filter(|policy| policy.deferral().is_some()).nth(setting.policy).unwrap();
+        let slo = Nanos::from_millis(30);
+        let terms: Vec<Terms> = (0..setting.models as u32)
+            .map(|model| Terms {
+                model: ModelId(model),
+                profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
+                slo,
+                network: setting.network,
+                drop: setting.drop,
+                deferral: policy.deferral().unwrap(),
+                slack: Slack { frontrun: Nanos::from_micros(10), latest: Nanos::from_micros(5) },
+            })
+            .collect();
+        let named = terms.iter().map(|terms| ("a model", terms));
+        let models = ModelRecorder::create(&config, "model-0", policy.name(), named, 1 << 48).unwrap();
+        let keep_late = setting.drop == DropRule::Fcfs;
+        let cluster = ClusterTerms {
+            gpus: setting.gpus,
+            keep_late,
+            completion_delay: setting.network.control,
+            first_gpu: 0,
+        };
+        let matching = RankRecorder::create(&config, "rank", setting.models, &[cluster]).unwrap();
+        World {
+            queues: terms.into_iter().map(|terms| ModelQueue::new(terms, Nanos::ZERO)).collect(),
+            models,
+            rank: RankState::new(setting.gpus, setting.models, keep_late, setting.network.control),
+            matching,
+            slo,
+            now: Nanos::ZERO,
+            rng: Pcg64Mcg::seed_from_u64(setting.seed),
+            out: Out::default(),
+            completions: BTreeMap::new(),
+            sent: 0,
+            placed: 0,
+        }
+    }
+
+    /// Sends so many requests and does what follows.
+    fn run(&mut self, requests: u64, gap: Nanos) {
+        for _ in 0..requests {
+            let span = Nanos(self.rng.random_range(0..2 * gap.0));
+            self.advance(span);
+            let place = self.rng.random_range(0..self.queues.len());
+            let request = Request {
+                id: self.sent,
+                arrival: self.now,
+                deadline: self.now + Nanos(self.rng.random_range(self.slo.0 / 4..self.slo.0)),
+                model: ModelId(place as u32),
+                frontend: 3,
+                ..Request::default()
+            };
+            self.sent += 1;
+            self.models.on_request(place, &mut self.queues[place], self.now, request, &mut self.out);
+            self.settle();
+            self.models.publish();
+            self.matching.publish();
+        }
+    }
+
+    /// Lets time pass, with the timers and completions that come due.
+    fn advance(&mut self, span: Nanos) {
+        let end = self.now + span;
+        loop {
+            let place = (0..self.queues.len()).min_by_key(|&place| self.queues[place].next_timer()).unwrap();
+            let timer = self.queues[place].next_timer();
+            let completion = self.completions.first_key_value().map_or(Nanos::MAX, |(&(at, _), _)| at);
+            let due = timer.min(completion).min(self.rank.next_timer());
+            // As a loop does that takes 2 us a turn: a timer may ask to be called again at once.
+            let turn = due.max(self.now + Nanos::from_micros(2));
+            if turn > end {
+                self.now = end;
+                return;
+            }
+            self.now = turn;
+            if due == timer {
+                self.models.on_timer(place, &mut self.queues[place], self.now, &mut self.out);
+            } else if due == completion {
+                let (_, completion) = self.completions.pop_first().unwrap();
+                self.out.words.push(RankInput::Completion(completion));
+            } else {
+                self.out.words.push(RankInput::Timer);
+            }
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        while !self.out.words.is_empty() {
+            let mut grants: Vec<Grant> = Vec::new();
+            for input in std::mem::take(&mut self.out.words) {
+                self.matching.input(self.now, 0, input, std::iter::once(&self.rank));
+                input.apply(&mut self.rank, self.now, &mut |grant| grants.push(grant));
+                grants.drain(..).for_each(|grant| {
+                    self.matching.granted(0, grant);
+                    let place = grant.model.0 as usize;
+                    let queue = &mut self.queues[place];
+                    self.models.on_grant(place, queue, self.now, grant, &mut self.out);
+                });
+                self.send_batches();
+            }
+        }
+    }
+
+    fn send_batches(&mut self) {
+        for (dispatch, _) in &self.out.batches[self.placed..] {
+            let batch = (1 << 48) + self.placed as u64;
+            self.placed += 1;
+            let Dispatch { model, gpu, exec_at, duration, .. } = *dispatch;
+            let finished = exec_at + duration + Nanos(self.rng.random_range(0..300_000));
+            let completion = Completion { batch, started: exec_at, finished, model, gpu };
+            self.completions.insert((finished, batch), completion);
+        }
+    }
+}
+
+fn same(path: &Path) -> Replayed {
+    let replayed = replay(path, None).unwrap_or_else(|error| panic!("{error}"));
+    if let Some(difference) = &replayed.difference {
+        panic!("{}: {difference}", path.display());
+    }
+    replayed
+}
+
+fn files(folder: &Path) -> [PathBuf; 2] {
+    ["model-0.symrec", "rank.symrec"].map(|name| folder.join(name))
+}
+
+fn settings() -> impl Strategy<Value = Setting> {
+    let network = (0u64..1_000, 0u64..100).prop_map(|(control, data)| Network {
+        control: Nanos::from_micros(control),
+        data_per_request: Nanos::from_micros(data),
+        result: Nanos::ZERO,
+    });
+    let policies = POLICIES.iter().filter(|policy| policy.deferral().is_some()).count();
+    let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
+    (any::<u64>(), 1usize..8, 1usize..8, 0..policies, drop, network, 20u64..3_000).prop_map(
+        |(seed, models, gpus, policy, drop, network, gap)| Setting {
+            seed,
+            models,
+            gpus,
+            policy,
+            drop,
+            network,
+            gap: Nanos::from_micros(gap),
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn any_workload_replays_to_the_same_decisions(setting in settings(), requests in 1u64..3_000) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = World::new(folder.path(), 4, setting);
+        world.run(requests, setting.gap);
+        let [models, rank] = files(folder.path());
+        let replayed = same(&models);
+        prop_assert_eq!(replayed.requests, requests);
+        prop_assert!(replayed.decisions > 0);
+        same(&rank);
+    }
+
+    #[test]
+    fn history_replays_from_its_middle_once_the_ring_has_turned(setting in settings(), more in 0u64..30_000) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = World::new(folder.path(), 4, setting);
+        world.run(50_000 + more, setting.gap);
+        let replayed = same(&files(folder.path())[0]);
+        prop_assert!(replayed.requests > 0);
+        same(&files(folder.path())[1]);
+    }
+
+    #[test]
+    fn no_damage_makes_replay_panic(
+        setting in settings(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        in_records in any::<bool>(),
+        keep in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = World::new(folder.path(), 4, setting);
+        world.run(400, setting.gap);
+        for path in files(folder.path()) {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let from = if in_records { first_record(&bytes) } else { 0 };
+            let to = (first_record(&bytes) + 32 * 2_000).min(bytes.len());
+            for (at, flip) in &damage {
+                bytes[from + at.index(to - from)] ^= flip;
+            }
+            if let Some(keep) = keep {
+                bytes.truncate(keep.index(bytes.len()));
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let _ = replay(&path, Some(Wanted { id: 3, frontend: None }));
+        }
+    }
+}
+
+/// Where a file's records begin.
+fn first_record(bytes: &[u8]) -> usize {
+    u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize
+}
+
+/// The places of the records of this kind.
+fn places_of(bytes: &[u8], kind: u8) -> Vec<usize> {
+    (first_record(bytes)..bytes.len()).step_by(32).filter(|&at| bytes[at] == kind).collect()
+}
+
+#[test]
+fn a_ring_that_has_turned_has_forgotten_its_first_segments_and_checked_the_states_of_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(folder.path(), 4, SETTING);
+    world.run(300_000, SETTING.gap);
+    let replayed = same(&files(folder.path())[0]);
+    assert!(replayed.forgotten > 0 && replayed.states > 0, "{replayed:?}");
+    assert!(replayed.requests > 1_000 && replayed.requests < 300_000);
+    let replayed = same(&files(folder.path())[1]);
+    assert!(replayed.states > 0, "{replayed:?}");
+}
+
+#[test]
+fn every_flipped_byte_of_a_decision_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(folder.path(), 4, Setting { gap: Nanos::from_micros(50), ..SETTING });
+    world.run(5_000, Nanos::from_micros(50));
+    let [models, rank] = files(folder.path());
+    for (path, kind) in [(&models, DISPATCH), (&models, ENDED), (&rank, GRANTED)] {
+        let good = std::fs::read(path).unwrap();
+        let places = places_of(&good, kind);
+        assert!(places.len() > 10, "{} records of kind {kind}", places.len());
+        let at = places[places.len() / 2];
+        for byte in 0..32 {
+            let mut bad = good.clone();
+            bad[at + byte] ^= 1;
+            std::fs::write(path, &bad).unwrap();
+            match replay(path, None) {
+                Ok(replayed) => {
+                    let difference = replayed.difference.expect("a changed decision is noticed");
+                    assert_eq!(difference.record, (at - first_record(&good)) / 32, "{difference}");
+                }
+                Err(RecordError::Corrupt(..)) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        std::fs::write(path, &good).unwrap();
+        same(path);
+    }
+}
+
+#[test]
+fn what_is_no_whole_recording_is_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(folder.path(), 4, SETTING);
+    world.run(1_000, SETTING.gap);
+    let path = &files(folder.path())[0];
+    let good = std::fs::read(path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(path, bytes).unwrap();
+        replay(path, None).unwrap_err().to_string()
+    };
+    assert!(refused(&good[..good.len() / 2]).contains("cut short"));
+    assert!(refused(&good[..50]).contains("too short for a recording's header"));
+    assert!(refused(b"").contains("too short for a recording's header"));
+    assert!(refused(&[7; 5_000]).contains("does not begin as a recording does"));
+    let mut newer = good.clone();
+    newer[7] = 9;
+    assert!(refused(&newer).contains("version 9"));
+    let mut garbled = good.clone();
+    garbled[200] = b'!';
+    assert!(refused(&garbled).contains("description is damaged"));
+    assert!(replay(Path::new("/nowhere.symrec"), None).unwrap_err().to_string().contains("can't read"));
+}
+
+#[test]
+fn a_turn_that_was_not_over_is_not_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(folder.path(), 4, SETTING);
+    world.run(1_000, SETTING.gap);
+    let seen = same(&files(folder.path())[0]);
+    // A process that dies here leaves an event without its head.
+    let request = Request { id: 1, model: ModelId(0), deadline: Nanos::MAX, ..Request::default() };
+    world.models.on_request(0, &mut world.queues[0], world.now + Nanos(1), request, &mut world.out);
+    assert_eq!(same(&files(folder.path())[0]), seen);
+    world.models.publish();
+    assert_eq!(same(&files(folder.path())[0]).requests, seen.requests + 1);
+}
+
+#[test]
+fn a_request_can_be_asked_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(folder.path(), 4, Setting { gap: Nanos::from_micros(50), ..SETTING });
+    world.run(3_000, Nanos::from_micros(50));
+    let path = &files(folder.path())[0];
+    let ask = |id| replay(path, Some(Wanted { id, frontend: Some(3) })).unwrap();
+    let dropped = world.out.dropped[world.out.dropped.len() / 2];
+    let story = ask(dropped).story.join("\n");
+    assert!(story.contains("came to the queue of a model") && story.contains("dropped: "), "{story}");
+    let (dispatch, ids) = &world.out.batches[world.out.batches.len() / 2];
+    let told = ask(ids[0]);
+    let story = told.story.join("\n");
+    assert!(story.contains(&format!("of {}, to GPU {}", ids.len(), dispatch.gpu.0)), "{story}");
+    assert_eq!(told.rides.len(), 1);
+    assert!(ask(1 << 60).story.is_empty());
+    let other = replay(path, Some(Wanted { id: ids[0], frontend: Some(4) })).unwrap();
+    assert!(other.story.is_empty());
+    let ends = replay(&files(folder.path())[1], Some(Wanted { id: ids[0], frontend: None })).unwrap();
+    assert!(ends.completions.iter().any(|completion| completion.batch == told.rides[0].batch));
+}
+
+#[test]
+fn recordings_of_the_run_before_are_kept_once() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(World::new(folder.path(), 4, SETTING));
+    drop(World::new(folder.path(), 4, SETTING));
+    assert!(folder.path().join("rank.symrec.old").is_file());
+    assert!(folder.path().join("rank.symrec").is_file());
+}
+
+#[test]
+fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = RecordConfig { folder: folder.path().to_owned(), mib: 1 };
+    let cluster = ClusterTerms {
+        gpus: limits::MAX_GPUS,
+        keep_late: false,
+        completion_delay: Nanos::ZERO,
+        first_gpu: 0,
+    };
+    let refused = RankRecorder::create(&config, "rank", limits::MAX_MODELS, &[cluster]).err().unwrap();
+    let RecordError::TooSmall { least, .. } = refused else { panic!("{refused}") };
+    let config = RecordConfig { mib: least, ..config };
+    let mut recorder = RankRecorder::create(&config, "rank", limits::MAX_MODELS, &[cluster]).unwrap();
+    let mut state = RankState::new(limits::MAX_GPUS, limits::MAX_MODELS, false, Nanos::ZERO);
+    // Everything in use, so that a segment begins with as much state as there can be.
+    let mut grants = Vec::new();
+    let mut hear = |now: Nanos, input: RankInput, grants: &mut Vec<Grant>| {
+        recorder.input(now, 0, input, std::iter::once(&state));
+        input.apply(&mut state, now, &mut |grant| grants.push(grant));
+        for &grant in grants.iter() {
+            recorder.granted(0, grant);
+        }
+        recorder.publish();
+    };
+    for round in 0..3 * limits::MAX_GPUS as u64 {
+        let model = ModelId((round % limits::MAX_MODELS as u64) as u32);
+        let now = Nanos(round * 1_000);
+        hear(now, RankInput::Ready { model, latest: Nanos(u64::MAX / 4), delay: Nanos(1) }, &mut grants);
+        for Grant { model, gpu, .. } in std::mem::take(&mut grants) {
+            let report = GpuReport { model, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
+            hear(now, RankInput::Report(report), &mut grants);
+        }
+    }
+    let replayed = same(&folder.path().join("rank.symrec"));
+    assert!(replayed.forgotten > 0 && replayed.inputs > 0, "{replayed:?}");
+    assert_eq!(state.busy_gpus(), limits::MAX_GPUS);
+    assert!(state.is_taken(GpuId(0)) || state.busy_gpus() > 0);
+}
