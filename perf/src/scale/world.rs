@@ -18,8 +18,8 @@ use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
 use symphony::runtime::threads::{
-    Grants, Intake, ModelLinks, ModelThread, Outbox, RankLinks, RankThread, SubCluster, link,
-    measure_lateness, slack_for, spawn,
+    Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread, RankWatch,
+    SubCluster, link, measure_lateness, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
 use symphony::workload::Network;
@@ -204,6 +204,7 @@ impl World<'_> {
         let make = move || {
             let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
             let rank = RankThread {
+                watch: RankWatch::unseen(),
                 clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
                 cluster_of: vec![0; models].into(),
                 words: links.words,
@@ -239,6 +240,7 @@ impl World<'_> {
             let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
             let gpus = Gpus::new(clock, window, largest);
             let thread = ModelThread {
+                watch: ModelWatch::unseen(),
                 queues: own.iter().map(queue).collect(),
                 place,
                 wheel: Wheel::new(own.len(), start),

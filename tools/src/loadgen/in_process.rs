@@ -42,7 +42,7 @@ fn cause(error: StartError) -> RunError {
         StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => {
             RunError::Usage(error.to_string())
         }
-        StartError::Slab(_) | StartError::Thread(_) | StartError::Died(_) => {
+        StartError::Slab(_) | StartError::Thread(_) | StartError::Record(_) | StartError::Died(_) => {
             RunError::Machine(error.to_string())
         }
     }
