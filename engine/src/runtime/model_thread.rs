@@ -192,7 +192,12 @@ pub fn frames<'a>(
 impl<O: Outlets> Outbox<O> {
     /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine, the place in
     /// `ranks` of the ring to its RankThread.
-    pub fn new(thread: usize, rank_of: Arc<[u32]>, ranks: Vec<Producer<RankMessage>>, outlets: O) -> Outbox<O> {
+    pub fn new(
+        thread: usize,
+        rank_of: Arc<[u32]>,
+        ranks: Vec<Producer<RankMessage>>,
+        outlets: O,
+    ) -> Outbox<O> {
         Outbox {
             waiting: vec![Waiting { since: Nanos::MAX, delay: Nanos::ZERO }; rank_of.len()],
             rank_of,
