@@ -68,3 +68,37 @@ fn caption(report: &Report) -> String {
         machine.cpu
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale::machine::Machine;
+    use crate::scale::options::Options;
+    use crate::scale::world::gather;
+    use clap::Parser;
+
+    fn report(threads: usize, requests: u64) -> Report {
+        let plan = Options::parse_from(["scale"]).plan(threads, 1e6).unwrap();
+        let mut outcome = gather(&plan, Vec::new(), Vec::new(), &[]);
+        outcome.requests = requests;
+        (outcome.ran.batches, outcome.ran.requests) = (requests / 80, requests);
+        let machine =
+            Machine { cpu: "a processor".to_owned(), cores: 16, kernel: String::new(), load_before: None };
+        Report::new(&outcome, machine, 1.0)
+    }
+
+    #[test]
+    fn a_chart_says_what_it_shows_and_marks_each_run() {
+        let file = std::env::temp_dir().join(format!("symphony-chart-{}.svg", std::process::id()));
+        let sweep = [report(1, 24_000_000), report(4, 90_000_000), report(12, 270_000_000)];
+        draw(&sweep, &file).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        for text in ["ModelThreads, a core each", "million requests per second", "SLO 100 ms", "a processor"]
+        {
+            assert!(svg.contains(text), "{text}");
+        }
+        // One mark a run and nothing else is a circle.
+        assert_eq!(svg.matches("<circle").count(), 3);
+    }
+}

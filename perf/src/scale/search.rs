@@ -49,3 +49,42 @@ pub fn highest(
     }
     Ok(best)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale::options::Options;
+    use crate::scale::world::gather;
+    use clap::Parser;
+
+    /// A run at `rate` of which everything is bad above `limit`.
+    fn outcome(rate: f64, limit: f64) -> Outcome {
+        let plan = Options::parse_from(["scale"]).plan(1, rate).unwrap();
+        let mut outcome = gather(&plan, Vec::new(), Vec::new(), &[]);
+        (outcome.requests, outcome.ran.dropped) = (100, if rate > limit { 100 } else { 1 });
+        outcome
+    }
+
+    #[test]
+    fn the_highest_rate_is_found_to_a_hundredth_from_above_and_below() {
+        for limit in [3_000.0, 1.7e6, 2.9e7] {
+            let found = highest(1e6, 100.0, 2, |rate| Ok(outcome(rate, limit))).unwrap().unwrap();
+            assert!(found.plan.rate <= limit && found.plan.rate > limit / 1.02, "{}", found.plan.rate);
+        }
+    }
+
+    #[test]
+    fn a_machine_on_which_no_rate_passes_has_no_highest_one() {
+        assert!(highest(1e6, 100.0, 1, |rate| Ok(outcome(rate, 1.0))).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_failed_attempt_does_not_fail_a_rate() {
+        let mut run = 0;
+        let found = highest(1e6, 100.0, 2, |rate| {
+            run += 1;
+            Ok(outcome(rate, if run % 2 == 1 { 1.0 } else { 5e6 }))
+        });
+        assert!(found.unwrap().unwrap().plan.rate > 4.9e6);
+    }
+}

@@ -36,7 +36,7 @@ pub const LATEST_TAKE_UP: Nanos = Nanos::from_millis(2);
 pub const WORST_BAD_RATE: f64 = 0.01;
 
 /// What a ModelThread of a run has to tell.
-type ModelTally = (Taken, Ran);
+pub(super) type ModelTally = (Taken, Ran);
 
 /// What a run came to, within its window.
 #[derive(Clone, Debug)]
@@ -141,7 +141,13 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     })
 }
 
-fn gather(plan: &Plan, model_turns: Vec<Turns>, rank_turns: Vec<Turns>, tallies: &[ModelTally]) -> Outcome {
+/// What the threads have to tell, together.
+pub(super) fn gather(
+    plan: &Plan,
+    model_turns: Vec<Turns>,
+    rank_turns: Vec<Turns>,
+    tallies: &[ModelTally],
+) -> Outcome {
     let mut outcome = Outcome {
         plan: plan.clone(),
         model_turns,
