@@ -3,7 +3,7 @@
 //!
 //! # How history is kept replayable from its middle
 //!
-//! A file is a ring of segments ([`tape`]). A state machine's input depends on all that came before, and what
+//! A file is a ring of segments (`tape.rs`). A state machine's input depends on all that came before, and what
 //! came before is overwritten; so a segment holds, besides inputs and decisions, the states that they start from:
 //!
 //! - **A ModelThread's models do not know of each other**, so each is written on its own: before the first event of a
