@@ -16,7 +16,7 @@ use symphony::rank::{GpuReport, Grant, RankState};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankInput, RankRecorder, RecordConfig, RecordError};
 use symphony::workload::Network;
-use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Completion, Ending, ModelId, Request};
 
 /// Kinds of records, as the file has them.
 const DISPATCH: u8 = 48;
@@ -456,5 +456,4 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     let replayed = same(&folder.path().join("rank.symrec"));
     assert!(replayed.forgotten > 0 && replayed.inputs > 0, "{replayed:?}");
     assert_eq!(state.busy_gpus(), limits::MAX_GPUS);
-    assert!(state.is_taken(GpuId(0)) || state.busy_gpus() > 0);
 }

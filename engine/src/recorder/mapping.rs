@@ -27,8 +27,8 @@ impl Mapping {
     pub(super) fn new(file: &File, head_at: usize, first: usize, records: usize) -> io::Result<Mapping> {
         let map = MmapOptions::new().populate().map_raw(file)?;
         let end = records.checked_mul(size_of::<Record>()).and_then(|bytes| bytes.checked_add(first));
-        let sound = head_at % align_of::<AtomicU64>() == 0
-            && first % align_of::<Record>() == 0
+        let sound = head_at.is_multiple_of(align_of::<AtomicU64>())
+            && first.is_multiple_of(align_of::<Record>())
             && head_at + size_of::<u64>() <= first
             && end.is_some_and(|end| end <= map.len());
         if !sound {
