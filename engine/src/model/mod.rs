@@ -243,8 +243,10 @@ impl ModelQueue {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
         let Selection { dropped, size } =
             select(self.terms.drop, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
-        for request in self.queue.drain(..dropped) {
-            sink.end(&request, Ending::DroppedInQueue, now);
+        if dropped > 0 {
+            for request in self.queue.drain(..dropped) {
+                sink.end(&request, Ending::DroppedInQueue, now);
+            }
         }
         self.candidate = (size > 0).then(|| self.candidate_of(now, size));
     }

@@ -13,8 +13,8 @@ const FANOUT: usize = 16;
 /// A minimum per group of 16, and of those, up to a root. Absent keys are [`Nanos::MAX`].
 #[derive(Clone, Debug)]
 pub struct MinTree {
-    /// `levels[0]` are the keys, each level above the minima of groups of [`FANOUT`], the last one has one node.
-    /// Every level is padded with `MAX` to whole groups.
+    /// `levels[0]` are the keys, each level above holds the minima of groups of [`FANOUT`]; the last has one node, the
+    /// root. Every other level is padded with `MAX` to whole groups.
     levels: Vec<Vec<Nanos>>,
 }
 
@@ -23,14 +23,13 @@ impl MinTree {
     pub fn new(len: usize) -> MinTree {
         let mut levels = Vec::new();
         let mut width = len.max(1);
-        loop {
+        while width > 1 || levels.is_empty() {
             width = width.next_multiple_of(FANOUT);
             levels.push(vec![Nanos::MAX; width]);
-            if width == FANOUT {
-                return MinTree { levels };
-            }
             width /= FANOUT;
         }
+        levels.push(vec![Nanos::MAX]);
+        MinTree { levels }
     }
 
     /// The key of `index`.
@@ -39,40 +38,52 @@ impl MinTree {
         self.levels[0][index]
     }
 
-    /// Sets the key of `index`; [`Nanos::MAX`] removes it.
+    /// Sets the key of `index`; [`Nanos::MAX`] removes it. A group is only searched where its minimum has gone up.
     #[inline]
     pub fn set(&mut self, index: usize, key: Nanos) {
         let mut at = index;
         let mut value = key;
-        for level in &mut self.levels {
-            if level[at] == value {
+        for level in 0..self.levels.len() - 1 {
+            let old = std::mem::replace(&mut self.levels[level][at], value);
+            at /= FANOUT;
+            let least = self.levels[level + 1][at];
+            if value > least {
+                if old > least {
+                    return;
+                }
+                value = min_of(group(&self.levels[level], at));
+            }
+            if value == least {
                 return;
             }
-            level[at] = value;
-            at /= FANOUT;
-            value = min_of(group(level, at));
+        }
+        if let Some(root) = self.levels.last_mut() {
+            root[0] = value;
         }
     }
 
     /// The smallest key and the lowest index that has it; `None` when every key is absent.
     #[inline]
     pub fn min(&self) -> Option<(Nanos, usize)> {
-        let key = min_of(&self.levels[self.levels.len() - 1]);
+        let key = self.min_key();
         if key == Nanos::MAX { None } else { self.first_at_most(key).map(|index| (key, index)) }
     }
 
     /// The smallest key, [`Nanos::MAX`] when every key is absent.
     #[inline]
     pub fn min_key(&self) -> Nanos {
-        min_of(&self.levels[self.levels.len() - 1])
+        self.levels[self.levels.len() - 1][0]
     }
 
     /// The lowest index whose key is at most `bound` and present.
     #[inline]
     pub fn first_at_most(&self, bound: Nanos) -> Option<usize> {
         let bound = bound.min(Nanos(u64::MAX - 1));
+        if self.min_key() > bound {
+            return None;
+        }
         let mut at = 0;
-        for level in self.levels.iter().rev() {
+        for level in self.levels[..self.levels.len() - 1].iter().rev() {
             at = at * FANOUT + group(level, at).iter().position(|&key| key <= bound)?;
         }
         Some(at)
