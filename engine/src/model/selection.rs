@@ -107,10 +107,7 @@ fn select_window(
     let suffix_start = partition_point(1, len, |from| !feasible(from));
     let wanted = target.min(len - suffix_start).max(1);
     let needed = finish.at(wanted);
-    let mut dropped = 0;
-    while dropped < len && deadline(dropped) < needed {
-        dropped += 1;
-    }
+    let dropped = partition_point(0, len, |at| deadline(at) < needed);
     if dropped == len {
         return Selection { dropped, size: 0 };
     }
