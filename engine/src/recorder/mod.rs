@@ -9,11 +9,11 @@
 //! - **A ModelThread's models do not know of each other**, so each is written on its own: before the first event of a
 //!   model in a segment, its state (20 records of 32 bytes, and one per request in its queue). Nothing is written
 //!   for models that are silent, and no turn has to write all models at once: at most what one queue holds, 8,192
-//!   records, about 40 us, and typically under 1 us.
+//!   records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written whole at the start of
-//!   a segment: a record per GPU and per model that was ever used. That is 5 us at 64 GPUs, and about 1 ms at the
-//!   limit of 65,536 GPUs and 16,384 models; segments are at least twice as long as that takes, and by default
-//!   eight to a file of 64 MiB, so this comes once in 260,000 records.
+//!   a segment: a record per GPU and per model that was ever used, so 2.6 MB in one turn at the limit of 65,536 GPUs
+//!   and 16,384 models. Segments are at least twice as long as that, and by default eight to a file of 64 MiB, so
+//!   this comes once in 260,000 records.
 //!
 //! Where replay reaches such a state and has followed the machine up to there, it compares instead of restoring. So a
 //! recording checks itself.
@@ -22,8 +22,8 @@
 //!
 //! A record is a store of 32 bytes into mapped memory. A request costs one (its turn's time and its batch's records
 //! are shared by many): no call into the system, no lock, no allocation, and the head is stored once a turn. The
-//! file's pages are all taken when it is made. The system writes them to the disk behind the thread's back; on a
-//! memory file system (`/dev/shm`) not even that.
+//! file's pages are all taken when it is made. The system writes them to the disk, after which the next store to a
+//! page takes a page fault; on a memory file system (`/dev/shm`) there are none. docs/recorder.md has figures.
 //!
 //! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
 
