@@ -272,6 +272,14 @@ impl ModelQueue {
         Candidate { size, from: when.min(latest) - delay, latest, delay }
     }
 
+    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still
+    /// start; once that is past and it still can, since latest was early by the slack, the moment after the true one.
+    fn expiry(&self, now: Nanos, ready: Candidate) -> Nanos {
+        let decided = ready.latest - ready.delay;
+        let last = if now <= decided { decided } else { decided + self.terms.slack.latest };
+        last.max(now) + Nanos(1)
+    }
+
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         let schedulable = self.candidate.filter(|candidate| candidate.from <= now);
@@ -287,8 +295,7 @@ impl ModelQueue {
             (None, _) => Nanos::MAX,
             (Some(waiting), None) => waiting.from,
             (Some(_), Some(_)) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
-            // At latest itself it can still start; the moment after, it is re-selected.
-            (Some(_), Some(ready)) => (ready.latest - ready.delay).max(now) + Nanos(1),
+            (Some(_), Some(ready)) => self.expiry(now, ready),
         };
     }
 }
