@@ -38,8 +38,10 @@ pub struct Request {
     pub model: ModelId,
     /// The frontend to answer.
     pub frontend: u32,
+    /// How much later than `deadline` the answer is really due: what the frontend keeps back for lateness of all kinds.
+    pub reserve: Nanos,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 /// One request of a batch on its way to a backend.

@@ -241,8 +241,10 @@ impl Frontend {
         self.next_id += 1;
         let index = self.slab.index(slot);
         let deadline = due - self.reserves[model.0 as usize].get();
+        let reserve = due - deadline;
         self.in_flight[index] = InFlight { id, model, arrival, due, deadline };
-        let request = Request { id, slot, arrival, deadline, model, frontend: self.id, ..Request::default() };
+        let request =
+            Request { id, slot, arrival, deadline, reserve, model, frontend: self.id, ..Request::default() };
         ring.push(request).expect("room was seen, and this is the only producer");
         Ok(Ticket { index, id })
     }
@@ -275,7 +277,7 @@ impl Frontend {
             Ending::Done => reserve.observe(answered - deadline),
             // The backend tells by when it should have started: as late as it was, its answer would have been.
             Ending::DroppedAtBackend => {
-                reserve.observe(reserve.get() + (response.finished - response.started))
+                reserve.observe((due - deadline) + (response.finished - response.started));
             }
             _ => {}
         }

@@ -301,7 +301,10 @@ impl Outlets for RingOutlets {
         self.backends[backend as usize].has_room(self.largest_batch_frames)
     }
 
-    fn run(&mut self, _due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request])) {
+    fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
+        // What the frontend keeps back is for lateness like a batch's late start; the way back keeps the other half.
+        let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
+        batch.latest += Nanos(head.0 / 2);
         let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
         let mut written = Ok(());
         for frame in frames(batch, requests) {
