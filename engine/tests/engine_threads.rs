@@ -157,6 +157,11 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
             poll(&mut frontend, &mut answers);
         }
     }
+    // However late its threads get their cores, the engine is stopped only once it has begun to work.
+    let began = Instant::now();
+    while answers.is_empty() && began.elapsed() < Duration::from_secs(60) {
+        poll(&mut frontend, &mut answers);
+    }
     let counters = engine.counters().clone();
     engine.stop();
     collect(&mut frontend, &mut answers);
