@@ -104,6 +104,9 @@ impl ModelReport {
     }
 }
 
+/// Longer times count as this.
+const LONGEST: Nanos = Nanos::from_secs(3_600);
+
 /// Counts while a simulation runs.
 pub(super) struct Tally {
     from: Nanos,
@@ -119,7 +122,10 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new(workload: &Workload) -> Tally {
         let named = |name: &String| ModelReport { name: name.clone(), ..ModelReport::default() };
-        let histogram = || Histogram::new(3).expect("three significant digits are supported");
+        let histogram = || {
+            let bounds = Histogram::new_with_bounds(1, LONGEST.0, 3);
+            bounds.expect("three significant digits of up to an hour are supported")
+        };
         Tally {
             from: workload.warmup,
             to: workload.warmup + workload.duration,
