@@ -12,9 +12,9 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::POLICIES;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, RankState};
+use symphony::rank::{GpuReport, Grant, RankInput, RankState};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
-use symphony::recorder::{ClusterTerms, ModelRecorder, RankInput, RankRecorder, RecordConfig, RecordError};
+use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use symphony::workload::Network;
 use symphony_transport::message::{Completion, Ending, ModelId, Request};
 

@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::model::selection::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, RankState};
+use crate::rank::{GpuReport, Grant, RankInput, RankState};
 use crate::workload::Workload;
 use symphony_transport::message::{Completion, Ending, ModelId, Request};
 
@@ -20,15 +20,8 @@ pub struct Deferred {
     /// Grants made and not yet delivered to their models.
     grants: Vec<Grant>,
     /// What models said to the RankThread and it has not heard yet.
-    words: Vec<Word>,
+    words: Vec<RankInput>,
     batches: u64,
-}
-
-/// What a model says to the RankThread.
-enum Word {
-    Ready { model: ModelId, latest: Nanos, delay: Nanos },
-    Withdraw(ModelId),
-    Report(GpuReport),
 }
 
 impl Deferred {
@@ -94,13 +87,7 @@ impl Deferred {
             let grants = &mut self.grants;
             let mut grant = |given: Grant| grants.push(given);
             for word in self.words.drain(..) {
-                match word {
-                    Word::Ready { model, latest, delay } => {
-                        self.rank.on_ready(now, model, latest, delay, &mut grant);
-                    }
-                    Word::Withdraw(model) => self.rank.on_withdraw(now, model, &mut grant),
-                    Word::Report(report) => self.rank.on_gpu_report(now, report, &mut grant),
-                }
+                word.apply(&mut self.rank, now, &mut grant);
             }
             let Some(granted) = self.grants.pop() else { return };
             self.act_alone(granted.model, out, |queue, outbox| queue.on_grant(now, granted, outbox));
@@ -137,22 +124,22 @@ impl Scheduler for Deferred {
 
 /// Takes a model's decisions: words for the RankThread are kept, the rest goes out.
 struct Outbox<'a> {
-    words: &'a mut Vec<Word>,
+    words: &'a mut Vec<RankInput>,
     batches: &'a mut u64,
     out: &'a mut dyn Decisions,
 }
 
 impl ModelSink for Outbox<'_> {
     fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.words.push(Word::Ready { model, latest, delay });
+        self.words.push(RankInput::Ready { model, latest, delay });
     }
 
     fn withdraw(&mut self, model: ModelId) {
-        self.words.push(Word::Withdraw(model));
+        self.words.push(RankInput::Withdraw(model));
     }
 
     fn report(&mut self, report: GpuReport) {
-        self.words.push(Word::Report(report));
+        self.words.push(RankInput::Report(report));
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {

@@ -6,7 +6,10 @@
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
 
 pub mod checkpoint;
+mod input;
 pub mod min_tree;
+
+pub use input::RankInput;
 
 use crate::clock::Nanos;
 use crate::limits;

@@ -37,7 +37,7 @@ mod story;
 mod tape;
 
 pub use model_recorder::ModelRecorder;
-pub use rank_recorder::{ClusterTerms, RankInput, RankRecorder};
+pub use rank_recorder::{ClusterTerms, RankRecorder};
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,47 +6,12 @@ use super::record::Record;
 use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
 use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant, RankState};
-use symphony_transport::message::{Completion, ModelId};
+use crate::rank::{Grant, RankInput, RankState};
 
 /// Records that an event writes besides its grants and states.
 const FEW: usize = 64;
 
-/// An input of a sub-cluster's matching.
-#[derive(Clone, Copy, Debug)]
-pub enum RankInput {
-    /// [`RankState::on_ready`].
-    Ready {
-        /// The model that has a candidate.
-        model: ModelId,
-        /// The candidate's latest.
-        latest: Nanos,
-        /// The candidate's delay.
-        delay: Nanos,
-    },
-    /// [`RankState::on_withdraw`].
-    Withdraw(ModelId),
-    /// [`RankState::on_gpu_report`].
-    Report(GpuReport),
-    /// [`RankState::on_completion`].
-    Completion(Completion),
-    /// [`RankState::on_timer`].
-    Timer,
-}
-
 impl RankInput {
-    /// Lets the matching have it.
-    #[inline]
-    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        match self {
-            RankInput::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, grant),
-            RankInput::Withdraw(model) => state.on_withdraw(now, model, grant),
-            RankInput::Report(report) => state.on_gpu_report(now, report, grant),
-            RankInput::Completion(completion) => state.on_completion(now, completion, grant),
-            RankInput::Timer => state.on_timer(now, grant),
-        }
-    }
-
     #[inline]
     fn record(self, cluster: usize) -> Record {
         let record = match self {

@@ -138,6 +138,7 @@ impl Crew {
         })
     }
 }
+
 /// Starts a thread that makes an agent and runs its turns until `stop` is set.
 ///
 /// Errors: the system gives no thread.

@@ -217,9 +217,8 @@ impl Engine {
     pub fn dead(&self) -> Option<String> {
         self.threads
             .iter()
-            .filter(|thread| thread.is_finished())
+            .find(|thread| thread.is_finished())
             .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
-            .next()
     }
 
     /// Stops every thread, in the order in which requests pass through them. Requests still under way end as

@@ -3,10 +3,10 @@
 
 use super::agent::Agent;
 use super::counters::{Counting, RankTally, raise};
-use super::wire::{GrantMessage, RankMessage, RankWord};
+use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant, RankState};
-use crate::recorder::{RankInput, RankRecorder};
+use crate::rank::{GpuReport, Grant, RankInput, RankState};
+use crate::recorder::RankRecorder;
 use std::sync::Arc;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
@@ -93,17 +93,12 @@ impl Grants {
 
 impl<C: Completions> RankThread<C> {
     fn hear(&mut self, now: Nanos, message: RankMessage) {
-        let word = message.word();
-        let cluster = self.cluster_of[word.model().0 as usize] as usize;
-        let input = match word {
-            RankWord::Ready { model, latest, delay } => RankInput::Ready { model, latest, delay },
-            RankWord::Withdraw { model } => RankInput::Withdraw(model),
-            RankWord::Report(mut report) => {
-                self.completions.iter_mut().for_each(|gpus| gpus.sent(&report));
-                report.gpu.0 -= self.clusters[cluster].first_gpu;
-                RankInput::Report(report)
-            }
-        };
+        let cluster = self.cluster_of[message.model().0 as usize] as usize;
+        let mut input = message.input();
+        if let RankInput::Report(report) = &mut input {
+            self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
+            report.gpu.0 -= self.clusters[cluster].first_gpu;
+        }
         self.watch.counting.tally.words += 1;
         self.act(now, cluster, input);
     }

@@ -2,7 +2,7 @@
 //! back into the calls of [`RankState`](crate::rank::RankState) and [`ModelQueue`](crate::model::ModelQueue).
 
 use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, RankInput};
 use bytemuck::{Pod, Zeroable};
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -19,24 +19,6 @@ pub struct RankMessage {
     first: Nanos,
     /// delay of a candidate, free_at of a report.
     second: Nanos,
-}
-
-/// What a [`RankMessage`] says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RankWord {
-    Ready { model: ModelId, latest: Nanos, delay: Nanos },
-    Withdraw { model: ModelId },
-    Report(GpuReport),
-}
-
-impl RankWord {
-    /// The model that it is about.
-    pub(super) fn model(self) -> ModelId {
-        match self {
-            RankWord::Ready { model, .. } | RankWord::Withdraw { model } => model,
-            RankWord::Report(report) => report.model,
-        }
-    }
 }
 
 impl RankMessage {
@@ -70,15 +52,23 @@ impl RankMessage {
         }
     }
 
-    pub(super) fn word(self) -> RankWord {
+    /// The model that it is about.
+    pub(super) fn model(self) -> ModelId {
+        self.model
+    }
+
+    /// What it tells the matching.
+    pub(super) fn input(self) -> RankInput {
         let RankMessage { model, gpu, first, second, .. } = self;
         match self.kind {
-            RankMessage::READY => RankWord::Ready { model, latest: first, delay: second },
+            RankMessage::READY => RankInput::Ready { model, latest: first, delay: second },
             RankMessage::USED => {
-                RankWord::Report(GpuReport { model, gpu, exec_at: Some(first), free_at: second })
+                RankInput::Report(GpuReport { model, gpu, exec_at: Some(first), free_at: second })
             }
-            RankMessage::UNUSED => RankWord::Report(GpuReport { model, gpu, exec_at: None, free_at: second }),
-            _ => RankWord::Withdraw { model },
+            RankMessage::UNUSED => {
+                RankInput::Report(GpuReport { model, gpu, exec_at: None, free_at: second })
+            }
+            _ => RankInput::Withdraw(model),
         }
     }
 }
@@ -113,11 +103,11 @@ mod tests {
         let model = ModelId(7);
         let (first, second) = (Nanos(11), Nanos(13));
         let report = GpuReport { model, gpu: GpuId(3), exec_at: Some(first), free_at: second };
-        assert_eq!(RankMessage::report(report).word(), RankWord::Report(report));
+        assert_eq!(RankMessage::report(report).input(), RankInput::Report(report));
         let unused = GpuReport { exec_at: None, ..report };
-        assert_eq!(RankMessage::report(unused).word(), RankWord::Report(unused));
-        let ready = RankWord::Ready { model, latest: first, delay: second };
-        assert_eq!(RankMessage::ready(model, first, second).word(), ready);
-        assert_eq!(RankMessage::withdraw(model).word(), RankWord::Withdraw { model });
+        assert_eq!(RankMessage::report(unused).input(), RankInput::Report(unused));
+        let ready = RankInput::Ready { model, latest: first, delay: second };
+        assert_eq!(RankMessage::ready(model, first, second).input(), ready);
+        assert_eq!(RankMessage::withdraw(model).input(), RankInput::Withdraw(model));
     }
 }

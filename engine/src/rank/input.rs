@@ -1,0 +1,41 @@
+//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
+
+use super::{GpuReport, Grant, RankState};
+use crate::clock::Nanos;
+use symphony_transport::message::{Completion, ModelId};
+
+/// An input of a sub-cluster's matching.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RankInput {
+    /// [`RankState::on_ready`].
+    Ready {
+        /// The model that has a candidate.
+        model: ModelId,
+        /// The candidate's latest.
+        latest: Nanos,
+        /// The candidate's delay.
+        delay: Nanos,
+    },
+    /// [`RankState::on_withdraw`].
+    Withdraw(ModelId),
+    /// [`RankState::on_gpu_report`].
+    Report(GpuReport),
+    /// [`RankState::on_completion`].
+    Completion(Completion),
+    /// [`RankState::on_timer`].
+    Timer,
+}
+
+impl RankInput {
+    /// Lets the matching have it.
+    #[inline]
+    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        match self {
+            RankInput::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, grant),
+            RankInput::Withdraw(model) => state.on_withdraw(now, model, grant),
+            RankInput::Report(report) => state.on_gpu_report(now, report, grant),
+            RankInput::Completion(completion) => state.on_completion(now, completion, grant),
+            RankInput::Timer => state.on_timer(now, grant),
+        }
+    }
+}
