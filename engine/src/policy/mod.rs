@@ -16,6 +16,8 @@ mod queue;
 mod shepherd;
 mod symphony;
 mod symphony_published;
+#[cfg(test)]
+mod watched;
 pub mod when;
 mod work_conserving;
 

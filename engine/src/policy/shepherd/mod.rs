@@ -308,3 +308,6 @@ impl Scheduler for Herds {
         self.expiries.min_key()
     }
 }
+
+#[cfg(test)]
+mod tests;
