@@ -7,11 +7,15 @@
 //!
 //! To add a policy: write its file, add a line to [`POLICIES`].
 
+mod clipper;
+pub mod clockwork;
 pub mod deferred;
 mod deferring;
 mod options;
+mod pull;
 mod symphony;
 mod symphony_published;
+pub mod triton;
 pub mod when;
 mod work_conserving;
 
@@ -90,8 +94,14 @@ pub struct Moment<'a> {
 }
 
 /// Every policy, the default first.
-pub static POLICIES: &[&dyn Policy] =
-    &[&symphony::SYMPHONY, &symphony_published::SYMPHONY_PUBLISHED, &work_conserving::WORK_CONSERVING];
+pub static POLICIES: &[&dyn Policy] = &[
+    &symphony::SYMPHONY,
+    &symphony_published::SYMPHONY_PUBLISHED,
+    &work_conserving::WORK_CONSERVING,
+    &clockwork::Clockwork,
+    &clipper::Clipper,
+    &triton::Triton,
+];
 
 /// The policy of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
@@ -103,12 +113,12 @@ pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name()).collect()
 }
 
-/// The names of those that heed this flag of the [`Options`].
+/// The names of the policies that heed this flag of the [`Options`].
 pub fn taking(flag: &str) -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.options().contains(&flag)).map(|policy| policy.name()).collect()
 }
 
-/// The names of those that the pinned threads run.
+/// The names of the policies that the pinned threads run.
 pub fn served() -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.deferral().is_some()).map(|policy| policy.name()).collect()
 }

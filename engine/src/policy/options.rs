@@ -1,6 +1,8 @@
 //! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them a policy heeds is
 //! its own word ([`super::Policy::options`]).
 
+use super::clockwork::ClockworkOptions;
+use super::triton::TritonOptions;
 use super::when::When;
 use crate::model::selection::DropRule;
 
@@ -13,11 +15,21 @@ pub struct Options {
     pub when: Option<&'static When>,
     /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
+    /// How `clockwork` plans (flags `clockwork-batches` and `clockwork-ahead-ms`).
+    pub clockwork: ClockworkOptions,
+    /// How `triton` batches (flags `triton-queue-delay-ms` and `triton-preferred`).
+    pub triton: TritonOptions,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { drop: DropRule::Window, when: None, frontends: 1 }
+        Options {
+            drop: DropRule::Window,
+            when: None,
+            frontends: 1,
+            clockwork: ClockworkOptions::default(),
+            triton: TritonOptions::default(),
+        }
     }
 }
 

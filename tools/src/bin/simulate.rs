@@ -9,6 +9,7 @@ use std::time::Duration;
 use symphony::clock::Nanos;
 use symphony::config::read_workload;
 use symphony::model::selection::DropRule;
+use symphony::policy::clockwork::BatchSizes;
 use symphony::policy::{self, Options, POLICIES, Policy, when};
 use symphony::sim::goodput::search;
 use symphony::sim::report::Report;
@@ -33,6 +34,22 @@ struct CommandLine {
     /// How long a batch is held back, for policy symphony-published; the rules are listed below
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
+    /// Batch sizes of policy clockwork: pow2 (default) or any
+    #[arg(long, value_name = "SIZES", value_parser = sizes)]
+    clockwork_batches: Option<BatchSizes>,
+    /// Policy clockwork gives a GPU more once it has less than this to do (default 5)
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    clockwork_ahead_ms: Option<f64>,
+    /// How long a request of policy triton waits for a preferred batch size (default: what is left of the SLO
+    /// when a full batch waits for another)
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    triton_queue_delay_ms: Option<f64>,
+    /// Preferred batch sizes of policy triton, such as 4,8 (default: the largest that runs in half the SLO, alone)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    triton_preferred: Option<Vec<u16>>,
+    /// Policy triton rejects a request that has waited for longer (default: when the largest batch would be late)
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    triton_timeout_ms: Option<f64>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
@@ -58,6 +75,17 @@ fn positive(text: &str) -> Result<f64, String> {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
         _ => Err("give a number above 0".to_owned()),
     }
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value >= 0.0 && value.is_finite() => Ok(value),
+        _ => Err("give a number from 0".to_owned()),
+    }
+}
+
+fn sizes(text: &str) -> Result<BatchSizes, String> {
+    BatchSizes::parse(text).ok_or_else(|| "give pow2 or any".to_owned())
 }
 
 fn after_help() -> String {
@@ -111,7 +139,15 @@ fn run(line: &CommandLine) -> Result<(), String> {
 
 /// The policy's options, from the flags that it heeds; any other is a mistake.
 fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
-    let given = [("drop", line.drop.is_some()), ("when", line.when.is_some())];
+    let given = [
+        ("drop", line.drop.is_some()),
+        ("when", line.when.is_some()),
+        ("clockwork-batches", line.clockwork_batches.is_some()),
+        ("clockwork-ahead-ms", line.clockwork_ahead_ms.is_some()),
+        ("triton-queue-delay-ms", line.triton_queue_delay_ms.is_some()),
+        ("triton-timeout-ms", line.triton_timeout_ms.is_some()),
+        ("triton-preferred", line.triton_preferred.is_some()),
+    ];
     for (flag, _) in given.into_iter().filter(|&(flag, given)| given && !policy.options().contains(&flag)) {
         let right = policy::taking(flag).join(", ");
         return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
@@ -127,6 +163,13 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         })?;
         options.when = Some(rule);
     }
+    let clockwork = &mut options.clockwork;
+    clockwork.batches = line.clockwork_batches.unwrap_or(clockwork.batches);
+    clockwork.ahead = line.clockwork_ahead_ms.map_or(clockwork.ahead, Nanos::from_millis_f64);
+    options.triton.max_queue_delay = line.triton_queue_delay_ms.map(Nanos::from_millis_f64);
+    options.triton.timeout = line.triton_timeout_ms.map(Nanos::from_millis_f64);
+    options.triton.preferred = line.triton_preferred.iter().flatten().map(|&size| size.into()).collect();
+    options.triton.preferred.sort_unstable();
     Ok(options)
 }
 
