@@ -37,7 +37,7 @@ impl Policy for Shepherd {
     }
 
     fn options(&self) -> &'static [&'static str] {
-        &["preempt"]
+        &["shepherd-preempt"]
     }
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
