@@ -4,6 +4,7 @@ use crate::clock::Nanos;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
 };
+use crate::runtime::rank_role;
 use std::fmt::Write as _;
 
 /// A family of one number per thread: its name, its help, and where it is in a tally.
@@ -70,10 +71,6 @@ pub(super) fn write(out: &mut String, counters: &CountersSnapshot) {
     let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
     let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
     turn_families(out, &turns);
-}
-
-fn rank_role(at: usize) -> String {
-    if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
 }
 
 fn head(out: &mut String, name: &str, help: &str, kind: &str) {

@@ -100,7 +100,7 @@ impl Options {
         let models = self.models.unwrap_or(10 * model_threads);
         within("--model-threads", model_threads, 1, limits::MAX_MODEL_THREADS)?;
         within("--models", models, model_threads, limits::MAX_MODELS)?;
-        within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_MODEL_THREADS))?;
+        within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_RANK_THREADS))?;
         within("--attempts", self.attempts, 1, 100)?;
         let lowest = MIN_RATE * model_threads as f64;
         if !(lowest..=1e9).contains(&rate) {
