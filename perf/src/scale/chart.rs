@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 use std::path::Path;
 
-const SIZE: (u32, u32) = (760, 500);
+const SIZE: (u32, u32) = (760, 520);
 const MEASURED: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
 const LINEAR: RGBColor = RGBColor(0x88, 0x88, 0x88);
 const UNMEASURED: RGBColor = RGBColor(0xf0, 0xf0, 0xf0);
@@ -65,34 +65,35 @@ fn paint(
 
     let area = onto.into_drawing_area();
     area.fill(&WHITE)?;
-    let area = area.titled("Requests per second by ModelThreads", ("sans-serif", 19))?;
-    let (chart_area, foot) = area.split_vertically(446);
+    let area =
+        area.margin(12, 8, 12, 12).titled("Requests per second by ModelThreads", ("sans-serif", 19))?;
+    let (chart_area, foot) = area.split_vertically(436);
     let mut chart = ChartBuilder::on(&chart_area)
         .caption(sweep.first().map_or(String::new(), caption), ("sans-serif", 14))
-        .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(0.0..right, 0.0..top)?;
-    if let Some(beyond) = unmeasured {
-        let from = (last + beyond.first as f64) / 2.0;
-        chart.draw_series([Rectangle::new([(from, 0.0), (right, top)], UNMEASURED.filled())])?;
-        let middle = Pos::new(HPos::Center, VPos::Center);
-        let style = ("sans-serif", 14).into_font().color(&LINEAR).pos(middle);
-        let said = format!("not measured: {}", count(beyond.cores, "core"));
-        chart.draw_series([Text::new(said, ((from + right) / 2.0, top * 0.12), style)])?;
-    }
     chart
         .configure_mesh()
         .x_desc("ModelThreads, a core each")
         .y_desc("million requests per second")
         .x_labels((most as usize + 1).min(16))
         .x_label_formatter(&|threads| format!("{threads:.0}"))
+        .y_label_formatter(&|rate| format!("{rate}"))
         .label_style(("sans-serif", 13))
         .axis_desc_style(("sans-serif", 14))
         .light_line_style(TRANSPARENT)
         .draw()?;
+    if let Some(beyond) = unmeasured {
+        let from = (last + beyond.first as f64) / 2.0;
+        chart.draw_series([Rectangle::new([(from, 0.0), (right, top)], UNMEASURED.filled())])?;
+        let middle = Pos::new(HPos::Center, VPos::Center);
+        let style = ("sans-serif", 14).into_font().color(&BLACK.mix(0.6)).pos(middle);
+        let said = format!("not measured: the machine has {}", count(beyond.cores, "core"));
+        chart.draw_series([Text::new(said, ((from + right) / 2.0, top * 0.12), style)])?;
+    }
     chart
-        .draw_series(DashedLineSeries::new([(0.0, 0.0), (most, one * most)], 6, 4, LINEAR.into()))?
+        .draw_series(LineSeries::new([(0.0, 0.0), (most, one * most)], LINEAR))?
         .label("as many times one")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], LINEAR));
     chart
@@ -108,8 +109,8 @@ fn paint(
         .border_style(LINEAR)
         .draw()?;
     let lines = sweep.first().map(machine).into_iter().chain(unmeasured.map(Unmeasured::why));
-    for (line, y) in lines.zip([2, 20]) {
-        foot.draw(&Text::new(line, (24, y), ("sans-serif", 13).into_font()))?;
+    for (line, y) in lines.zip([6, 26]) {
+        foot.draw(&Text::new(line, (12, y), ("sans-serif", 13).into_font()))?;
     }
     area.present()?;
     Ok(())
@@ -164,7 +165,7 @@ mod tests {
         let svg = drawn(&[report(1, 24_000_000)], Some(&unmeasured));
         let why =
             "The sweep stops before 2 ModelThreads beside 1 RankThread: that takes 3 cores, and there are 2.";
-        for text in [why, "not measured: 2 cores", "\n12\n"] {
+        for text in [why, "not measured: the machine has 2 cores", "\n12\n"] {
             assert!(svg.contains(text), "{text} in {svg}");
         }
     }
