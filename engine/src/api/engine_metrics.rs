@@ -141,7 +141,7 @@ mod tests {
         tally.start.count(Nanos(5_000_000));
         let counters = CountersSnapshot {
             models: vec![ModelTally { requests: 7, ..ModelTally::default() }; 2],
-            ranks: vec![RankTally::default()],
+            ranks: vec![RankTally::default(), RankTally { grants: 9, ..RankTally::default() }],
             backends: vec![("emulated".to_owned(), tally)],
         };
         let mut text = String::new();
@@ -156,6 +156,8 @@ mod tests {
             }
         }
         assert!(text.contains("symphony_model_thread_requests_total{thread=\"model-1\"} 7\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank\"} 0\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank-1\"} 9\n"));
         let bucket = "symphony_backend_start_lateness_seconds_bucket{thread=\"emulated\",le=";
         assert!(text.contains(&format!("{bucket}\"0.000000256\"}} 0\n")));
         assert!(text.contains(&format!("{bucket}\"0.000000512\"}} 1\n")));
