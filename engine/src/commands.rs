@@ -204,7 +204,7 @@ fn describe(engine: &Engine) {
     let list = |seats: &[Seat]| seats.iter().map(core).collect::<Vec<_>>().join(",");
     eprintln!(
         "cores: rank {}, models {}, cpu executors {}, emulated {}, api {}",
-        core(&layout.rank),
+        list(&layout.ranks),
         list(&layout.models),
         list(&layout.executors),
         layout.emulated.as_ref().map_or("none".to_owned(), core),

@@ -3,14 +3,20 @@
 
 use symphony_transport::Nanos;
 
-/// GPUs that one RankThread matches.
+/// GPUs that one RankThread matches, and that an engine has: any division among several RankThreads fits too.
 pub const MAX_GPUS: usize = 65_536;
 
-/// Models that one RankThread ranks.
+/// Models that one RankThread ranks, and that an engine has.
 pub const MAX_MODELS: usize = 16_384;
 
-/// ModelThreads beside one RankThread.
+/// ModelThreads of an engine, each linked with every RankThread.
 pub const MAX_MODEL_THREADS: usize = 255;
+
+/// RankThreads of an engine. Each costs a ring of words and one of grants per ModelThread: with 255 of those, 34 MiB.
+pub const MAX_RANK_THREADS: usize = 16;
+
+/// Frontends of an engine: API threads, or load generators in its process.
+pub const MAX_FRONTENDS: usize = 255;
 
 /// Requests in one batch. Executors may allow fewer.
 pub const MAX_BATCH: usize = 1_024;

@@ -3,12 +3,13 @@
 
 use crate::clock::Nanos;
 use crate::limits;
+use std::sync::Arc;
 
-/// l(b) for b from 1 to the largest batch; never falls as b grows.
+/// l(b) for b from 1 to the largest batch; never falls as b grows. A clone shares the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// `table[b]` is l(b); `table[0]` is zero. One entry past the largest batch repeats "never".
-    table: Box<[Nanos]>,
+    table: Arc<[Nanos]>,
 }
 
 /// Why a table is not a profile.
@@ -60,7 +61,7 @@ impl Profile {
             table.push(latency);
         }
         table.push(Nanos::MAX);
-        Ok(Profile { table: table.into_boxed_slice() })
+        Ok(Profile { table: table.into() })
     }
 
     /// The largest batch.

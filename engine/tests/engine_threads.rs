@@ -10,6 +10,7 @@ use symphony::config::{Config, read_config};
 use symphony::limits;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
+use symphony::runtime::counters::{CountersSnapshot, ModelTally, RankTally};
 use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options, StartError};
 use symphony_transport::message::{Ending, ModelId};
@@ -55,7 +56,6 @@ fn poll(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
     frontend.poll(|ticket, answer| {
         assert!(answers.insert(ticket, answer.outcome).is_none(), "{ticket:?} was answered twice");
         if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
-            assert!(answer.output.iter().all(|&byte| byte == 0), "emulated outputs are zeros");
             assert!(answer.started >= answer.arrival && answer.finished >= answer.started);
             assert!(answer.batch_size >= 1);
         }
@@ -186,44 +186,97 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     assert!(requests > 0 && requests <= accepted);
 }
 
-#[test]
-fn as_many_gpus_as_the_limit_allows_start_and_one_more_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let (engine, mut frontend) =
-        start(emulated(folder.path(), "work-conserving", limits::MAX_GPUS, 1, 10_000.0));
+/// Serves requests for these models on two RankThreads and checks that each model got its answers, all threads' counters
+/// together tell of all requests, and what both RankThreads recorded replays.
+fn serve_on_two_rank_threads(config: Config, folder: &Path) {
+    let models = config.models.len() as u32;
+    let record = folder.join("record");
+    let options =
+        Options { record: Some(RecordConfig { folder: record.clone(), mib: 8 }), ..Options::default() };
+    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    let mut frontend = frontends.pop().unwrap();
     let mut answers = HashMap::new();
-    frontend.submit(ModelId(0), None, |_| ()).unwrap();
+    for n in 0..40 * models {
+        frontend.submit(ModelId(n % models), None, |input| input.fill(0)).unwrap();
+        poll(&mut frontend, &mut answers);
+    }
     collect(&mut frontend, &mut answers);
-    assert_eq!(answers.len(), 1);
-    engine.stop();
-    let mut config = emulated(folder.path(), "symphony", 1, 1, 50.0);
-    config.executors[0].count = limits::MAX_GPUS + 1;
-    refused(config, "GPUs and other executors: 65537 asked for; the limit is 65536");
-}
-
-#[test]
-fn as_many_models_as_the_limit_allows_start_and_one_more_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = emulated(folder.path(), "work-conserving", 1, 1, 10_000.0);
-    let model = config.models[0].clone();
-    let numbered = |at: usize| {
-        let mut copy = model.clone();
-        copy.name = format!("m{at}");
-        copy
+    let of_ranks = |all: &CountersSnapshot, of: fn(&RankTally) -> u64| all.ranks.iter().map(of).sum::<u64>();
+    let of_models =
+        |all: &CountersSnapshot, of: fn(&ModelTally) -> u64| all.models.iter().map(of).sum::<u64>();
+    // A RankThread may hear of the last batch's end after its requests' client did.
+    let (began, counters) = (Instant::now(), engine.counters().clone());
+    let all_completed = |all: &CountersSnapshot| {
+        of_ranks(all, |rank| rank.completions) == of_models(all, |model| model.batches)
     };
-    config.models = (0..limits::MAX_MODELS).map(numbered).collect();
-    let (engine, mut frontend) = start(config.clone());
-    let mut answers = HashMap::new();
-    frontend.submit(ModelId(limits::MAX_MODELS as u32 - 1), None, |_| ()).unwrap();
-    collect(&mut frontend, &mut answers);
-    assert_eq!(answers.len(), 1);
+    while !all_completed(&counters.snapshot()) && began.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+    }
     engine.stop();
-    config.models.push(numbered(limits::MAX_MODELS));
-    refused(config, "models: 16385 asked for; the limit is 16384");
+    assert_eq!(answers.len() as u32, 40 * models);
+    assert!(answers.values().all(|outcome| *outcome == Outcome::Good), "{answers:?}");
+    let snapshot = counters.snapshot();
+    assert_eq!(snapshot.ranks.len(), 2);
+    assert!(all_completed(&snapshot), "{snapshot:?}");
+    assert!(snapshot.ranks.iter().all(|rank| rank.grants > 0 && rank.completions > 0), "{snapshot:?}");
+    assert_eq!(of_ranks(&snapshot, |rank| rank.grants), of_models(&snapshot, |model| model.grants));
+    assert_eq!(of_models(&snapshot, |model| model.batched_requests), answers.len() as u64);
+    let mut decisions = 0;
+    for name in ["rank.symrec", "rank-1.symrec"] {
+        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(replayed.difference, None, "{name}");
+        decisions += replayed.decisions;
+    }
+    assert_eq!(decisions, of_ranks(&snapshot, |rank| rank.grants));
 }
 
-fn refused(config: Config, sentence: &str) {
-    let error = Engine::start(config, 1, Arc::new(|_: &str| ())).map(drop).unwrap_err();
+#[test]
+fn emulated_gpus_are_split_between_two_rank_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = emulated(folder.path(), "work-conserving", 5, 6, 20_000.0);
+    (config.cores.rank_threads, config.cores.model_threads) = (2, Some(3));
+    serve_on_two_rank_threads(config, folder.path());
+}
+
+#[test]
+fn two_kinds_of_executors_are_matched_by_a_rank_thread_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart/shapes.onnx");
+    std::fs::copy(model, folder.path().join("shapes.onnx")).unwrap();
+    let text = "policy = \"work-conserving\"\n[cores]\nrank_threads = 2\n\
+                [[executors]]\nkind = \"cpu\"\n[[executors]]\nkind = \"emulated\"\ncount = 2\n\
+                [[models]]\nname = \"shapes\"\nfile = \"shapes.onnx\"\nslo_ms = 60000\nmax_batch = 4\n\
+                profile = { alpha_ms = 5, beta_ms = 5 }\n\
+                [[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 60000\n\
+                profile = { alpha_ms = 0.2, beta_ms = 1 }\n";
+    serve_on_two_rank_threads(config(folder.path(), text), folder.path());
+}
+
+#[test]
+fn above_each_limit_start_up_fails_with_a_sentence_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = emulated(folder.path(), "symphony", 1, 1, 50.0);
+    let mut config = one.clone();
+    config.executors[0].count = limits::MAX_GPUS + 1;
+    refused(config, 1, "GPUs and other executors: 65537 asked for; the limit is 65536");
+    let mut config = one.clone();
+    config.models = vec![one.models[0].clone(); limits::MAX_MODELS + 1];
+    refused(config.clone(), 1, "models: 16385 asked for; the limit is 16384");
+    config.models.truncate(limits::MAX_MODELS);
+    config.cores.model_threads = Some(limits::MAX_MODEL_THREADS + 1);
+    refused(config.clone(), 1, "ModelThreads: 256 asked for; the limit is 255");
+    config.cores.model_threads = Some(1);
+    config.cores.rank_threads = limits::MAX_RANK_THREADS + 1;
+    refused(config.clone(), 1, "RankThreads: 17 asked for; the limit is 16");
+    config.cores.rank_threads = 2;
+    let sentence =
+        "RankThreads that each have an executor and a model of their own: 2 asked for; the limit is 1";
+    refused(config, 1, sentence);
+    refused(one, limits::MAX_FRONTENDS + 1, "frontends: 256 asked for; the limit is 255");
+}
+
+fn refused(config: Config, frontends: usize, sentence: &str) {
+    let error = Engine::start(config, frontends, Arc::new(|_: &str| ())).map(drop).unwrap_err();
     assert!(matches!(error, StartError::Limit { .. }), "{error}");
     assert_eq!(error.to_string(), sentence);
 }

@@ -8,21 +8,15 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::by_name;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, RankState};
+use symphony::rank::{GpuReport, Grant, RankInput, RankState};
 use symphony::workload::Network;
 use symphony_transport::message::{BatchHeader, Completion, Ending, ModelId, Request};
 
 const SLO: Nanos = Nanos::from_millis(20);
 
-enum Word {
-    Ready(ModelId, Nanos, Nanos),
-    Withdraw(ModelId),
-    Report(GpuReport),
-}
-
 #[derive(Default)]
 struct Rings {
-    words: VecDeque<Word>,
+    words: VecDeque<RankInput>,
     grants: VecDeque<Grant>,
     batches: VecDeque<(BatchHeader, usize)>,
     completions: VecDeque<Completion>,
@@ -32,13 +26,13 @@ struct Rings {
 
 impl ModelSink for Rings {
     fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.words.push_back(Word::Ready(model, latest, delay));
+        self.words.push_back(RankInput::Ready { model, latest, delay });
     }
     fn withdraw(&mut self, model: ModelId) {
-        self.words.push_back(Word::Withdraw(model));
+        self.words.push_back(RankInput::Withdraw(model));
     }
     fn report(&mut self, report: GpuReport) {
-        self.words.push_back(Word::Report(report));
+        self.words.push_back(RankInput::Report(report));
     }
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
@@ -104,13 +98,8 @@ impl Engine {
             }
             2 => {
                 let mut grant = |grant| rings.grants.push_back(grant);
-                match rings.words.pop_front() {
-                    Some(Word::Ready(model, latest, delay)) => {
-                        rank.on_ready(*now, model, latest, delay, &mut grant);
-                    }
-                    Some(Word::Withdraw(model)) => rank.on_withdraw(*now, model, &mut grant),
-                    Some(Word::Report(report)) => rank.on_gpu_report(*now, report, &mut grant),
-                    None => {}
+                if let Some(word) = rings.words.pop_front() {
+                    word.apply(rank, *now, &mut grant);
                 }
                 if rank.next_timer() <= *now {
                     rank.on_timer(*now, &mut grant);

@@ -4,6 +4,7 @@ use crate::clock::Nanos;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
 };
+use crate::runtime::rank_role;
 use std::fmt::Write as _;
 
 /// A family of one number per thread: its name, its help, and where it is in a tally.
@@ -70,10 +71,6 @@ pub(super) fn write(out: &mut String, counters: &CountersSnapshot) {
     let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
     let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
     turn_families(out, &turns);
-}
-
-fn rank_role(at: usize) -> String {
-    if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
 }
 
 fn head(out: &mut String, name: &str, help: &str, kind: &str) {
@@ -144,7 +141,7 @@ mod tests {
         tally.start.count(Nanos(5_000_000));
         let counters = CountersSnapshot {
             models: vec![ModelTally { requests: 7, ..ModelTally::default() }; 2],
-            ranks: vec![RankTally::default()],
+            ranks: vec![RankTally::default(), RankTally { grants: 9, ..RankTally::default() }],
             backends: vec![("emulated".to_owned(), tally)],
         };
         let mut text = String::new();
@@ -159,6 +156,8 @@ mod tests {
             }
         }
         assert!(text.contains("symphony_model_thread_requests_total{thread=\"model-1\"} 7\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank\"} 0\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank-1\"} 9\n"));
         let bucket = "symphony_backend_start_lateness_seconds_bucket{thread=\"emulated\",le=";
         assert!(text.contains(&format!("{bucket}\"0.000000256\"}} 0\n")));
         assert!(text.contains(&format!("{bucket}\"0.000000512\"}} 1\n")));

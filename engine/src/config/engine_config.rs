@@ -57,6 +57,21 @@ impl Config {
     pub fn executors_of(&self, kind: ExecutorKind) -> usize {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
+
+    /// How many models run on executors of a kind.
+    pub fn models_of(&self, kind: ExecutorKind) -> usize {
+        self.models.iter().filter(|model| model.source.kind() == kind).count()
+    }
+
+    /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
+    /// each has an executor and a model.
+    pub fn most_sub_clusters(&self) -> usize {
+        let of_a_kind = |kind| match self.executors_of(kind) {
+            0 => 0,
+            executors => executors.min(self.models_of(kind)).max(1),
+        };
+        [ExecutorKind::Cpu, ExecutorKind::Emulated].into_iter().map(of_a_kind).sum()
+    }
 }
 
 /// Which role runs on which core. Where nothing is given the engine chooses.
@@ -66,8 +81,10 @@ pub struct Cores {
     pub model_threads: Option<usize>,
     /// The core of each ModelThread; empty, or as many as there are ModelThreads.
     pub model: Vec<usize>,
-    /// The RankThread's core.
-    pub rank: Option<usize>,
+    /// RankThreads, at least 1. There is a sub-cluster for each, at least.
+    pub rank_threads: usize,
+    /// The core of each RankThread; empty, or as many as there are RankThreads.
+    pub rank: Vec<usize>,
     /// The core of the thread that plays the emulated GPUs.
     pub emulated: Option<usize>,
     /// The core of each API thread; empty means one thread on a core that the engine chooses.
@@ -76,7 +93,14 @@ pub struct Cores {
 
 impl Default for Cores {
     fn default() -> Cores {
-        Cores { model_threads: Some(1), model: Vec::new(), rank: None, emulated: None, api: Vec::new() }
+        Cores {
+            model_threads: Some(1),
+            model: Vec::new(),
+            rank_threads: 1,
+            rank: Vec::new(),
+            emulated: None,
+            api: Vec::new(),
+        }
     }
 }
 
@@ -231,17 +255,32 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
         root.report("models", format!("{} models are too many", models.len()), right);
     }
     report_twins(root, &models);
-    Some(Config {
+    let (cores, rank_threads) = cores?;
+    let config = Config {
         file: file.into(),
         policy: policy?.name(),
         when: when?,
         drop: DropRule::parse(drop?)?,
         network: network?,
-        cores: cores?,
+        cores,
         http: http?,
         executors,
         models: models.into_iter().map(|(_, model)| model).collect(),
-    })
+    };
+    let most = config.most_sub_clusters();
+    // Entries that have mistakes of their own are not among the executors and models.
+    if let Some(place) = rank_threads
+        && config.cores.rank_threads > most
+        && root.is_sound()
+    {
+        let wrong =
+            format!("{} RankThreads are more than there can be sub-clusters", config.cores.rank_threads);
+        let right = format!(
+            "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors and models"
+        );
+        root.add(place.mistake(wrong, right));
+    }
+    Some(config)
 }
 
 /// The policy: one that the pinned threads run.
@@ -298,7 +337,7 @@ fn read_executor(table: &Table<'_>, kinds: &mut Kinds) -> Option<Executor> {
     }
     let most = if kind == Some(ExecutorKind::Cpu) { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
     let count = table.optional("count").map(|v| v.count(1..=most));
-    let cores = read_core_list(table, "cores")?;
+    let cores = read_core_list(table, "cores", "executor", most)?;
     if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {
         table.report(
             "cores",
@@ -316,20 +355,57 @@ fn read_executor(table: &Table<'_>, kinds: &mut Kinds) -> Option<Executor> {
     Some(Executor { kind: kind?, count, cores })
 }
 
-fn read_cores(root: &Table<'_>) -> Option<Cores> {
-    root.section("cores", |table| {
-        let model = read_core_list(table, "model");
-        let one = model.as_ref().map_or(1, |cores| cores.len().max(1));
-        let threads = table.optional("model_threads").map_or(Some(Some(one)), |v| read_model_threads(&v));
-        let core = |name| table.optional(name).map_or(Some(None), |v| read_core(&v).map(Some));
-        let (rank, emulated, api) = (core("rank"), core("emulated"), read_core_list(table, "api"));
-        let (model, model_threads) = (model?, threads?);
-        if !model.is_empty() && model_threads != Some(model.len()) {
-            let wrong = format!("lists {} cores, which is not `model_threads`", model.len());
-            table.report("model", wrong, "list one core for each ModelThread, or leave `model_threads` out");
+/// A role that several threads may play, and the fields of [cores] about it.
+struct Role {
+    name: &'static str,
+    /// The list of their cores.
+    cores: &'static str,
+    /// How many they are.
+    count: &'static str,
+    limit: usize,
+}
+
+const MODEL_THREAD: Role =
+    Role { name: "ModelThread", cores: "model", count: "model_threads", limit: limits::MAX_MODEL_THREADS };
+
+const RANK_THREAD: Role =
+    Role { name: "RankThread", cores: "rank", count: "rank_threads", limit: limits::MAX_RANK_THREADS };
+
+impl Role {
+    /// The threads' cores, and how many threads there are: as many as cores, or one, unless `read_count` says otherwise;
+    /// it may say `None` for a number that the engine chooses.
+    fn read(
+        &self,
+        table: &Table<'_>,
+        read_count: impl FnOnce(&Value<'_>) -> Option<Option<usize>>,
+    ) -> Option<(Vec<usize>, Option<usize>)> {
+        let cores = read_core_list(table, self.cores, self.name, self.limit);
+        let one_each = cores.as_ref().map_or(1, |cores| cores.len().max(1));
+        let count = table.optional(self.count).map_or(Some(Some(one_each)), |value| read_count(&value))?;
+        let cores = cores?;
+        if !cores.is_empty() && count != Some(cores.len()) {
+            let wrong = format!("lists {} cores, which is not `{}`", cores.len(), self.count);
+            let right = format!("list one core for each {}, or leave `{}` out", self.name, self.count);
+            table.report(self.cores, wrong, right);
             return None;
         }
-        Some(Cores { model_threads, model, rank: rank?, emulated: emulated?, api: api? })
+        Some((cores, count))
+    }
+}
+
+/// The table [cores], and where it tells the number of RankThreads.
+fn read_cores(root: &Table<'_>) -> Option<(Cores, Option<Place>)> {
+    root.section("cores", |table| {
+        let model = MODEL_THREAD.read(table, read_model_threads);
+        let rank = RANK_THREAD.read(table, |value| value.count(1..=limits::MAX_RANK_THREADS).map(Some));
+        let emulated = table.optional("emulated").map_or(Some(None), |v| read_core(&v).map(Some));
+        let api = read_core_list(table, "api", "API thread", limits::MAX_FRONTENDS);
+        let ((model, model_threads), (rank, rank_threads)) = (model?, rank?);
+        let place =
+            table.place(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
+        let rank_threads = rank_threads.unwrap_or(1);
+        let cores = Cores { model_threads, model, rank_threads, rank, emulated: emulated?, api: api? };
+        Some((cores, Some(place)))
     })
 }
 
@@ -346,11 +422,19 @@ fn read_model_threads(value: &Value<'_>) -> Option<Option<usize>> {
     None
 }
 
-fn read_core_list(table: &Table<'_>, name: &'static str) -> Option<Vec<usize>> {
+/// The cores of as many threads of a role, or the one core; none where nothing is given.
+fn read_core_list(table: &Table<'_>, name: &'static str, role: &str, limit: usize) -> Option<Vec<usize>> {
     let Some(value) = table.optional(name) else { return Some(Vec::new()) };
+    if value.is_whole() {
+        return read_core(&value).map(|core| vec![core]);
+    }
     let items = value.items("it must be a list of core numbers, like [2, 3]")?;
-    let cores: Vec<Option<usize>> = items.iter().map(read_core).collect();
-    cores.into_iter().collect()
+    if items.len() > limit {
+        let wrong = format!("lists {} cores, one for each {role}", items.len());
+        value.report(wrong, format!("there may be {limit} {role}s at most"));
+        return None;
+    }
+    items.iter().map(read_core).collect::<Vec<_>>().into_iter().collect()
 }
 
 fn read_core(value: &Value<'_>) -> Option<usize> {

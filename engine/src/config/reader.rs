@@ -193,6 +193,11 @@ impl<'d> Table<'d> {
         self.source.mistakes.borrow_mut().push(mistake);
     }
 
+    /// Whether no mistake was found in the file so far.
+    pub(super) fn is_sound(&self) -> bool {
+        self.source.mistakes.borrow().is_empty()
+    }
+
     fn field(&self, name: &str) -> String {
         if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
     }
@@ -286,6 +291,11 @@ impl<'d> Value<'d> {
     /// Whether it is a table, for fields that may also be something else.
     pub(super) fn is_table(&self) -> bool {
         self.value.get_ref().is_table()
+    }
+
+    /// Whether it is a whole number, for fields that may also be something else.
+    pub(super) fn is_whole(&self) -> bool {
+        self.value.get_ref().is_integer()
     }
 
     /// A number, with a fraction or without.

@@ -1,8 +1,9 @@
 //! What every backend thread does with batches: takes them off the rings from ModelThreads, and when one is
-//! over, answers its requests' frontends and tells the RankThread that its GPU is free of it.
+//! over, answers its requests' frontends and tells the RankThread of its sub-cluster that its GPU is free of it.
 
 use super::counters::{BackendTally, Counting};
 use crate::clock::Nanos;
+use std::sync::Arc;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
 };
@@ -64,8 +65,10 @@ pub(super) struct Answers {
     pub(super) slabs: Vec<SlabView>,
     /// To each frontend. Each holds all that the frontend can have in flight, so it is never full.
     pub(super) frontends: Vec<Producer<Response>>,
-    /// To the RankThread. It holds every batch that this thread's GPUs can have been given.
-    pub(super) completions: Producer<Completion>,
+    /// To each RankThread. It holds every batch that this thread's GPUs can have been given from there.
+    pub(super) completions: Vec<Producer<Completion>>,
+    /// The RankThread of each model's sub-cluster.
+    pub(super) rank_of: Arc<[u32]>,
     /// What is counted of batches.
     pub(super) counting: Counting<BackendTally>,
 }
@@ -122,7 +125,8 @@ impl Answers {
     /// Tells the RankThread that the GPU is free of the batch.
     pub(super) fn complete(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { batch, model, gpu, .. } = batch.header;
-        let sent = self.completions.push(Completion { batch, started, finished, model, gpu });
+        let rank = self.rank_of[model.0 as usize] as usize;
+        let sent = self.completions[rank].push(Completion { batch, started, finished, model, gpu });
         debug_assert!(sent.is_ok(), "the ring holds every batch that the GPUs can have been given");
     }
 

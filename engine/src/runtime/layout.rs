@@ -5,11 +5,16 @@ use super::agent::{Idle, Seat};
 use crate::config::{Config, ExecutorKind};
 use crate::limits;
 
+/// The role of the RankThread numbered `at`: in its thread's name, its metrics and its recording.
+pub fn rank_role(at: usize) -> String {
+    if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
+}
+
 /// The seats of every thread of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Of the RankThread.
-    pub rank: Seat,
+    /// Of each RankThread.
+    pub ranks: Vec<Seat>,
     /// Of each ModelThread.
     pub models: Vec<Seat>,
     /// Of each CPU executor.
@@ -27,21 +32,22 @@ impl Layout {
     pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
         let executors = config.executors_of(ExecutorKind::Cpu);
         let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
-        let others = 1 + frontends + executors + emulated;
+        let ranks = config.cores.rank_threads.max(1);
+        let others = ranks + frontends + executors + emulated;
         let model_threads = config
             .cores
             .model_threads
-            .unwrap_or_else(|| cores.len().saturating_sub(others))
-            .clamp(1, config.models.len().clamp(1, limits::MAX_MODEL_THREADS));
+            .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
+            .clamp(1, config.models.len().max(1));
         let given = Given::of(config);
         let wanted = others + model_threads;
         let mut dealer = Dealer::new(cores, wanted, executors);
-        let rank = dealer.light(given.rank);
+        let ranks = (0..ranks).map(|at| dealer.light(given.rank(at))).collect();
         let models = (0..model_threads).map(|at| dealer.light(given.model(at))).collect();
         let emulated = (emulated > 0).then(|| dealer.light(given.emulated));
         let frontends = (0..frontends).map(|at| dealer.light(given.api(at))).collect();
         let executors = (0..executors).map(|at| dealer.heavy(given.executor(at))).collect();
-        let mut layout = Layout { rank, models, executors, emulated, frontends, shared: false };
+        let mut layout = Layout { ranks, models, executors, emulated, frontends, shared: false };
         layout.mark_shared(cores.len() < wanted);
         layout
     }
@@ -64,7 +70,8 @@ impl Layout {
     }
 
     fn seats(&mut self) -> impl Iterator<Item = &mut Seat> {
-        std::iter::once(&mut self.rank)
+        self.ranks
+            .iter_mut()
             .chain(&mut self.models)
             .chain(&mut self.executors)
             .chain(&mut self.emulated)
@@ -75,7 +82,6 @@ impl Layout {
 /// The cores that the configuration names.
 struct Given<'a> {
     config: &'a Config,
-    rank: Option<usize>,
     emulated: Option<usize>,
     executors: Vec<usize>,
 }
@@ -88,7 +94,11 @@ impl Given<'_> {
             .filter(|executor| executor.kind == ExecutorKind::Cpu)
             .flat_map(|executor| executor.cores.iter().copied())
             .collect();
-        Given { config, rank: config.cores.rank, emulated: config.cores.emulated, executors }
+        Given { config, emulated: config.cores.emulated, executors }
+    }
+
+    fn rank(&self, at: usize) -> Option<usize> {
+        self.config.cores.rank.get(at).copied()
     }
 
     fn model(&self, at: usize) -> Option<usize> {

@@ -54,11 +54,11 @@ impl RankWatch {
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
-    /// For each model of the engine, its sub-cluster's place in `clusters`.
+    /// For each model of the engine, its sub-cluster's place in `clusters`, where it is one of these.
     pub cluster_of: Arc<[u32]>,
     /// One ring per ModelThread.
     pub words: Vec<Consumer<RankMessage>>,
-    /// One per backend thread of the sub-clusters.
+    /// One per backend thread that plays GPUs of these sub-clusters.
     pub completions: Vec<C>,
     /// To the ModelThreads.
     pub grants: Grants,
@@ -78,7 +78,7 @@ pub struct SubCluster {
 pub struct Grants {
     /// For each model of the engine, which ModelThread owns it.
     pub thread_of: Arc<[u32]>,
-    /// To each ModelThread. Each holds a grant for every model, and a model has at most one, so it is never full.
+    /// To each ModelThread. Each holds a grant for each of its models, and a model has at most one, so it is never full.
     pub threads: Vec<Producer<GrantMessage>>,
 }
 
@@ -87,7 +87,7 @@ impl Grants {
         let thread = self.thread_of[grant.model.0 as usize];
         let message = GrantMessage::from(Grant { gpu: GpuId(grant.gpu.0 + first_gpu), ..grant });
         let sent = self.threads[thread as usize].push(message);
-        debug_assert!(sent.is_ok(), "a ModelThread's ring holds a grant for every model");
+        debug_assert!(sent.is_ok(), "a ModelThread's ring holds a grant for each of its models");
     }
 }
 

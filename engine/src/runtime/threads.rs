@@ -46,12 +46,12 @@ pub struct RankLinks {
     pub grants: Vec<Producer<GrantMessage>>,
 }
 
-/// The rings between so many ModelThreads and RankThreads of an engine of `models` models. A model has at most
-/// one grant under way, so a ring of grants is never full.
-pub fn link(model_threads: usize, rank_threads: usize, models: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
+/// The rings between ModelThreads, of which each owns so many models, and so many RankThreads. A model has at most one
+/// grant under way, so a ring of grants is never full.
+pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
         (0..rank_threads).map(|_| RankLinks { words: Vec::new(), grants: Vec::new() }).collect();
-    let of_a_thread = |_| {
+    let of_a_thread = |&models: &usize| {
         let mut links = ModelLinks { words: Vec::new(), grants: Vec::new() };
         for rank in &mut ranks {
             let (words_in, words_out) = ring(WORD_RING);
@@ -63,6 +63,6 @@ pub fn link(model_threads: usize, rank_threads: usize, models: usize) -> (Vec<Mo
         }
         links
     };
-    let threads = (0..model_threads).map(of_a_thread).collect();
+    let threads = models_of.iter().map(of_a_thread).collect();
     (threads, ranks)
 }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use symphony_perf::scale::chart;
+use symphony_perf::scale::chart::{self, Unmeasured};
 use symphony_perf::scale::machine::Machine;
 use symphony_perf::scale::options::Options;
 use symphony_perf::scale::report::Report;
@@ -95,17 +95,16 @@ fn tell(outcome: &Outcome) {
 }
 
 fn sweep(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
+    let asked = &options.sweep_model_threads;
+    let measured = asked.iter().take_while(|&threads| threads + options.rank_threads <= cores.len()).count();
+    let unmeasured = asked[measured..].first().map(|&first| Unmeasured {
+        first,
+        last: asked[measured..].iter().copied().fold(first, usize::max),
+        rank_threads: options.rank_threads,
+        cores: cores.len(),
+    });
     let mut reports = Vec::new();
-    for &model_threads in &options.sweep_model_threads {
-        let roles = model_threads + options.rank_threads;
-        if roles > cores.len() {
-            eprintln!(
-                "the sweep stops here: {model_threads} ModelThreads and {} RankThreads need {roles} cores, and there are {}",
-                options.rank_threads,
-                cores.len()
-            );
-            break;
-        }
+    for &model_threads in &asked[..measured] {
         let report = search(options, model_threads, cores)?;
         if !options.json {
             println!("{}\n", report.lines());
@@ -115,8 +114,11 @@ fn sweep(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
     if options.json {
         println!("{}", json(&reports));
     }
+    if let Some(unmeasured) = &unmeasured {
+        eprintln!("{}", unmeasured.why());
+    }
     if let Some(file) = &options.svg {
-        chart::draw(&reports, file)
+        chart::draw(&reports, unmeasured.as_ref(), file)
             .map_err(|error| Stop::Machine(format!("--svg {}: {error}", file.display())))?;
     }
     Ok(!reports.is_empty() && reports.iter().all(|report| report.passed))

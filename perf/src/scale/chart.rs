@@ -1,72 +1,131 @@
-//! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times one would be.
+//! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times one would be, and
+//! what this machine has no cores to measure.
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
 use super::report::Report;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 use std::path::Path;
 
+const SIZE: (u32, u32) = (760, 520);
 const MEASURED: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
 const LINEAR: RGBColor = RGBColor(0x88, 0x88, 0x88);
+const UNMEASURED: RGBColor = RGBColor(0xf0, 0xf0, 0xf0);
+
+/// What a sweep was asked for and could not measure.
+pub struct Unmeasured {
+    /// The first number of ModelThreads that was not measured.
+    pub first: usize,
+    /// The largest.
+    pub last: usize,
+    /// RankThreads beside them.
+    pub rank_threads: usize,
+    /// The cores that there are.
+    pub cores: usize,
+}
+
+impl Unmeasured {
+    /// Why the sweep stopped, as a sentence.
+    pub fn why(&self) -> String {
+        let Unmeasured { first, rank_threads, cores, .. } = self;
+        format!(
+            "The sweep stops before {} beside {}: that takes {} cores, and there are {cores}.",
+            count(*first, "ModelThread"),
+            count(*rank_threads, "RankThread"),
+            first + rank_threads
+        )
+    }
+}
+
+fn count(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
 
 /// Writes the chart of `sweep`, one report per number of ModelThreads.
 ///
 /// Errors: the file can't be written.
-pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
+pub fn draw(sweep: &[Report], unmeasured: Option<&Unmeasured>, file: &Path) -> Result<(), Box<dyn Error>> {
+    paint(sweep, unmeasured, SVGBackend::new(file, SIZE))
+}
+
+fn paint(
+    sweep: &[Report],
+    unmeasured: Option<&Unmeasured>,
+    onto: SVGBackend<'_>,
+) -> Result<(), Box<dyn Error>> {
     let points: Vec<(f64, f64)> =
         sweep.iter().map(|report| (report.model_threads as f64, report.requests_per_s / 1e6)).collect();
-    let (most, highest) = points.iter().fold((1.0f64, 0.0f64), |(x, y), p| (x.max(p.0), y.max(p.1)));
+    let last = points.last().map_or(0.0, |point| point.0);
+    let most = unmeasured.map_or(last, |beyond| beyond.last as f64).max(1.0);
     let one = points.first().map_or(0.0, |(threads, rate)| rate / threads);
-    let area = SVGBackend::new(file, (760, 480)).into_drawing_area();
+    let highest = points.iter().map(|point| point.1).fold(one * most, f64::max).max(1.0);
+    let (right, top) = (most * 1.05, highest * 1.1);
+
+    let area = onto.into_drawing_area();
     area.fill(&WHITE)?;
-    let title = sweep.first().map_or(String::new(), caption);
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 16))
-        .margin(16)
+    let area =
+        area.margin(12, 8, 12, 12).titled("Requests per second by ModelThreads", ("sans-serif", 19))?;
+    let (chart_area, foot) = area.split_vertically(436);
+    let mut chart = ChartBuilder::on(&chart_area)
+        .caption(sweep.first().map_or(String::new(), caption), ("sans-serif", 14))
         .x_label_area_size(44)
         .y_label_area_size(64)
-        .build_cartesian_2d(0.0..most * 1.08, 0.0..highest.max(one * most) * 1.1)?;
+        .build_cartesian_2d(0.0..right, 0.0..top)?;
     chart
         .configure_mesh()
         .x_desc("ModelThreads, a core each")
         .y_desc("million requests per second")
         .x_labels((most as usize + 1).min(16))
+        .x_label_formatter(&|threads| format!("{threads:.0}"))
+        .y_label_formatter(&|rate| format!("{rate}"))
         .label_style(("sans-serif", 13))
         .axis_desc_style(("sans-serif", 14))
-        .light_line_style(WHITE)
+        .light_line_style(TRANSPARENT)
         .draw()?;
+    if let Some(beyond) = unmeasured {
+        let from = (last + beyond.first as f64) / 2.0;
+        chart.draw_series([Rectangle::new([(from, 0.0), (right, top)], UNMEASURED.filled())])?;
+        let middle = Pos::new(HPos::Center, VPos::Center);
+        let style = ("sans-serif", 14).into_font().color(&BLACK.mix(0.6)).pos(middle);
+        let said = format!("not measured: the machine has {}", count(beyond.cores, "core"));
+        chart.draw_series([Text::new(said, ((from + right) / 2.0, top * 0.12), style)])?;
+    }
     chart
         .draw_series(LineSeries::new([(0.0, 0.0), (most, one * most)], LINEAR))?
         .label("as many times one")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], LINEAR));
     chart
         .draw_series(LineSeries::new(points.iter().copied(), MEASURED.stroke_width(2)))?
-        .label("measured (hollow: threads shared cores)")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], MEASURED.stroke_width(2)));
-    let marks = sweep.iter().zip(&points).map(|(report, &point)| {
-        let style = if report.shared_cores { MEASURED.stroke_width(2) } else { MEASURED.filled() };
-        Circle::new(point, 4, style)
-    });
-    chart.draw_series(marks)?;
-    let label = ("sans-serif", 13);
+        .label("measured")
+        .legend(|(x, y)| Circle::new((x + 9, y), 4, MEASURED.filled()));
+    chart.draw_series(points.iter().map(|&point| Circle::new(point, 4, MEASURED.filled())))?;
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
-        .label_font(label)
+        .label_font(("sans-serif", 13))
+        .background_style(WHITE)
         .border_style(LINEAR)
         .draw()?;
+    let lines = sweep.first().map(machine).into_iter().chain(unmeasured.map(Unmeasured::why));
+    for (line, y) in lines.zip([6, 26]) {
+        foot.draw(&Text::new(line, (12, y), ("sans-serif", 13).into_font()))?;
+    }
     area.present()?;
     Ok(())
 }
 
 fn caption(report: &Report) -> String {
-    let Report { slo_ms, batch_mean, machine, rank_threads, .. } = report;
-    let per_thread = report.models / report.model_threads;
-    format!(
-        "{per_thread} models a thread, SLO {slo_ms} ms, batches of {batch_mean:.0}, {rank_threads} RankThread(s); {}",
-        machine.cpu
-    )
+    let Report { slo_ms, batch_mean, .. } = report;
+    let models = count(report.models / report.model_threads, "model");
+    let ranks = count(report.rank_threads, "RankThread");
+    format!("{models} a thread, SLO {slo_ms} ms, batches of about {batch_mean:.0}, {ranks}")
+}
+
+fn machine(report: &Report) -> String {
+    let machine = &report.machine;
+    format!("{}, {}, Linux {}", machine.cpu, count(machine.cores, "core"), machine.kernel)
 }
 
 #[cfg(test)]
@@ -89,16 +148,37 @@ mod tests {
 
     #[test]
     fn a_chart_says_what_it_shows_and_marks_each_run() {
-        let file = std::env::temp_dir().join(format!("symphony-chart-{}.svg", std::process::id()));
         let sweep = [report(1, 24_000_000), report(4, 90_000_000), report(12, 270_000_000)];
-        draw(&sweep, &file).unwrap();
-        let svg = std::fs::read_to_string(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
+        let svg = drawn(&sweep, None);
         for text in ["ModelThreads, a core each", "million requests per second", "SLO 100 ms", "a processor"]
         {
             assert!(svg.contains(text), "{text}");
         }
-        // One mark a run and nothing else is a circle.
-        assert_eq!(svg.matches("<circle").count(), 3);
+        // One mark a run, and that of the legend.
+        assert_eq!(svg.matches("<circle").count(), 4);
+        assert!(!svg.contains("not measured"));
+    }
+
+    #[test]
+    fn a_chart_says_what_was_asked_for_and_not_measured() {
+        let unmeasured = Unmeasured { first: 2, last: 12, rank_threads: 1, cores: 2 };
+        let svg = drawn(&[report(1, 24_000_000)], Some(&unmeasured));
+        let why =
+            "The sweep stops before 2 ModelThreads beside 1 RankThread: that takes 3 cores, and there are 2.";
+        for text in [why, "not measured: the machine has 2 cores", "\n12\n"] {
+            assert!(svg.contains(text), "{text} in {svg}");
+        }
+    }
+
+    #[test]
+    fn a_chart_of_nothing_still_says_why() {
+        let unmeasured = Unmeasured { first: 1, last: 4, rank_threads: 1, cores: 1 };
+        assert!(drawn(&[], Some(&unmeasured)).contains(&unmeasured.why()));
+    }
+
+    fn drawn(sweep: &[Report], unmeasured: Option<&Unmeasured>) -> String {
+        let mut svg = String::new();
+        paint(sweep, unmeasured, SVGBackend::with_string(&mut svg, SIZE)).unwrap();
+        svg
     }
 }

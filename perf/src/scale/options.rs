@@ -100,7 +100,7 @@ impl Options {
         let models = self.models.unwrap_or(10 * model_threads);
         within("--model-threads", model_threads, 1, limits::MAX_MODEL_THREADS)?;
         within("--models", models, model_threads, limits::MAX_MODELS)?;
-        within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_MODEL_THREADS))?;
+        within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_RANK_THREADS))?;
         within("--attempts", self.attempts, 1, 100)?;
         let lowest = MIN_RATE * model_threads as f64;
         if !(lowest..=1e9).contains(&rate) {
@@ -184,6 +184,12 @@ mod tests {
             "--slo-ms 2: one request alone takes 6.125 ms; give more than that"
         );
         assert!(wrong("scale --gpus 70000").starts_with("--gpus: 70000 asked for"));
+        assert_eq!(
+            options("scale --models 300").plan(256, 1e6).unwrap_err(),
+            "--model-threads: 256 asked for; the limits are 1 and 255"
+        );
+        let many = wrong("scale --models 300 --rank-threads 17");
+        assert_eq!(many, "--rank-threads: 17 asked for; the limits are 1 and 16");
         assert!(wrong("scale --beta-ms=-1").starts_with("--beta-ms -1: give"));
         assert!(options("scale").plan(1, 5.0).unwrap_err().starts_with("--rate 5: give 100"));
     }

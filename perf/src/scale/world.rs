@@ -111,7 +111,9 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
     let world = World { plan, slack, start, window, clock, stop: Arc::default() };
-    let (model_links, rank_links) = link(plan.model_threads, plan.rank_threads, plan.models);
+    let models_of = |at: usize| (at..plan.models).step_by(plan.model_threads).len();
+    let models_of: Vec<usize> = (0..plan.model_threads).map(models_of).collect();
+    let (model_links, rank_links) = link(&models_of, plan.rank_threads);
     let (rank_results, ranks_done) = channel();
     let (model_results, models_done) = channel();
     let mut threads = Vec::new();

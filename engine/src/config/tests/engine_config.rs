@@ -60,7 +60,7 @@ fn a_file_with_every_key_is_read_as_written() {
     let config = good(
         "policy = \"work-conserving\"\ndrop = \"fcfs\"\n\
          [network]\ncontrol_us = 10\nresult_us = 20\n\
-         [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank = 0\nemulated = 0\napi = [0]\n\
+         [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\n\
          [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nread_timeout_s = 3\nidle_timeout_s = 4\n\
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
@@ -71,8 +71,14 @@ fn a_file_with_every_key_is_read_as_written() {
     );
     assert_eq!((config.policy, config.drop), ("work-conserving", DropRule::Fcfs));
     assert_eq!((config.network.control, config.network.result), (Nanos(10_000), Nanos(20_000)));
-    let cores =
-        Cores { model_threads: Some(2), model: vec![0, 0], rank: Some(0), emulated: Some(0), api: vec![0] };
+    let cores = Cores {
+        model_threads: Some(2),
+        model: vec![0, 0],
+        rank_threads: 2,
+        rank: vec![0, 0],
+        emulated: Some(0),
+        api: vec![0],
+    };
     assert_eq!(config.cores, cores);
     let http = HttpLimits {
         max_body_bytes: 8 << 20,
@@ -116,6 +122,78 @@ fn an_emulated_model_has_four_floats_in_and_out_unless_said_otherwise() {
 fn the_number_of_model_threads_may_be_left_to_the_engine_or_follow_the_cores() {
     assert_eq!(good(&format!("{CPU}{MODEL}[cores]\nmodel_threads = \"auto\"")).cores.model_threads, None);
     assert_eq!(good(&format!("{CPU}{MODEL}[cores]\nmodel = [0, 0, 0]")).cores.model_threads, Some(3));
+}
+
+#[test]
+fn rank_threads_are_one_unless_counted_or_listed() {
+    let cores = |text: &str| {
+        good(&format!("{GPUS}{EMULATED}{}[cores]\n{text}", EMULATED.replace("\"e\"", "\"f\""))).cores
+    };
+    for (text, threads, list) in [
+        ("", 1, vec![]),
+        ("rank = 0", 1, vec![0]),
+        ("rank_threads = 2", 2, vec![]),
+        ("rank = [0, 0]", 2, vec![0, 0]),
+    ] {
+        assert_eq!((cores(text).rank_threads, cores(text).rank), (threads, list), "{text}");
+    }
+}
+
+#[test]
+fn above_a_limit_the_mistake_names_it() {
+    let list = |count| vec!["0"; count].join(", ");
+    let models: String =
+        (0..=limits::MAX_MODELS).map(|at| EMULATED.replace("\"e\"", &format!("\"e{at}\""))).collect();
+    for (text, expected) in [
+        (
+            format!("{GPUS}{GPUS}{EMULATED}").replacen("count = 4", "count = 65536", 1),
+            "symphony.toml:1: executors: 65540 executors in all are too many; one scheduler matches at most 65536: \
+             lower the counts",
+        ),
+        (
+            format!("{GPUS}{EMULATED}").replacen("count = 4", "count = 65537", 1),
+            "symphony.toml:3: executors[0].count: is 65537; it must be a whole number from 1 to 65536",
+        ),
+        (
+            format!("{GPUS}{models}"),
+            "symphony.toml:4: models: 16385 models are too many; one scheduler ranks at most 16384",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nmodel_threads = 256"),
+            "symphony.toml:10: cores.model_threads: is 256; it must be a whole number from 1 to 255",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nmodel = [{}]", list(256)),
+            "symphony.toml:10: cores.model: lists 256 cores, one for each ModelThread; there may be 255 \
+             ModelThreads at most",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nrank_threads = 17"),
+            "symphony.toml:10: cores.rank_threads: is 17; it must be a whole number from 1 to 16",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nrank = [{}]", list(17)),
+            "symphony.toml:10: cores.rank: lists 17 cores, one for each RankThread; there may be 16 RankThreads at \
+             most",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nrank = [0, 0]\nrank_threads = 3"),
+            "symphony.toml:10: cores.rank: lists 2 cores, which is not `rank_threads`; list one core for each \
+             RankThread, or leave `rank_threads` out",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\napi = [{}]", list(256)),
+            "symphony.toml:10: cores.api: lists 256 cores, one for each API thread; there may be 255 API threads at \
+             most",
+        ),
+        (
+            format!("{GPUS}{EMULATED}[cores]\nrank = [0, 0]"),
+            "symphony.toml:10: cores.rank: 2 RankThreads are more than there can be sub-clusters; each sub-cluster \
+             has an executor and a model of its own: give at most 1, or more executors and models",
+        ),
+    ] {
+        assert_eq!(mistakes(&text), [expected], "{}", &text[text.len() - 60..]);
+    }
 }
 
 #[test]
@@ -370,7 +448,7 @@ fn nearly_a_config() -> impl Strategy<Value = String> {
         "name = \"[a-c]\"",
         Just("file = \"m.onnx\"".to_string()),
         (
-            "slo_ms|max_batch|priority|profile|inputs|outputs|count|cores|model|rank|api|max_body_mb|executor|models",
+            "slo_ms|max_batch|priority|profile|inputs|outputs|count|cores|model|rank|rank_threads|api|max_body_mb|executor|models",
             "-?[0-9]{1,9}|nan|1e300|\\[\\]|\\{\\}|\\[[0-9]\\]|true|\"p.csv\"|\"emulated\"|\\{ alpha_ms = [0-9], beta_ms = [0-9] \\}"
         )
             .prop_map(|(key, value)| format!("{key} = {value}")),
