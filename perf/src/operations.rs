@@ -3,6 +3,7 @@
 
 mod queues;
 mod ranks;
+mod threads;
 mod transport;
 
 /// A step that can be repeated.
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Operation> {
     let mut operations = transport::operations();
     operations.extend(queues::operations());
     operations.extend(ranks::operations());
+    operations.extend(threads::operations());
     operations
 }
 

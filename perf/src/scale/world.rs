@@ -18,7 +18,7 @@ use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
 use symphony::runtime::threads::{
-    Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread, RankWatch,
+    Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread, RankWatch,
     SubCluster, link, measure_lateness, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
@@ -110,26 +110,25 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     // Queues take a while to be made: arrivals start once they are there.
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
-    let world = World { plan, slack, start, window, clock, stop: Arc::default() };
+    let world = World { plan: plan.clone(), slack, start, window, clock };
+    let mut run = Run { world, stop: Arc::default(), threads: Vec::new() };
     let (model_links, rank_links) = link(plan.model_threads, plan.rank_threads, plan.models);
     let (rank_results, ranks_done) = channel();
     let (model_results, models_done) = channel();
-    let mut threads = Vec::new();
     let (rank_seats, model_seats) = seats.seats.split_at(plan.rank_threads);
     for (at, (links, &seat)) in rank_links.into_iter().zip(rank_seats).enumerate() {
-        threads.push(world.start_rank(at, links, seat, rank_results.clone())?);
+        run.start_rank(at, links, seat, rank_results.clone())?;
     }
     for (at, (links, &seat)) in model_links.into_iter().zip(model_seats).enumerate() {
-        threads.push(world.start_models(at, links, seat, model_results.clone())?);
+        run.start_models(at, links, seat, model_results.clone())?;
     }
     drop((rank_results, model_results));
-    let gap = seats.spare.map(|core| world.start_gap(core));
-    sleep_until(&world.clock, window.from);
+    let gap = seats.spare.map(|core| run.start_gap(core));
+    sleep_until(&run.world.clock, window.from);
     let stolen_before = stolen();
-    sleep_until(&world.clock, window.until + Nanos::from_millis(5));
+    sleep_until(&run.world.clock, window.until + Nanos::from_millis(5));
     let stolen = stolen_before.zip(stolen()).map(|(before, after)| after - before);
-    world.stop.store(true, Ordering::Relaxed);
-    join_all(threads)?;
+    run.stop()?;
     let (model_turns, tallies) = collect(&models_done);
     let (rank_turns, _) = collect::<()>(&ranks_done);
     Ok(Outcome {
@@ -172,94 +171,65 @@ fn sleep_until(clock: &Clock, when: Nanos) {
     std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
 }
 
-fn join_all(threads: Vec<JoinHandle<()>>) -> io::Result<()> {
-    for thread in threads {
-        let name = thread.thread().name().unwrap_or("a thread").to_owned();
-        thread.join().map_err(|_| io::Error::other(format!("{name} died; its last words are above")))?;
-    }
-    Ok(())
-}
-
 fn collect<R>(results: &Receiver<(Turns, R)>) -> (Vec<Turns>, Vec<R>) {
     results.iter().unzip()
 }
 
 /// What the threads of a run have in common.
-struct World<'a> {
-    plan: &'a Plan,
-    slack: Slack,
-    start: Nanos,
-    window: Window,
-    clock: Clock,
-    stop: Arc<AtomicBool>,
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) slack: Slack,
+    /// Arrivals begin.
+    pub(crate) start: Nanos,
+    pub(crate) window: Window,
+    pub(crate) clock: Clock,
 }
 
-impl World<'_> {
-    fn start_rank(
-        &self,
-        at: usize,
-        links: RankLinks,
-        seat: Seat,
-        results: Sender<(Turns, ())>,
-    ) -> io::Result<JoinHandle<()>> {
-        let Plan { model_threads, rank_threads, models, gpus, .. } = *self.plan;
+impl World {
+    /// The RankThread numbered `at`.
+    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks) -> RankThread<Instant> {
+        let Plan { model_threads, rank_threads, models, gpus, .. } = self.plan;
         // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
         let first_gpu = at * (gpus / rank_threads) + at.min(gpus % rank_threads);
         let own_gpus = gpus / rank_threads + usize::from(at < gpus % rank_threads);
-        let window = self.window;
-        let make = move || {
-            let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
-            let rank = RankThread {
-                watch: RankWatch::unseen(),
-                clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
-                cluster_of: vec![0; models].into(),
-                words: links.words,
-                completions: vec![Instant::default()],
-                grants: Grants {
-                    thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
-                    threads: links.grants,
-                },
-            };
-            Measured::new(rank, window, |_| (), results)
-        };
-        spawn(format!("rank-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+        let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
+        RankThread {
+            watch: RankWatch::unseen(),
+            clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
+            cluster_of: vec![0; models].into(),
+            words: links.words,
+            completions: vec![Instant::default()],
+            grants: Grants {
+                thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
+                threads: links.grants,
+            },
+        }
     }
 
-    fn start_models(
-        &self,
-        at: usize,
-        links: ModelLinks,
-        seat: Seat,
-        results: Sender<(Turns, ModelTally)>,
-    ) -> io::Result<JoinHandle<()>> {
-        let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = *self.plan;
+    /// The ModelThread numbered `at`.
+    pub(crate) fn model_thread(&self, at: usize, links: ModelLinks) -> ModelThread<Stream, Gpus> {
+        let World { start, window, .. } = *self;
+        let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = self.plan;
         let own: Vec<ModelId> =
             (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
         let share = rate * own.len() as f64 / models as f64;
-        let (window, start, clock, terms) = (self.window, self.start, self.clock.clone(), self.terms());
-        let make = move || {
-            let largest = terms.profile.max_batch();
-            let mut place = vec![None; models];
-            own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
-            let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
-            // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
-            let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
-            let gpus = Gpus::new(clock, window, largest);
-            let thread = ModelThread {
-                watch: ModelWatch::unseen(),
-                queues: own.iter().map(queue).collect(),
-                place,
-                wheel: Wheel::new(own.len(), start),
-                requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
-                grants: links.grants,
-                outbox: Outbox::new(at, rank_of, links.words, gpus),
-            };
-            let tally = |thread: &ModelThread<Stream, Gpus>| {
-                (thread.requests[0].taken().clone(), thread.outbox.outlets().ran().clone())
-            };
-            Measured::new(thread, window, tally, results)
-        };
-        spawn(format!("model-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+        let terms = self.terms();
+        let mut place = vec![None; models];
+        own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
+        let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
+        // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
+        let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
+        let gpus = Gpus::new(self.clock.clone(), window, terms.profile.max_batch());
+        ModelThread {
+            watch: ModelWatch::unseen(),
+            queues: own.iter().map(queue).collect(),
+            place,
+            wheel: Wheel::new(own.len(), start),
+            requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
+            grants: links.grants,
+            outbox: Outbox::new(at, rank_of, links.words, gpus),
+        }
     }
 
     fn terms(&self) -> Terms {
@@ -274,9 +244,67 @@ impl World<'_> {
             slack: self.slack,
         }
     }
+}
+
+/// A run under way: its world, its threads and how to stop them.
+struct Run {
+    world: World,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Run {
+    fn start_rank(
+        &mut self,
+        at: usize,
+        links: RankLinks,
+        seat: Seat,
+        results: Sender<(Turns, ())>,
+    ) -> io::Result<()> {
+        let world = self.world.clone();
+        self.start(format!("rank-{at}"), seat, move || {
+            Measured::new(world.rank_thread(at, links), world.window, |_| (), results)
+        })
+    }
+
+    fn start_models(
+        &mut self,
+        at: usize,
+        links: ModelLinks,
+        seat: Seat,
+        results: Sender<(Turns, ModelTally)>,
+    ) -> io::Result<()> {
+        let world = self.world.clone();
+        self.start(format!("model-{at}"), seat, move || {
+            let tally = |thread: &ModelThread<Stream, Gpus>| {
+                (thread.requests[0].taken().clone(), thread.outbox.outlets().ran().clone())
+            };
+            Measured::new(world.model_thread(at, links), world.window, tally, results)
+        })
+    }
+
+    fn start<A: Agent>(
+        &mut self,
+        role: String,
+        seat: Seat,
+        make: impl FnOnce() -> A + Send + 'static,
+    ) -> io::Result<()> {
+        self.threads.push(spawn(role, seat, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
+        Ok(())
+    }
+
+    /// Stops all threads and waits for their ends.
+    fn stop(self) -> io::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let name = thread.thread().name().unwrap_or("a thread").to_owned();
+            thread.join().map_err(|_| io::Error::other(format!("{name} died; its last words are above")))?;
+        }
+        Ok(())
+    }
 
     fn start_gap(&self, core: usize) -> JoinHandle<Nanos> {
-        let (clock, stop) = (self.clock.clone(), Arc::clone(&self.stop));
+        let (clock, stop) = (self.world.clock.clone(), Arc::clone(&self.stop));
         let seat = Seat { core: Some(core), idle: Idle::Spin };
         std::thread::spawn(move || longest_gap(seat, &clock, &stop))
     }
