@@ -159,21 +159,32 @@ impl ModelQueue {
         self.queue.is_empty()
     }
 
-    /// A request has come. Ends it at once if the queue is full.
+    /// A request has come: [`ModelQueue::enqueue`], then [`ModelQueue::settle`].
     pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
+        if self.enqueue(now, &request, sink) {
+            self.settle(now, sink);
+        }
+    }
+
+    /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
+    /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
+    #[inline]
+    pub fn enqueue(&mut self, now: Nanos, request: &Request, sink: &mut impl ModelSink) -> bool {
         self.update_rate(now);
         self.rate.count();
         if self.queue.len() == limits::MAX_QUEUE {
-            sink.end(&request, Ending::Overloaded, now);
-            return;
+            sink.end(request, Ending::Overloaded, now);
+            return false;
         }
         match self.queue.back() {
-            Some(last) if last.deadline > request.deadline => {
-                let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
-                self.queue.insert(at, request);
-            }
-            _ => self.queue.push_back(request),
+            Some(last) if last.deadline > request.deadline => self.insert(request),
+            _ => self.queue.push_back(*request),
         }
+        true
+    }
+
+    /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
+    pub fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.reselect(now, Nanos::ZERO, sink);
         self.publish(now, sink);
     }
@@ -181,8 +192,7 @@ impl ModelQueue {
     /// The time that [`ModelQueue::next_timer`] told has come.
     pub fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.update_rate(now);
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
     /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
@@ -202,8 +212,7 @@ impl ModelQueue {
             self.last_start = dispatch.exec_at;
         }
         sink.report(report);
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
     /// Ends every request that still waits: the engine stops.
@@ -211,10 +220,17 @@ impl ModelQueue {
         for request in self.queue.drain(..) {
             sink.end(&request, Ending::Stopped, now);
         }
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
+    /// Puts a request where its deadline belongs: before some that came earlier.
+    #[cold]
+    fn insert(&mut self, request: &Request) {
+        let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
+        self.queue.insert(at, *request);
+    }
+
+    #[inline]
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
             self.rate_rps = self.rate.rate();

@@ -50,18 +50,30 @@ impl ModelRecorder {
         Ok(ModelRecorder { tape, saved_in: vec![0; count], next_batch })
     }
 
-    /// [`ModelQueue::on_request`] of the model at `place`, recorded.
+    /// [`ModelQueue::enqueue`] of the model at `place`, recorded.
     #[inline]
-    pub fn on_request(
+    pub fn enqueue(
         &mut self,
         place: usize,
         queue: &mut ModelQueue,
         now: Nanos,
-        request: Request,
+        request: &Request,
         sink: &mut impl ModelSink,
-    ) {
-        self.event(place, queue, now, Record::request(&request));
-        queue.on_request(now, request, &mut self.around(sink));
+    ) -> bool {
+        self.event(place, queue, now, Record::request(request));
+        queue.enqueue(now, request, &mut self.around(sink))
+    }
+
+    /// [`ModelQueue::settle`]: replay settles each model that requests came for in a turn by itself. Recorded only
+    /// where the model's state has to be written first.
+    #[inline]
+    pub fn settle(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
+        self.tape.begin(now);
+        if self.saved_in[place] != self.tape.segment() {
+            self.save(place, queue);
+            self.tape.write(Record::settled(queue.terms().model));
+        }
+        queue.settle(now, &mut self.around(sink));
     }
 
     /// [`ModelQueue::on_grant`], recorded.
@@ -97,7 +109,7 @@ impl ModelRecorder {
         self.tape.publish();
     }
 
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, place: usize, queue: &ModelQueue, now: Nanos, record: Record) {
         self.tape.begin(now);
         if self.saved_in[place] != self.tape.segment() {

@@ -1,6 +1,6 @@
 //! The element of a recording: 32 bytes of plain data, one per input of a state machine, per decision of it and per
 //! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
-//! replay alike, so that "the same decision" means "the same 32 bytes".
+//! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
 
 use crate::clock::Nanos;
 use crate::limits::RATE_SAMPLES;
@@ -31,12 +31,15 @@ pub(super) enum Kind {
     Grant = 17,
     Timer = 18,
     Stop = 19,
+    /// A model is settled, said where its state was written in between.
+    Settled = 20,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
-    RankTimer = 36,
+    /// The matching acts on what it heard, or since its time has come.
+    Match = 36,
     /// Decisions of a ModelQueue besides.
     Dispatch = 48,
     DispatchTimes = 49,
@@ -54,33 +57,35 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 22] = [
-        Kind::Segment,
-        Kind::End,
-        Kind::Turn,
-        Kind::Request,
-        Kind::Grant,
-        Kind::Timer,
-        Kind::Stop,
-        Kind::Ready,
-        Kind::Withdraw,
-        Kind::Report,
-        Kind::Completion,
-        Kind::RankTimer,
-        Kind::Dispatch,
-        Kind::DispatchTimes,
-        Kind::Ended,
-        Kind::Granted,
-        Kind::SavedModel,
-        Kind::SavedCounts,
-        Kind::SavedRequest,
-        Kind::SavedCluster,
-        Kind::SavedGpu,
-        Kind::SavedCandidate,
-    ];
-
-    fn of(code: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|&kind| kind as u8 == code)
+    /// The kind of this number. The compiler sees through it where the number is a constant.
+    #[inline(always)]
+    pub(super) const fn of(code: u8) -> Option<Kind> {
+        Some(match code {
+            1 => Kind::Segment,
+            2 => Kind::End,
+            3 => Kind::Turn,
+            16 => Kind::Request,
+            17 => Kind::Grant,
+            18 => Kind::Timer,
+            19 => Kind::Stop,
+            20 => Kind::Settled,
+            32 => Kind::Ready,
+            33 => Kind::Withdraw,
+            34 => Kind::Report,
+            35 => Kind::Completion,
+            36 => Kind::Match,
+            48 => Kind::Dispatch,
+            49 => Kind::DispatchTimes,
+            50 => Kind::Ended,
+            64 => Kind::Granted,
+            80 => Kind::SavedModel,
+            81 => Kind::SavedCounts,
+            82 => Kind::SavedRequest,
+            96 => Kind::SavedCluster,
+            97 => Kind::SavedGpu,
+            98 => Kind::SavedCandidate,
+            _ => return None,
+        })
     }
 }
 
@@ -109,7 +114,19 @@ impl Record {
         Record { kind: kind as u8, model: model.0, ..Record::default() }
     }
 
+    /// A record of these fields.
+    pub(super) fn with(kind: Kind, flag: u64, small: u64, model: u64, [a, b, c]: [u64; 3]) -> Record {
+        Record { kind: kind as u8, flag: flag as u8, small: small as u16, model: model as u32, a, b, c }
+    }
+
+    /// The byte that names its kind.
+    #[inline(always)]
+    pub(super) fn code(&self) -> u8 {
+        self.kind
+    }
+
     /// Its kind, `None` where the byte names none.
+    #[inline(always)]
     pub(super) fn kind(&self) -> Option<Kind> {
         Kind::of(self.kind)
     }
@@ -119,8 +136,9 @@ impl Record {
         ModelId(self.model)
     }
 
-    pub(super) fn segment(number: u64, now: Nanos) -> Record {
-        Record { a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
+    /// `within`: it begins within a turn, of which a part is in the segment before.
+    pub(super) fn segment(number: u64, now: Nanos, within: bool) -> Record {
+        Record { flag: u8::from(within), a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
     }
 
     pub(super) fn end() -> Record {
@@ -184,6 +202,11 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
+    #[inline]
+    pub(super) fn settled(model: ModelId) -> Record {
+        Record::of(Kind::Settled, model)
+    }
+
     pub(super) fn stop(model: ModelId) -> Record {
         Record::of(Kind::Stop, model)
     }
@@ -242,8 +265,8 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn rank_timer() -> Record {
-        Record::of(Kind::RankTimer, ModelId(0))
+    pub(super) fn matched() -> Record {
+        Record::of(Kind::Match, ModelId(0))
     }
 
     /// The same, said of or to this sub-cluster.
@@ -395,6 +418,7 @@ impl fmt::Display for Record {
             }
             Kind::Timer => write!(f, "timer of model {model}"),
             Kind::Stop => write!(f, "stop of model {model}"),
+            Kind::Settled => write!(f, "model {model} settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
@@ -404,7 +428,7 @@ impl fmt::Display for Record {
             Kind::Completion => {
                 write!(f, "batch {a} of model {model} left GPU {small}: {} to {}", Millis(b), Millis(c))
             }
-            Kind::RankTimer => f.write_str("timer of the matching"),
+            Kind::Match => f.write_str("the matching"),
             Kind::Dispatch => {
                 write!(f, "batch {a} of {small} of model {model} to GPU {c}, exec_at {}", Millis(b))
             }
@@ -438,6 +462,13 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_survives_its_number() {
+        let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
+        assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
+        assert_eq!(known.count(), 23);
+    }
 
     #[test]
     fn a_record_is_half_a_cache_line() {

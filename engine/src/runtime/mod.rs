@@ -14,6 +14,7 @@
 //! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
 //! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
 
+mod agenda;
 mod agent;
 mod batches;
 pub mod counters;
@@ -43,6 +44,7 @@ use crate::profile::Profile;
 use crate::rank::RankState;
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use crate::workload::Network;
+use agenda::Agenda;
 use agent::{Agent, Crew, Ending, Member, measure_lateness};
 use batches::{Answers, Inbox};
 use counters::Counters;
@@ -60,7 +62,6 @@ use symphony_gpu::Signature;
 use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{SlabError, SlabView};
-use symphony_transport::wheel::Wheel;
 use threads::{ModelLinks, RankLinks, link, slack_for};
 use watch::ModelWatch;
 
@@ -432,9 +433,8 @@ impl Builder {
         let keep_late = self.config.drop == crate::model::selection::DropRule::Fcfs;
         let models = self.config.models.len();
         let control = self.config.network.control;
-        let sub_cluster = |group: &Group| SubCluster {
-            state: RankState::new(group.gpus as usize, models, keep_late, control),
-            first_gpu: group.first_gpu,
+        let sub_cluster = |group: &Group| {
+            SubCluster::new(RankState::new(group.gpus as usize, models, keep_late, control), group.first_gpu)
         };
         let terms = |group: &Group| ClusterTerms {
             gpus: group.gpus as usize,
@@ -501,7 +501,7 @@ impl Builder {
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
             watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
-            wheel: Wheel::new(queues.len(), now),
+            agenda: Agenda::new(queues.len()),
             queues,
             place,
             requests: std::mem::take(&mut plumbing.requests_out[at]),

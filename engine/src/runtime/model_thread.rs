@@ -2,8 +2,11 @@
 //! section 4.5). It shares nothing: requests come from frontends, grants from the RankThread, all over rings.
 //!
 //! A turn takes only as much input as its outputs have room for. What has to wait stays in its ring, and a ring
-//! that is full refuses at its far end, where a frontend answers `overloaded` at once.
+//! that is full refuses at its far end, where a frontend answers `overloaded` at once. All requests of a turn are
+//! taken in before the models that they are for are re-selected, each once. So a request costs the less the more of
+//! them wait, and a thread that has fallen behind catches up.
 
+use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::counters::raise;
 use super::watch::ModelWatch;
@@ -17,7 +20,6 @@ use symphony_transport::message::{
     BatchEntry, BatchHeader, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::wheel::Wheel;
 
 /// Words for the RankThread that one event can give rise to: a report and the next candidate.
 const WORDS_PER_EVENT: usize = 2;
@@ -60,8 +62,8 @@ pub struct ModelThread<I, O> {
     pub queues: Vec<ModelQueue>,
     /// For each model of the engine, its place in `queues`, if it is this thread's.
     pub place: Vec<Option<u32>>,
-    /// Their timers.
-    pub wheel: Wheel,
+    /// Their timers, and which of them have new requests.
+    pub agenda: Agenda,
     /// One per frontend.
     pub requests: Vec<I>,
     /// From each RankThread.
@@ -123,9 +125,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                self.with_queue(grant.model, |watch, place, queue, outbox| {
-                    watch.on_grant(place, queue, now, grant, outbox);
-                });
+                if let Some(place) = place_of(&self.place, grant.model) {
+                    let queue = &mut self.queues[place];
+                    self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
+                    self.agenda.set_timer(place, queue.next_timer());
+                }
                 taken += 1;
             }
         }
@@ -134,12 +138,13 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
-        while self.outbox.has_room_for_words() {
-            let Some((place, due)) = self.wheel.pop_expired(now) else { break };
+        while let Some((place, due)) = self.agenda.due(now)
+            && self.outbox.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+        {
             self.outbox.due = due;
             let queue = &mut self.queues[place];
             self.watch.on_timer(place, queue, now, &mut self.outbox);
-            self.wheel.set(place, queue.next_timer());
+            self.agenda.set_timer(place, queue.next_timer());
             fired += 1;
         }
         fired
@@ -149,40 +154,48 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         let mut taken = 0;
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            for _ in 0..limits::REQUESTS_PER_TURN {
-                if !self.outbox.has_room_for_words() {
-                    return taken;
-                }
+            // A model that is settled says a word at most, and no more models are than requests came.
+            for _ in 0..self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken) {
                 let Some(request) = self.requests[at].next(now) else { break };
-                self.outbox.due = request.arrival;
-                self.with_queue(request.model, |watch, place, queue, outbox| {
-                    watch.on_request(place, queue, now, request, outbox);
-                });
+                if let Some(place) = place_of(&self.place, request.model)
+                    && self.watch.enqueue(place, &mut self.queues[place], now, &request, &mut self.outbox)
+                {
+                    self.agenda.touch(place, request.arrival);
+                }
                 taken += 1;
             }
+        }
+        if taken > 0 {
+            self.settle(now);
         }
         taken
     }
 
-    fn with_queue(
-        &mut self,
-        model: ModelId,
-        event: impl FnOnce(&mut ModelWatch, usize, &mut ModelQueue, &mut Outbox<O>),
-    ) {
-        let Some(place) = self.place.get(model.0 as usize).copied().flatten() else {
-            debug_assert!(false, "a message for a model of another thread");
-            return;
-        };
-        let queue = &mut self.queues[place as usize];
-        event(&mut self.watch, place as usize, queue, &mut self.outbox);
-        self.wheel.set(place as usize, queue.next_timer());
+    /// Re-selects the models that requests have come for.
+    fn settle(&mut self, now: Nanos) {
+        let ModelThread { queues, agenda, outbox, watch, .. } = self;
+        agenda.for_each_touched(|timers, Touched { place, since }| {
+            outbox.due = since;
+            let queue = &mut queues[place];
+            watch.settle(place, queue, now, outbox);
+            timers.set(place, queue.next_timer());
+        });
     }
+}
+
+/// The place of a model in its thread.
+#[inline]
+fn place_of(places: &[Option<u32>], model: ModelId) -> Option<usize> {
+    let place = places.get(model.0 as usize).copied().flatten();
+    debug_assert!(place.is_some(), "a message for a model of another thread");
+    place.map(|place| place as usize)
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.watch.turn_begins(now);
         let work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        self.outbox.publish();
         self.watch.turn_ends(now, work);
         work
     }
@@ -197,6 +210,7 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
+        self.outbox.publish();
         self.watch.publish();
     }
 }
@@ -246,18 +260,26 @@ impl<O: Outlets> Outbox<O> {
         &self.outlets
     }
 
-    fn has_room_for_words(&mut self) -> bool {
-        self.ranks.iter_mut().all(|rank| rank.has_room(WORDS_PER_EVENT))
+    /// For how many words, up to `wanted`, there is room on the way to any RankThread.
+    fn room_for_words(&mut self, wanted: usize) -> usize {
+        let room =
+            |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
+        self.ranks.iter_mut().map(room).min().unwrap_or(wanted)
     }
 
     fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
-        self.outlets.has_room(gpu) && self.has_room_for_words()
+        self.outlets.has_room(gpu) && self.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
     }
 
     fn say(&mut self, model: ModelId, message: RankMessage) {
         let rank = self.rank_of[model.0 as usize];
-        let sent = self.ranks[rank as usize].push(message);
-        debug_assert!(sent.is_ok(), "room was seen before the event");
+        let written = self.ranks[rank as usize].write(message);
+        debug_assert!(written.is_ok(), "room was seen before the event");
+    }
+
+    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache line.
+    fn publish(&mut self) {
+        self.ranks.iter_mut().for_each(Producer::publish);
     }
 }
 

@@ -18,13 +18,12 @@ use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
 use symphony::runtime::threads::{
-    Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread, RankWatch,
-    SubCluster, link, measure_lateness, slack_for, spawn,
+    Agenda, Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread,
+    RankWatch, SubCluster, link, measure_lateness, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
 use symphony::workload::Network;
 use symphony_transport::message::ModelId;
-use symphony_transport::wheel::Wheel;
 
 /// Threads start and rates settle before the window.
 const WARM_UP: Nanos = Nanos::from_millis(500);
@@ -196,7 +195,7 @@ impl World {
         let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
         RankThread {
             watch: RankWatch::unseen(),
-            clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
+            clusters: vec![SubCluster::new(state, first_gpu as u32)],
             cluster_of: vec![0; models].into(),
             words: links.words,
             completions: vec![Instant::default()],
@@ -225,7 +224,7 @@ impl World {
             watch: ModelWatch::unseen(),
             queues: own.iter().map(queue).collect(),
             place,
-            wheel: Wheel::new(own.len(), start),
+            agenda: Agenda::new(own.len()),
             requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
             grants: links.grants,
             outbox: Outbox::new(at, rank_of, links.words, gpus),

@@ -1,0 +1,270 @@
+//! Records as a file has them: one to four words of 64 bits. What there is much of (requests, and what is said of a
+//! batch) has a short form, where its times are near the turn's; everything can be written in full. Used by the
+//! tape, in both directions.
+//!
+//! A record in full is its own 32 bytes; a short form's first byte is the record's kind with [`SHORT`] added, and each
+//! of its bits means something, so a bit that is flipped in a file is a record that is changed.
+
+use super::record::{Kind, Record};
+use crate::clock::Nanos;
+
+/// Added to the kind of a short form.
+const SHORT: u8 = 0x80;
+
+/// Words of a record in full.
+pub(super) const FULL: usize = size_of::<Record>() / size_of::<u64>();
+
+/// A record's words.
+pub(super) enum Words {
+    One([u64; 1]),
+    Two([u64; 2]),
+    Three([u64; 3]),
+    Four([u64; FULL]),
+}
+
+/// How far from the turn's time an instant may be in a short form, either way: 2.1 s.
+const NEAR: u64 = 1 << 31;
+
+/// `at` as its distance from `now`; 2^32 or more where it is not near.
+#[inline(always)]
+fn near(at: u64, now: u64) -> u64 {
+    at.wrapping_sub(now).wrapping_add(NEAR)
+}
+
+#[inline(always)]
+fn from_near(distance: u64, now: u64) -> u64 {
+    now.wrapping_add(distance & u64::from(u32::MAX)).wrapping_sub(NEAR)
+}
+
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// The lower `bits` of `word` from `at` on.
+#[inline(always)]
+fn bits(word: u64, at: u32, bits: u32) -> u64 {
+    word >> at & mask(bits)
+}
+
+/// Bits of a request's age, 16 ms at most, and of its id.
+const AGE_BITS: u32 = 24;
+const ID_BITS: u32 = 40;
+
+impl Record {
+    /// The record's words, of a turn at `now`. The kind is mostly known where this is called, so most of it is
+    /// decided by the compiler.
+    #[inline(always)]
+    pub(super) fn words(&self, now: Nanos) -> Words {
+        let now = now.0;
+        let Record { flag, small, model, a, b, c, .. } = *self;
+        let (model, flag, small) = (u64::from(model), u64::from(flag), u64::from(small));
+        let kind = u64::from(self.code() | SHORT);
+        // Kind, flag, small and model: what every record begins with.
+        let head = kind | flag << 8 | small << 16 | model << 32;
+        match self.kind() {
+            Some(Kind::Turn) if a >> 56 == 0 => Words::One([kind | a << 8]),
+            Some(Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End) => {
+                Words::One([head])
+            }
+            Some(Kind::Request) => {
+                let (age, left) = (now.wrapping_sub(b), near(c, now));
+                let far = age >> AGE_BITS | left >> 32 | a >> ID_BITS | small >> 8 | model >> 16;
+                if far != 0 {
+                    return self.in_full();
+                }
+                Words::Two([kind | small << 8 | model << 16 | left << 32, age | a << AGE_BITS])
+            }
+            Some(Kind::Ready) => {
+                let latest = near(a, now);
+                if latest >> 32 | model >> 16 != 0 {
+                    return self.in_full();
+                }
+                Words::Two([kind | flag << 8 | model << 16 | latest << 32, b])
+            }
+            Some(Kind::Grant | Kind::Granted) => {
+                if a >> 32 | model >> 16 != 0 {
+                    return self.in_full();
+                }
+                Words::Two([kind | flag << 8 | model << 16 | a << 32, b])
+            }
+            Some(Kind::Report) if small == 1 => {
+                let (exec_at, length) = (near(a, now), b.wrapping_sub(a));
+                if exec_at >> 32 | length >> 32 | c >> 32 | model >> 16 != 0 {
+                    return self.in_full();
+                }
+                Words::Two([kind | flag << 8 | model << 16 | c << 32, exec_at | length << 32])
+            }
+            Some(Kind::Dispatch) => {
+                let exec_at = near(b, now);
+                if exec_at >> 32 | c >> 32 != 0 {
+                    return self.in_full();
+                }
+                Words::Three([head, a, exec_at | c << 32])
+            }
+            Some(Kind::DispatchTimes) => {
+                let latest = near(a, now);
+                if latest >> 32 | model >> 16 | (c ^ now) != 0 {
+                    return self.in_full();
+                }
+                Words::Two([kind | flag << 8 | model << 16 | latest << 32, b])
+            }
+            Some(Kind::Completion) => {
+                let (started, finished) = (near(b, now), near(c, now));
+                if started >> 32 | finished >> 32 != 0 {
+                    return self.in_full();
+                }
+                Words::Three([head, a, started | finished << 32])
+            }
+            _ => self.in_full(),
+        }
+    }
+
+    #[inline(always)]
+    fn in_full(&self) -> Words {
+        Words::Four(bytemuck::cast(*self))
+    }
+
+    /// The record that `words` begin with and how many of them it takes, of a turn at `now`. `None` if that is no
+    /// record, or cut short.
+    pub(super) fn read(words: &[u64], now: Nanos) -> Option<(Record, usize)> {
+        let first = *words.first()?;
+        let now = now.0;
+        let code = first as u8;
+        if code & SHORT == 0 {
+            let full: [u64; FULL] = words.get(..FULL)?.try_into().ok()?;
+            return Some((bytemuck::cast(full), FULL));
+        }
+        let kind = Kind::of(code & !SHORT)?;
+        let (flag, small, model) = (bits(first, 8, 8), bits(first, 16, 16), first >> 32);
+        let head = Record::with(kind, flag, small, model, [0; 3]);
+        // Where a model's number is short, the upper half of the first word holds something else.
+        let (short_model, upper) = (small, first >> 32);
+        let second = || words.get(1).copied();
+        let third = || words.get(2).copied();
+        Some(match kind {
+            Kind::Turn => (Record::turn(Nanos(first >> 8)), 1),
+            Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
+            Kind::Request => {
+                let second = second()?;
+                let (age, id) = (bits(second, 0, AGE_BITS), second >> AGE_BITS);
+                let times = [id, now.wrapping_sub(age), from_near(upper, now)];
+                (Record::with(kind, 0, flag, short_model, times), 2)
+            }
+            Kind::Ready => {
+                let latest = from_near(upper, now);
+                (Record::with(kind, flag, 0, short_model, [latest, second()?, 0]), 2)
+            }
+            Kind::Grant | Kind::Granted => {
+                (Record::with(kind, flag, 0, short_model, [upper, second()?, 0]), 2)
+            }
+            Kind::Report => {
+                let second = second()?;
+                let exec_at = from_near(second, now);
+                let free_at = exec_at.wrapping_add(second >> 32);
+                (Record::with(kind, flag, 1, short_model, [exec_at, free_at, upper]), 2)
+            }
+            Kind::Dispatch => {
+                let third = third()?;
+                (Record::with(kind, flag, small, model, [second()?, from_near(third, now), third >> 32]), 3)
+            }
+            Kind::DispatchTimes => {
+                (Record::with(kind, flag, 0, short_model, [from_near(upper, now), second()?, now]), 2)
+            }
+            Kind::Completion => {
+                let third = third()?;
+                let times = [second()?, from_near(third, now), from_near(third >> 32, now)];
+                (Record::with(kind, flag, small, model, times), 3)
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(words: Words) -> Vec<u64> {
+        match words {
+            Words::One(words) => words.to_vec(),
+            Words::Two(words) => words.to_vec(),
+            Words::Three(words) => words.to_vec(),
+            Words::Four(words) => words.to_vec(),
+        }
+    }
+
+    /// A record as constructors make it: fields that its kind does not have are zero.
+    fn records() -> impl Strategy<Value = (Record, Nanos)> {
+        let now = prop::sample::select(vec![0, 5, 1 << 33, 1 << 60]);
+        let any_time =
+            |now: u64| {
+                let far = prop::sample::select(vec![0, 1, NEAR - 1, NEAR, NEAR + 1, u64::MAX / 2, u64::MAX]);
+                (any::<bool>(), far).prop_map(move |(after, far)| {
+                    if after { now.wrapping_add(far) } else { now.wrapping_sub(far) }
+                })
+            };
+        let number = |bits: u32| {
+            prop::sample::select(vec![0, 1, mask(8), mask(8) + 1, mask(16), mask(16) + 1, mask(32)])
+                .prop_map(move |number| number & mask(bits))
+        };
+        let kind = prop::sample::select((0..=255).filter_map(Kind::of).collect::<Vec<_>>());
+        (kind, now).prop_flat_map(move |(kind, now)| {
+            let times = [any_time(now), any_time(now), any_time(now)];
+            (number(8), number(16), number(32), times).prop_map(move |(flag, small, model, [a, b, c])| {
+                let (now, wide) = (Nanos(now), 1 << 41);
+                let record = match kind {
+                    Kind::Turn => Record::turn(Nanos(a)),
+                    Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => {
+                        Record::with(kind, flag, small, model, [0; 3])
+                    }
+                    Kind::Request => Record::with(kind, 0, small, model, [a % wide, b, c]),
+                    Kind::Ready => Record::with(kind, flag, 0, model, [a, b, 0]),
+                    Kind::Grant | Kind::Granted => Record::with(kind, flag, 0, model, [a % wide, b, 0]),
+                    Kind::Report => Record::with(kind, flag, small % 2, model, [a, b, c % wide]),
+                    Kind::Dispatch => Record::with(kind, flag, small, model, [a, b, c % wide]),
+                    Kind::DispatchTimes => Record::with(kind, flag, 0, model, [a, b, now.0]),
+                    _ => Record::with(kind, flag, small, model, [a, b, c]),
+                };
+                (record, now)
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_is_read_as_it_was_written((record, now) in records()) {
+            let mut words = all(record.words(now));
+            let count = words.len();
+            words.push(u64::MAX);
+            prop_assert_eq!(Record::read(&words, now), Some((record, count)));
+            for short in 0..count {
+                prop_assert_eq!(Record::read(&words[..short], now), None);
+            }
+        }
+
+        #[test]
+        fn each_bit_of_a_record_counts((record, now) in records(), flipped in any::<prop::sample::Index>()) {
+            let mut words = all(record.words(now));
+            let count = words.len();
+            let bit = flipped.index(64 * words.len());
+            words[bit / 64] ^= 1 << (bit % 64);
+            words.resize(FULL, 0);
+            prop_assert_ne!(Record::read(&words, now), Some((record, count)));
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_just_come_takes_two_words() {
+        let now = Nanos::from_secs(70_000);
+        let request = symphony_transport::message::Request {
+            id: 123_456_789_012,
+            arrival: now - Nanos::from_micros(90),
+            deadline: now + Nanos::from_secs(2),
+            model: symphony_transport::message::ModelId(16_383),
+            frontend: 17,
+            ..Default::default()
+        };
+        assert!(matches!(Record::request(&request).words(now), Words::Two(_)));
+    }
+}
