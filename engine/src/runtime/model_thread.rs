@@ -244,10 +244,15 @@ impl<O: Outlets> Outbox<O> {
             rank_of,
             ranks,
             outlets,
-            next_batch: (thread as u64) << 48,
+            next_batch: Outbox::<O>::first_batch(thread),
             due: Nanos::ZERO,
             gpu_free_at: Nanos::ZERO,
         }
+    }
+
+    /// The number of the first batch of the ModelThread numbered `thread`.
+    pub fn first_batch(thread: usize) -> u64 {
+        (thread as u64) << 48
     }
 
     /// The number of the next batch.
@@ -258,6 +263,11 @@ impl<O: Outlets> Outbox<O> {
     /// Where batches and answers go.
     pub fn outlets(&self) -> &O {
         &self.outlets
+    }
+
+    /// The same, to be told something.
+    pub fn outlets_mut(&mut self) -> &mut O {
+        &mut self.outlets
     }
 
     /// For how many words, up to `wanted`, there is room on the way to any RankThread.

@@ -3,48 +3,71 @@
 
 use super::{Operation, Repeat};
 use crate::scale::measured::Window;
-use crate::scale::options::Options;
+use crate::scale::options::{Options, Plan};
 use crate::scale::world::World;
 use clap::Parser;
 use symphony::clock::{Clock, Nanos};
 use symphony::model::Slack;
 use symphony::runtime::threads::{Agent, link};
 
+/// Requests per second and the options of `scale` that make batches of a size.
+const CASES: [(usize, f64, &str); 3] = [
+    (90, 10e6, "--slo-ms 100"),
+    (4, 3e6, "--slo-ms 10"),
+    (1, 2e6, "--models 1024 --gpus 4096 --max-batch 1 --alpha-ms 0.001 --beta-ms 1.9"),
+];
+
 pub(super) fn operations() -> Vec<Operation> {
-    let about = "a request's whole way through both threads, 10 models: virtual time, some requests a turn";
     let mut operations = Vec::new();
-    for (batch, rate, slo_ms) in [(90, 10e6, 100.0), (4, 3e6, 10.0)] {
+    for (batch, rate, options) in CASES {
         for a_turn in [1, 32] {
             let name = format!("threads_batches_of_{batch}_{a_turn}_a_turn");
-            operations.push(Operation::new(name, about, move || both_threads(rate, slo_ms, a_turn)));
+            let about = "a request's whole way through both threads, some requests a turn, in virtual time";
+            operations.push(Operation::new(&name, about, move || {
+                both_threads(plan(&format!("--unwatched {options}"), rate), a_turn)
+            }));
+            let about = "the same with counters and flight recorder on";
+            operations.push(Operation::new(format!("{name}_recorded"), about, move || {
+                let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+                let record = format!("--record {} {options}", folder.path().display());
+                let mut repeat = both_threads(plan(&record, rate), a_turn);
+                Box::new(move |times| {
+                    let _until_the_end = &folder;
+                    repeat(times);
+                })
+            }));
         }
     }
     operations
 }
 
-/// A repetition is a request of `rate` requests per second; `a_turn` of them come between two turns.
-fn both_threads(rate: f64, slo_ms: f64, a_turn: u64) -> Repeat {
-    let options = Options::parse_from(["scale", "--slo-ms", &slo_ms.to_string()]);
-    let plan = options.plan(1, rate).expect("the numbers are a run's");
-    let mut now = Nanos::from_secs(1);
-    let gap = 1e9 / rate;
-    let clock = Clock::start();
-    let world = World { plan, slack: Slack::default(), start: now, window: Window::ALL, clock };
+fn plan(options: &str, rate: f64) -> Plan {
+    let options = Options::parse_from(["scale"].into_iter().chain(options.split(' ')));
+    options.plan(1, rate).expect("the options are a run's")
+}
+
+/// A repetition is one request of the plan's; `a_turn` of them come between two turns.
+fn both_threads(plan: Plan, a_turn: u64) -> Repeat {
+    let start = Nanos::from_secs(1);
+    let (gap, slo) = (1e9 / plan.rate, plan.slo);
+    let (clock, disturbances) = (Clock::start(), Vec::new());
+    let world = World { plan, slack: Slack::default(), start, window: Window::ALL, clock, disturbances };
     let (mut model_links, mut rank_links) = link(1, 1, world.plan.models);
-    let mut models = world.model_thread(0, model_links.remove(0));
-    let mut rank = world.rank_thread(0, rank_links.remove(0));
-    let mut turns = 0.0;
-    let start = now;
-    // Until queues are as long as they get, and GPUs as many as are used are in use.
+    let recorded = "recordings can be kept among temporary files";
+    let mut models = world.model_thread(0, model_links.remove(0), world.model_watch(0).expect(recorded));
+    let mut rank = world.rank_thread(0, rank_links.remove(0), world.rank_watch(0).expect(recorded));
+    let (mut now, mut turns) = (start, 0.0);
     let mut repeat = move |times: u64| {
         let until = now + Nanos((times as f64 * gap) as u64);
         while now < until {
             turns += 1.0;
             now = start + Nanos((turns * gap * a_turn as f64) as u64);
             models.poll(now);
+            models.outbox.outlets_mut().book(Nanos::ZERO);
             rank.poll(now);
         }
     };
-    repeat((slo_ms / 1e3 * rate) as u64);
+    // Until queues are as long as they get, and as many GPUs as are used are in use.
+    repeat((2.0 * slo.as_secs_f64() * 1e9 / gap) as u64);
     Box::new(repeat)
 }

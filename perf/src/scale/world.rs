@@ -4,10 +4,11 @@
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
 use super::machine::{longest_gap, stolen};
-use super::measured::{Measured, Turns, Window};
-use super::options::Plan;
+use super::measured::{Disturbance, Measurable, Measured, Turns, Window};
+use super::options::{Plan, Watch};
 use super::stream::{Stream, Taken};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,6 +18,7 @@ use symphony::model::selection::DropRule;
 use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
+use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::threads::{
     Agenda, Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread,
     RankWatch, SubCluster, link, measure_lateness, slack_for, spawn,
@@ -100,7 +102,7 @@ impl Seats {
 
 /// Runs `plan` on the machine's `cores`.
 ///
-/// Errors: the system gives no thread, or one of them died.
+/// Errors: the system gives no thread, one of them died, or a recording can't be made.
 pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let roles = plan.rank_threads + plan.model_threads;
     let seats = Seats::new(roles, cores);
@@ -109,7 +111,11 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     // Queues take a while to be made: arrivals start once they are there.
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
-    let world = World { plan: plan.clone(), slack, start, window, clock };
+    if let Watch::Recorder(folder) = &plan.watch {
+        recording(folder).prepare().map_err(io::Error::other)?;
+    }
+    let disturbances = (0..plan.rank_threads).map(|_| Disturbance::default()).collect();
+    let world = World { plan: plan.clone(), slack, start, window, clock, disturbances };
     let mut run = Run { world, stop: Arc::default(), threads: Vec::new() };
     let (model_links, rank_links) = link(plan.model_threads, plan.rank_threads, plan.models);
     let (rank_results, ranks_done) = channel();
@@ -183,19 +189,68 @@ pub(crate) struct World {
     pub(crate) start: Nanos,
     pub(crate) window: Window,
     pub(crate) clock: Clock,
+    /// Of each RankThread.
+    pub(crate) disturbances: Vec<Disturbance>,
 }
 
 impl World {
-    /// The RankThread numbered `at`.
-    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks) -> RankThread<Instant> {
-        let Plan { model_threads, rank_threads, models, gpus, .. } = self.plan;
+    /// The GPUs of the RankThread numbered `at`, and what is fixed about its matching.
+    fn cluster(&self, at: usize) -> ClusterTerms {
+        let Plan { rank_threads, gpus, .. } = self.plan;
         // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
-        let first_gpu = at * (gpus / rank_threads) + at.min(gpus % rank_threads);
-        let own_gpus = gpus / rank_threads + usize::from(at < gpus % rank_threads);
-        let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
+        ClusterTerms {
+            gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
+            keep_late: false,
+            completion_delay: Nanos::ZERO,
+            first_gpu: (at * (gpus / rank_threads) + at.min(gpus % rank_threads)) as u32,
+        }
+    }
+
+    /// What watches the RankThread numbered `at`.
+    ///
+    /// Errors: its recording can't be made.
+    pub(crate) fn rank_watch(&self, at: usize) -> io::Result<RankWatch> {
+        let Watch::Recorder(folder) = &self.plan.watch else {
+            let published = self.plan.watch == Watch::Counters;
+            return Ok(if published { RankWatch::new(None) } else { RankWatch::unseen() });
+        };
+        let clusters = [self.cluster(at)];
+        RankRecorder::create(&recording(folder), &format!("rank-{at}"), self.plan.models, &clusters)
+            .map(|recorder| RankWatch::new(Some(recorder)))
+            .map_err(io::Error::other)
+    }
+
+    /// What watches the ModelThread numbered `at`.
+    ///
+    /// Errors: its recording can't be made.
+    pub(crate) fn model_watch(&self, at: usize) -> io::Result<ModelWatch> {
+        let Watch::Recorder(folder) = &self.plan.watch else {
+            let published = self.plan.watch == Watch::Counters;
+            return Ok(if published { ModelWatch::new(None) } else { ModelWatch::unseen() });
+        };
+        let terms: Vec<Terms> =
+            self.models_of(at).into_iter().map(|model| Terms { model, ..self.terms() }).collect();
+        let named = terms.iter().map(|terms| ("a model", terms));
+        let (role, policy) = (format!("model-{at}"), policy::POLICIES[0].name());
+        ModelRecorder::create(&recording(folder), &role, policy, named, Outbox::<Gpus>::first_batch(at))
+            .map(|recorder| ModelWatch::new(Some(recorder)))
+            .map_err(io::Error::other)
+    }
+
+    /// The models of the ModelThread numbered `at`.
+    fn models_of(&self, at: usize) -> Vec<ModelId> {
+        let Plan { model_threads, models, .. } = self.plan;
+        (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect()
+    }
+
+    /// The RankThread numbered `at`.
+    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks, watch: RankWatch) -> RankThread<Instant> {
+        let Plan { model_threads, models, .. } = self.plan;
+        let ClusterTerms { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
+        let state = RankState::new(gpus, models, keep_late, completion_delay);
         RankThread {
-            watch: RankWatch::unseen(),
-            clusters: vec![SubCluster::new(state, first_gpu as u32)],
+            watch,
+            clusters: vec![SubCluster::new(state, first_gpu)],
             cluster_of: vec![0; models].into(),
             words: links.words,
             completions: vec![Instant::default()],
@@ -207,11 +262,15 @@ impl World {
     }
 
     /// The ModelThread numbered `at`.
-    pub(crate) fn model_thread(&self, at: usize, links: ModelLinks) -> ModelThread<Stream, Gpus> {
+    pub(crate) fn model_thread(
+        &self,
+        at: usize,
+        links: ModelLinks,
+        watch: ModelWatch,
+    ) -> ModelThread<Stream, Gpus> {
         let World { start, window, .. } = *self;
         let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = self.plan;
-        let own: Vec<ModelId> =
-            (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
+        let own = self.models_of(at);
         let share = rate * own.len() as f64 / models as f64;
         let terms = self.terms();
         let mut place = vec![None; models];
@@ -219,9 +278,10 @@ impl World {
         let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
         // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
         let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
-        let gpus = Gpus::new(self.clock.clone(), window, terms.profile.max_batch());
+        let largest = terms.profile.max_batch();
+        let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
         ModelThread {
-            watch: ModelWatch::unseen(),
+            watch,
             queues: own.iter().map(queue).collect(),
             place,
             agenda: Agenda::new(own.len()),
@@ -245,6 +305,32 @@ impl World {
     }
 }
 
+fn recording(folder: &Path) -> RecordConfig {
+    RecordConfig { folder: folder.to_owned(), mib: RecordConfig::DEFAULT_MIB }
+}
+
+impl Measurable for ModelThread<Stream, Gpus> {
+    type Tally = ModelTally;
+
+    #[inline]
+    fn book(&mut self, disturbed_until: Nanos) {
+        self.outbox.outlets_mut().book(disturbed_until);
+    }
+
+    fn tally(&self) -> ModelTally {
+        (self.requests[0].taken().clone(), self.outbox.outlets().ran().clone())
+    }
+}
+
+impl Measurable for RankThread<Instant> {
+    type Tally = ();
+
+    #[inline]
+    fn book(&mut self, _disturbed_until: Nanos) {}
+
+    fn tally(&self) {}
+}
+
 /// A run under way: its world, its threads and how to stop them.
 struct Run {
     world: World,
@@ -260,9 +346,10 @@ impl Run {
         seat: Seat,
         results: Sender<(Turns, ())>,
     ) -> io::Result<()> {
-        let world = self.world.clone();
+        let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
         self.start(format!("rank-{at}"), seat, move || {
-            Measured::new(world.rank_thread(at, links), world.window, |_| (), results)
+            let disturbance = world.disturbances[at].clone();
+            Measured::new(world.rank_thread(at, links, watch), world.window, disturbance, results)
         })
     }
 
@@ -273,12 +360,10 @@ impl Run {
         seat: Seat,
         results: Sender<(Turns, ModelTally)>,
     ) -> io::Result<()> {
-        let world = self.world.clone();
+        let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
         self.start(format!("model-{at}"), seat, move || {
-            let tally = |thread: &ModelThread<Stream, Gpus>| {
-                (thread.requests[0].taken().clone(), thread.outbox.outlets().ran().clone())
-            };
-            Measured::new(world.model_thread(at, links), world.window, tally, results)
+            let thread = world.model_thread(at, links, watch);
+            Measured::new(thread, world.window, Disturbance::default(), results)
         })
     }
 
