@@ -165,9 +165,13 @@ impl World {
             let count = self.rng.random_range(1..=self.a_turn).min(until - self.sent);
             self.take_requests(count);
             self.settle();
-            self.models.publish();
-            self.matching.publish();
+            self.end_turn();
         }
+    }
+
+    fn end_turn(&mut self) {
+        self.models.publish();
+        self.matching.publish();
     }
 
     /// Requests come, and the models that they are for are settled, as a ModelThread does.
@@ -202,6 +206,7 @@ impl World {
             let timer = self.queues[place].next_timer();
             let completion = self.completions.first_key_value().map_or(Nanos::MAX, |(&(at, _), _)| at);
             let due = timer.min(completion).min(self.rank.next_timer());
+            self.end_turn();
             // As a loop does that takes 2 us a turn: a timer may ask to be called again at once.
             let turn = due.max(self.now + Nanos::from_micros(2));
             if turn > end {
@@ -351,14 +356,14 @@ fn first_record(bytes: &[u8]) -> usize {
 fn places_of(bytes: &[u8], kind: u8) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut at = first_record(bytes);
-    while bytes[at] != 0 {
-        let words = match bytes[at] {
+    while bytes[at + 2] != 0 {
+        let words = match bytes[at + 2] {
             END | TURN | TIMER | SETTLED | WITHDRAW | MATCH => 1,
-            REQUEST | GRANT | READY | REPORT | DISPATCH_TIMES | GRANTED => 2,
-            DISPATCH | COMPLETION => 3,
+            GRANT | READY | REPORT | DISPATCH_TIMES | GRANTED => 2,
+            REQUEST | DISPATCH | COMPLETION => 3,
             _ => 4,
         };
-        if bytes[at] == kind {
+        if bytes[at + 2] == kind {
             places.push(at..at + 8 * words);
         }
         at += 8 * words;

@@ -5,6 +5,7 @@
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file that is mapped whole: a head counter somewhere, words of 64 bits from `first` bytes on.
@@ -12,11 +13,14 @@ pub(super) struct Mapping {
     map: MmapRaw,
     /// Bytes before the counter, a multiple of 8.
     head_at: usize,
-    /// Bytes before the first word, a multiple of a word's size.
-    first: usize,
     /// How many words there are.
     words: usize,
+    /// The first word, in `map`.
+    base: NonNull<u64>,
 }
+
+// SAFETY: `base` points into `map`, which moves with it and may move to another thread.
+unsafe impl Send for Mapping {}
 
 impl Mapping {
     /// Maps `file`, which must have the bytes of so many words after `first`. All pages are there before this
@@ -33,21 +37,22 @@ impl Mapping {
         if !sound {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is too short for its words"));
         }
-        Ok(Mapping { map, head_at, first, words })
+        // SAFETY: `first` is within the mapping.
+        let base = unsafe { map.as_mut_ptr().add(first) }.cast::<u64>();
+        let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Mapping { map, head_at, words, base })
     }
 
     /// Stores words from `at` on. Beyond the last one there is nothing to store to, and nothing happens.
     #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, at: usize, words: [u64; N]) {
-        let fits = at.checked_add(N).is_some_and(|end| end <= self.words);
+        let fits = at < self.words && self.words - at >= N;
         debug_assert!(fits, "a tape keeps room for what an event can write");
         if fits {
-            // SAFETY: `new` saw that the mapping holds `self.words` aligned words from `first` on, and these are
+            // SAFETY: `new` saw that the mapping holds `self.words` aligned words from `base` on, and these are
             // among them. Nothing else in this process refers to the mapping's memory, and a store through a raw
             // pointer makes no claim about what other processes do to the file.
-            unsafe {
-                self.map.as_mut_ptr().add(self.first).cast::<u64>().add(at).cast::<[u64; N]>().write(words)
-            }
+            unsafe { self.base.add(at).cast::<[u64; N]>().write(words) }
         }
     }
 

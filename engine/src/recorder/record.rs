@@ -93,9 +93,9 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(super) struct Record {
+    pub(super) small: u16,
     kind: u8,
     pub(super) flag: u8,
-    pub(super) small: u16,
     pub(super) model: u32,
     pub(super) a: u64,
     pub(super) b: u64,

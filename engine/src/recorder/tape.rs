@@ -75,7 +75,9 @@ pub(super) struct Tape {
     start: usize,
     /// From here on no event begins in this segment.
     limit: usize,
-    /// The time of the turn under way; [`Nanos::MAX`] between turns.
+    /// The same within a turn; 0 between turns, so that one look tells whether anything is to be done first.
+    turn_limit: usize,
+    /// The time of the turn under way or of the last one.
     now: Nanos,
 }
 
@@ -112,7 +114,17 @@ impl Tape {
         file.write_all(&header).and_then(|()| file.write_all(description)).map_err(failed)?;
         let mapping = Mapping::new(&file, HEAD_AT, first, split.words()).map_err(failed)?;
         let reserve = FULL * reserve;
-        Ok(Tape { mapping, split, reserve, segment: 0, next: 0, start: 0, limit: 0, now: Nanos::MAX })
+        Ok(Tape {
+            mapping,
+            split,
+            reserve,
+            segment: 0,
+            next: 0,
+            start: 0,
+            limit: 0,
+            turn_limit: 0,
+            now: Nanos::ZERO,
+        })
     }
 
     /// The number of the segment that is being written.
@@ -121,18 +133,25 @@ impl Tape {
         self.segment
     }
 
-    /// An event begins: makes room for all it can write, and writes its time if it is the first of its turn. True
-    /// if a segment begins with it.
+    /// An event begins: makes room for all it can write, and writes its time if it is the first since
+    /// [`Tape::publish`]; up to the next, `now` stays the same. True if a segment begins with it.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
+        debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");
+        self.next >= self.turn_limit && self.begin_turn(now)
+    }
+
+    #[inline(never)]
+    fn begin_turn(&mut self, now: Nanos) -> bool {
+        let within = self.turn_limit > 0;
+        self.now = now;
         if self.next >= self.limit {
-            self.begin_segment(now);
+            self.begin_segment(within);
+            self.turn_limit = self.limit;
             return true;
         }
-        if now != self.now {
-            self.now = now;
-            self.write(Record::turn(now));
-        }
+        self.turn_limit = self.limit;
+        self.write(Record::turn(now));
         false
     }
 
@@ -156,7 +175,7 @@ impl Tape {
     /// Makes what was written count: at the end of a turn.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.now = Nanos::MAX;
+        self.turn_limit = 0;
         self.publish_head();
     }
 
@@ -166,8 +185,9 @@ impl Tape {
         self.mapping.publish(before * self.split.length as u64 + (self.next - self.start) as u64);
     }
 
+    /// `within`: in the middle of a turn.
     #[cold]
-    fn begin_segment(&mut self, now: Nanos) {
+    fn begin_segment(&mut self, within: bool) {
         if self.segment > 0 {
             self.write(Record::end());
             self.publish_head();
@@ -176,9 +196,7 @@ impl Tape {
         self.segment += 1;
         self.next = self.start;
         self.limit = self.start + self.split.length - self.reserve;
-        let within = self.now == now;
-        self.now = now;
-        self.write(Record::segment(self.segment, now, within));
+        self.write(Record::segment(self.segment, self.now, within));
         // What was in the segment is void before any of it is written over.
         fence(Ordering::SeqCst);
     }

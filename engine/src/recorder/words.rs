@@ -2,8 +2,9 @@
 //! batch) has a short form, where its times are near the turn's; everything can be written in full. Used by the
 //! tape, in both directions.
 //!
-//! A record in full is its own 32 bytes; a short form's first byte is the record's kind with [`SHORT`] added, and each
-//! of its bits means something, so a bit that is flipped in a file is a record that is changed.
+//! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with [`SHORT`] added, and
+//! every bit of a short form means something or is zero, so a bit that is flipped in a file is a record that is
+//! changed. A request costs what its checks and shifts cost, so its form is one with few of them, at the price of a word.
 
 use super::record::{Kind, Record};
 use crate::clock::Nanos;
@@ -46,9 +47,11 @@ fn bits(word: u64, at: u32, bits: u32) -> u64 {
     word >> at & mask(bits)
 }
 
-/// Bits of a request's age, 16 ms at most, and of its id.
+/// Bits of a request's age: 16 ms at most.
 const AGE_BITS: u32 = 24;
-const ID_BITS: u32 = 40;
+
+/// Where a record's kind is in its first word.
+const KIND_AT: u32 = 16;
 
 impl Record {
     /// The record's words, of a turn at `now`. The kind is mostly known where this is called, so most of it is
@@ -58,41 +61,41 @@ impl Record {
         let now = now.0;
         let Record { flag, small, model, a, b, c, .. } = *self;
         let (model, flag, small) = (u64::from(model), u64::from(flag), u64::from(small));
-        let kind = u64::from(self.code() | SHORT);
-        // Kind, flag, small and model: what every record begins with.
-        let head = kind | flag << 8 | small << 16 | model << 32;
+        let kind = u64::from(self.code() | SHORT) << KIND_AT;
+        // What every record begins with, and the same where the model's number is short and leaves an upper half.
+        let head = small | kind | flag << 24 | model << 32;
+        let with_upper = |upper: u64| model | kind | flag << 24 | upper << 32;
         match self.kind() {
-            Some(Kind::Turn) if a >> 56 == 0 => Words::One([kind | a << 8]),
+            Some(Kind::Turn) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End) => {
                 Words::One([head])
             }
             Some(Kind::Request) => {
-                let (age, left) = (now.wrapping_sub(b), near(c, now));
-                let far = age >> AGE_BITS | left >> 32 | a >> ID_BITS | small >> 8 | model >> 16;
-                if far != 0 {
+                let age = now.wrapping_sub(b);
+                if age >> AGE_BITS | small >> 8 | model >> 16 != 0 {
                     return self.in_full();
                 }
-                Words::Two([kind | small << 8 | model << 16 | left << 32, age | a << AGE_BITS])
+                Words::Three([model | kind | small << 32 | age << 40, a, c])
             }
             Some(Kind::Ready) => {
                 let latest = near(a, now);
                 if latest >> 32 | model >> 16 != 0 {
                     return self.in_full();
                 }
-                Words::Two([kind | flag << 8 | model << 16 | latest << 32, b])
+                Words::Two([with_upper(latest), b])
             }
             Some(Kind::Grant | Kind::Granted) => {
                 if a >> 32 | model >> 16 != 0 {
                     return self.in_full();
                 }
-                Words::Two([kind | flag << 8 | model << 16 | a << 32, b])
+                Words::Two([with_upper(a), b])
             }
             Some(Kind::Report) if small == 1 => {
                 let (exec_at, length) = (near(a, now), b.wrapping_sub(a));
                 if exec_at >> 32 | length >> 32 | c >> 32 | model >> 16 != 0 {
                     return self.in_full();
                 }
-                Words::Two([kind | flag << 8 | model << 16 | c << 32, exec_at | length << 32])
+                Words::Two([with_upper(c), exec_at | length << 32])
             }
             Some(Kind::Dispatch) => {
                 let exec_at = near(b, now);
@@ -106,7 +109,7 @@ impl Record {
                 if latest >> 32 | model >> 16 | (c ^ now) != 0 {
                     return self.in_full();
                 }
-                Words::Two([kind | flag << 8 | model << 16 | latest << 32, b])
+                Words::Two([with_upper(latest), b])
             }
             Some(Kind::Completion) => {
                 let (started, finished) = (near(b, now), near(c, now));
@@ -129,26 +132,24 @@ impl Record {
     pub(super) fn read(words: &[u64], now: Nanos) -> Option<(Record, usize)> {
         let first = *words.first()?;
         let now = now.0;
-        let code = first as u8;
+        let code = (first >> KIND_AT) as u8;
         if code & SHORT == 0 {
             let full: [u64; FULL] = words.get(..FULL)?.try_into().ok()?;
             return Some((bytemuck::cast(full), FULL));
         }
         let kind = Kind::of(code & !SHORT)?;
-        let (flag, small, model) = (bits(first, 8, 8), bits(first, 16, 16), first >> 32);
+        let (small, flag, model) = (bits(first, 0, 16), bits(first, 24, 8), first >> 32);
         let head = Record::with(kind, flag, small, model, [0; 3]);
-        // Where a model's number is short, the upper half of the first word holds something else.
-        let (short_model, upper) = (small, first >> 32);
+        let (short_model, upper) = (small, model);
         let second = || words.get(1).copied();
         let third = || words.get(2).copied();
         Some(match kind {
-            Kind::Turn => (Record::turn(Nanos(first >> 8)), 1),
+            Kind::Turn => (Record::turn(Nanos(first >> 24 << 16 | small)), 1),
             Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
-            Kind::Request => {
-                let second = second()?;
-                let (age, id) = (bits(second, 0, AGE_BITS), second >> AGE_BITS);
-                let times = [id, now.wrapping_sub(age), from_near(upper, now)];
-                (Record::with(kind, 0, flag, short_model, times), 2)
+            Kind::Request if flag == 0 => {
+                let (frontend, age) = (bits(first, 32, 8), first >> 40);
+                let fields = [second()?, now.wrapping_sub(age), third()?];
+                (Record::with(kind, 0, frontend, short_model, fields), 3)
             }
             Kind::Ready => {
                 let latest = from_near(upper, now);
@@ -218,7 +219,7 @@ mod tests {
                     Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }
-                    Kind::Request => Record::with(kind, 0, small, model, [a % wide, b, c]),
+                    Kind::Request => Record::with(kind, 0, small, model, [a, b, c]),
                     Kind::Ready => Record::with(kind, flag, 0, model, [a, b, 0]),
                     Kind::Grant | Kind::Granted => Record::with(kind, flag, 0, model, [a % wide, b, 0]),
                     Kind::Report => Record::with(kind, flag, small % 2, model, [a, b, c % wide]),
@@ -255,16 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_has_just_come_takes_two_words() {
+    fn a_request_that_has_just_come_takes_three_words() {
         let now = Nanos::from_secs(70_000);
         let request = symphony_transport::message::Request {
-            id: 123_456_789_012,
+            id: u64::MAX,
             arrival: now - Nanos::from_micros(90),
-            deadline: now + Nanos::from_secs(2),
+            deadline: now + Nanos::from_secs(200),
             model: symphony_transport::message::ModelId(16_383),
             frontend: 17,
             ..Default::default()
         };
-        assert!(matches!(Record::request(&request).words(now), Words::Two(_)));
+        assert!(matches!(Record::request(&request).words(now), Words::Three(_)));
     }
 }

@@ -165,6 +165,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 taken += 1;
             }
         }
+        self.watch.counting.tally.requests += taken as u64;
         if taken > 0 {
             self.settle(now);
         }
@@ -356,5 +357,157 @@ impl Outlets for RingOutlets {
         };
         let sent = self.frontends[request.frontend as usize].push(response);
         debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::threads::link;
+    use super::super::watch::ModelWatch;
+    use super::*;
+    use crate::model::selection::DropRule;
+    use crate::model::{Slack, Terms};
+    use crate::policy;
+    use crate::profile::Profile;
+    use crate::rank::RankInput;
+    use crate::workload::Network;
+
+    const MODELS: usize = 10;
+    const SLO: Nanos = Nanos::from_millis(5);
+
+    /// What a turn costs in these tests, and each request and each selection in it, in ns.
+    const TURN: u64 = 20;
+    const REQUEST: u64 = 10;
+    const SELECTION: u64 = 60;
+
+    /// Requests for each model in turn: one each 50 ns, and in a burst one each 8 ns.
+    struct Steady {
+        burst: std::ops::Range<Nanos>,
+        next: Nanos,
+        id: u64,
+        /// The age of the oldest request of the turn under way.
+        lag: Nanos,
+    }
+
+    impl Intake for Steady {
+        fn next(&mut self, now: Nanos) -> Option<Request> {
+            let arrival = self.next;
+            if arrival > now {
+                return None;
+            }
+            self.lag = self.lag.max(now - arrival);
+            self.id += 1;
+            self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
+            let model = ModelId(self.id as u32 % MODELS as u32);
+            Some(Request { id: self.id, arrival, deadline: arrival + SLO, model, ..Request::default() })
+        }
+    }
+
+    struct Counted {
+        batched: usize,
+        dropped: usize,
+    }
+
+    impl Outlets for Counted {
+        fn has_room(&mut self, _gpu: GpuId) -> bool {
+            true
+        }
+
+        fn run(&mut self, _due: Nanos, batch: BatchHeader, _requests: (&[Request], &[Request])) {
+            self.batched += batch.size as usize;
+        }
+
+        fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
+            self.dropped += 1;
+        }
+    }
+
+    /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
+    struct World {
+        thread: ModelThread<Steady, Counted>,
+        words: Consumer<RankMessage>,
+        grants: Producer<GrantMessage>,
+        now: Nanos,
+    }
+
+    impl World {
+        fn new(burst: std::ops::Range<Nanos>) -> World {
+            let (mut models, mut ranks) = link(1, 1, MODELS);
+            let (models, mut rank) = (models.remove(0), ranks.remove(0));
+            let terms = |model| Terms {
+                model: ModelId(model),
+                profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
+                slo: SLO,
+                network: Network::default(),
+                drop: DropRule::Window,
+                deferral: policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap(),
+                slack: Slack::default(),
+            };
+            let outlets = Counted { batched: 0, dropped: 0 };
+            let thread = ModelThread {
+                queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
+                place: (0..MODELS as u32).map(Some).collect(),
+                agenda: Agenda::new(MODELS),
+                requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
+                grants: models.grants,
+                outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
+                watch: ModelWatch::unseen(),
+            };
+            World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
+        }
+
+        /// Takes a turn, which takes the time that its work costs; how old the oldest request was.
+        fn turn(&mut self) -> Nanos {
+            let counted = |tally: &super::super::counters::ModelTally| {
+                (tally.requests, tally.settled + tally.timers + tally.grants)
+            };
+            let before = counted(&self.thread.watch.counting.tally);
+            self.thread.requests[0].lag = Nanos::ZERO;
+            self.thread.poll(self.now);
+            let after = counted(&self.thread.watch.counting.tally);
+            while let Some(word) = self.words.pop() {
+                if let RankInput::Ready { model, .. } = word.input() {
+                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now };
+                    self.grants.push(grant.into()).unwrap();
+                }
+            }
+            self.now += Nanos(TURN + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
+            self.thread.requests[0].lag
+        }
+
+        /// Works until then; how old the oldest request of any turn was.
+        fn work_until(&mut self, until: Nanos) -> Nanos {
+            let mut worst = Nanos::ZERO;
+            while self.now < until {
+                worst = worst.max(self.turn());
+            }
+            worst
+        }
+    }
+
+    #[test]
+    fn models_are_selected_once_a_turn_so_more_requests_are_taken_than_selections_could_be_made() {
+        let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
+        let worst = world.work_until(Nanos::from_millis(50));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let tally = world.thread.watch.counting.tally;
+        assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
+        assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
+    }
+
+    #[test]
+    fn a_thread_that_fell_behind_catches_up_once_fewer_requests_come() {
+        let burst = Nanos::from_millis(20)..Nanos::from_millis(21);
+        let mut world = World::new(burst.clone());
+        world.work_until(burst.start);
+        let worst = world.work_until(burst.end);
+        assert!(worst > Nanos::from_micros(100), "the burst was no overload: {worst:?}");
+        world.work_until(burst.end + Nanos::from_millis(2));
+        let worst = world.work_until(burst.end + Nanos::from_millis(30));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let Counted { batched, dropped } = *world.thread.outbox.outlets();
+        let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
+        assert_eq!((batched + waiting) as u64, world.thread.watch.counting.tally.requests);
+        assert_eq!(dropped, 0);
     }
 }

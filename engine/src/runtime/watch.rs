@@ -38,7 +38,6 @@ impl ModelWatch {
         sink: &mut impl ModelSink,
     ) -> bool {
         let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        tally.requests += 1;
         let sink = &mut Counted { tally, sink };
         match recorder {
             None => queue.enqueue(now, request, sink),
