@@ -161,7 +161,7 @@ impl ModelQueue {
 
     /// A request has come: [`ModelQueue::enqueue`], then [`ModelQueue::settle`].
     pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
-        if self.enqueue(now, &request, sink) {
+        if self.enqueue(now, request, sink) {
             self.settle(now, sink);
         }
     }
@@ -169,18 +169,28 @@ impl ModelQueue {
     /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
     /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
     #[inline]
-    pub fn enqueue(&mut self, now: Nanos, request: &Request, sink: &mut impl ModelSink) -> bool {
+    pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        if self.takes_last(&request) {
+            self.push_last(now, request);
+            return true;
+        }
+        self.insert_or_refuse(now, request, sink)
+    }
+
+    /// [`ModelQueue::enqueue`] of a request that [`ModelQueue::takes_last`].
+    #[inline]
+    pub fn push_last(&mut self, now: Nanos, request: Request) {
+        debug_assert!(self.takes_last(&request));
         self.update_rate(now);
         self.rate.count();
-        if self.queue.len() == limits::MAX_QUEUE {
-            sink.end(request, Ending::Overloaded, now);
-            return false;
-        }
-        match self.queue.back() {
-            Some(last) if last.deadline > request.deadline => self.insert(request),
-            _ => self.queue.push_back(*request),
-        }
-        true
+        self.queue.push_back(request);
+    }
+
+    /// Whether the request would be the last of the queue, as mostly: there is room, and none of a later deadline.
+    #[inline]
+    pub fn takes_last(&self, request: &Request) -> bool {
+        self.queue.len() < limits::MAX_QUEUE
+            && self.queue.back().is_none_or(|last| last.deadline <= request.deadline)
     }
 
     /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
@@ -223,11 +233,18 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// Puts a request where its deadline belongs: before some that came earlier.
+    /// Puts a request before some that came earlier, or ends it since the queue is full.
     #[cold]
-    fn insert(&mut self, request: &Request) {
+    fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        self.update_rate(now);
+        self.rate.count();
+        if self.queue.len() == limits::MAX_QUEUE {
+            sink.end(&request, Ending::Overloaded, now);
+            return false;
+        }
         let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
-        self.queue.insert(at, *request);
+        self.queue.insert(at, request);
+        true
     }
 
     #[inline]

@@ -8,13 +8,16 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Words that are stored at once at most.
+const LONGEST: usize = 4;
+
 /// A file that is mapped whole: a head counter somewhere, words of 64 bits from `first` bytes on.
 pub(super) struct Mapping {
     map: MmapRaw,
     /// Bytes before the counter, a multiple of 8.
     head_at: usize,
-    /// How many words there are.
-    words: usize,
+    /// The last place from which [`LONGEST`] words are there.
+    last: usize,
     /// The first word, in `map`.
     base: NonNull<u64>,
 }
@@ -40,17 +43,19 @@ impl Mapping {
         // SAFETY: `first` is within the mapping.
         let base = unsafe { map.as_mut_ptr().add(first) }.cast::<u64>();
         let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Mapping { map, head_at, words, base })
+        let last = words.checked_sub(LONGEST).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Mapping { map, head_at, last, base })
     }
 
-    /// Stores words from `at` on. Beyond the last one there is nothing to store to, and nothing happens.
+    /// Stores up to [`LONGEST`] words from `at` on. Where that many might not be there, nothing happens.
     #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, at: usize, words: [u64; N]) {
-        let fits = at < self.words && self.words - at >= N;
+        const { assert!(N <= LONGEST) };
+        let fits = at <= self.last;
         debug_assert!(fits, "a tape keeps room for what an event can write");
         if fits {
-            // SAFETY: `new` saw that the mapping holds `self.words` aligned words from `base` on, and these are
-            // among them. Nothing else in this process refers to the mapping's memory, and a store through a raw
+            // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from `base` on, and these
+            // are among them. Nothing else in this process refers to the mapping's memory, and a store through a raw
             // pointer makes no claim about what other processes do to the file.
             unsafe { self.base.add(at).cast::<[u64; N]>().write(words) }
         }

@@ -31,8 +31,8 @@ pub(super) enum Kind {
     Grant = 17,
     Timer = 18,
     Stop = 19,
-    /// A model is settled, said where its state was written in between.
-    Settled = 20,
+    /// Requests have come for a model, so many, which follow; then it is settled.
+    Came = 20,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
     Withdraw = 33,
@@ -68,7 +68,7 @@ impl Kind {
             17 => Kind::Grant,
             18 => Kind::Timer,
             19 => Kind::Stop,
-            20 => Kind::Settled,
+            20 => Kind::Came,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -136,9 +136,8 @@ impl Record {
         ModelId(self.model)
     }
 
-    /// `within`: it begins within a turn, of which a part is in the segment before.
-    pub(super) fn segment(number: u64, now: Nanos, within: bool) -> Record {
-        Record { flag: u8::from(within), a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
+    pub(super) fn segment(number: u64, now: Nanos) -> Record {
+        Record { a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
     }
 
     pub(super) fn end() -> Record {
@@ -153,6 +152,19 @@ impl Record {
     #[inline]
     pub(super) fn request(request: &Request) -> Record {
         Record::of_request(Kind::Request, request)
+    }
+
+    /// The words of a request after a [`Kind::Came`]: nothing is checked or shifted, since there is one a request.
+    #[inline(always)]
+    pub(super) fn raw(request: &Request) -> [u64; 4] {
+        let model_and_frontend = u64::from(request.model.0) | u64::from(request.frontend) << 32;
+        [request.arrival.0, request.deadline.0, request.id, model_and_frontend]
+    }
+
+    /// The request again.
+    pub(super) fn from_raw([arrival, deadline, id, model_and_frontend]: [u64; 4]) -> Record {
+        let (model, frontend) = (model_and_frontend & u64::from(u32::MAX), model_and_frontend >> 32);
+        Record::with(Kind::Request, 0, frontend, model, [id, arrival, deadline])
     }
 
     pub(super) fn saved_request(request: &Request) -> Record {
@@ -202,9 +214,11 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
+    /// A queue holds [`crate::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
     #[inline]
-    pub(super) fn settled(model: ModelId) -> Record {
-        Record::of(Kind::Settled, model)
+    pub(super) fn came(model: ModelId, count: usize) -> Record {
+        const { assert!(crate::limits::MAX_QUEUE <= u16::MAX as usize) };
+        Record { small: count as u16, ..Record::of(Kind::Came, model) }
     }
 
     pub(super) fn stop(model: ModelId) -> Record {
@@ -418,7 +432,7 @@ impl fmt::Display for Record {
             }
             Kind::Timer => write!(f, "timer of model {model}"),
             Kind::Stop => write!(f, "stop of model {model}"),
-            Kind::Settled => write!(f, "model {model} settled"),
+            Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
@@ -487,6 +501,7 @@ mod tests {
             ..Request::default()
         };
         assert_eq!(Record::request(&request).as_request(), request);
+        assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
         let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7) };
         assert_eq!(Record::granted(2, grant).as_grant(), grant);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };

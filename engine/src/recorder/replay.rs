@@ -206,7 +206,6 @@ fn replay_models(
         names: description.models.iter().map(|model| model.name.clone()).collect(),
         terms,
         next_batch: None,
-        unsettled: Vec::new(),
     };
     let mut records = recording.records();
     let result = models.run(&mut records, run);
@@ -224,8 +223,6 @@ struct Models {
     ready: Vec<Option<(Nanos, Event)>>,
     /// The number of the thread's next batch, once one was seen.
     next_batch: Option<u64>,
-    /// The places of models that requests have come for in this turn and that are not settled.
-    unsettled: Vec<usize>,
 }
 
 impl Models {
@@ -234,19 +231,11 @@ impl Models {
         while let Some((at, record)) = records.next() {
             last = at;
             match record.kind() {
-                Some(Kind::Segment) => {
-                    if record.flag == 0 {
-                        self.end_turn(at, run)?;
-                    }
-                    run.set_now(record.b)?;
-                }
-                Some(Kind::Turn) => {
-                    self.end_turn(at, run)?;
-                    run.set_now(record.a)?;
-                }
+                Some(Kind::Segment) => run.set_now(record.b)?,
+                Some(Kind::Turn) => run.set_now(record.a)?,
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
-                Some(Kind::Settled) => self.settled(at, &record, run)?,
+                Some(Kind::Came) => self.came(at, &record, records, run)?,
                 Some(Kind::Grant | Kind::Timer | Kind::Stop) => self.input(at, &record, run)?,
                 Some(
                     Kind::Ready
@@ -259,17 +248,7 @@ impl Models {
                 _ => return Err(Halt::Corrupt(format!("record {at} has no place here: {record}"))),
             }
         }
-        self.end_turn(last, run)
-    }
-
-    /// All that came in the turn has been settled.
-    fn end_turn(&mut self, at: usize, run: &mut Run) -> Result<(), Halt> {
-        run.nothing_expected(at)?;
-        while let Some(place) = self.unsettled.pop() {
-            self.settle(place, run)?;
-            run.nothing_expected(at)?;
-        }
-        Ok(())
+        run.nothing_expected(last)
     }
 
     fn place(&self, record: &Record) -> Result<usize, Halt> {
@@ -277,14 +256,6 @@ impl Models {
     }
 
     fn decision(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
-        // Most models that are settled decide nothing; of those that do, their decisions tell when.
-        if run.expected.is_empty() {
-            let place = self.place(record)?;
-            if let Some(at) = self.unsettled.iter().position(|&unsettled| unsettled == place) {
-                self.unsettled.swap_remove(at);
-                self.settle(place, run)?;
-            }
-        }
         if record.kind() == Some(Kind::Dispatch) {
             if self.next_batch.is_none()
                 && let Some(expected) = run.expected.front_mut()
@@ -305,30 +276,32 @@ impl Models {
         let request = record.as_request();
         let waiting = self.queues[place].as_ref().map_or(0, ModelQueue::len);
         run.story.came(&request, run.now, &self.names[place], waiting);
-        let mut queued = false;
         self.event(place, Event::Request, run, |queue, now, sink| {
-            queued = queue.enqueue(now, &request, sink)
-        })?;
-        if queued && !self.unsettled.contains(&place) {
-            self.unsettled.push(place);
-        }
-        Ok(())
+            queue.enqueue(now, request, sink);
+        })
     }
 
-    /// The file says that the model is settled, since its state was written before.
-    fn settled(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
+    /// Requests come for a model, which is then settled.
+    fn came(
+        &mut self,
+        at: usize,
+        record: &Record,
+        records: &mut Records<'_>,
+        run: &mut Run,
+    ) -> Result<(), Halt> {
+        for _ in 0..record.small {
+            let (at, request) = records.next().ok_or("requests that are cut short")?;
+            if request.kind() != Some(Kind::Request) || request.model() != record.model() {
+                return Err("requests that are damaged".into());
+            }
+            self.request(at, &request, run)?;
+        }
         run.nothing_expected(at)?;
         let place = self.place(record)?;
-        self.unsettled.retain(|&unsettled| unsettled != place);
-        self.settle(place, run)
-    }
-
-    fn settle(&mut self, place: usize, run: &mut Run) -> Result<(), Halt> {
         self.event(place, Event::Request, run, |queue, now, sink| queue.settle(now, sink))
     }
 
     fn input(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
-        self.end_turn(at, run)?;
         run.begin_input(at)?;
         let place = self.place(record)?;
         match record.kind() {
@@ -395,7 +368,7 @@ impl Models {
             pieces.push(piece);
         }
         if let Some(queue) = &self.queues[place] {
-            model_recorder::for_each_saved(queue, |record| run.expected.push_back(record));
+            model_recorder::for_each_saved(queue, run.now, 0, |record| run.expected.push_back(record));
             run.done.states += 1;
             return pieces.iter().try_for_each(|piece| run.confirm(at, piece));
         }

@@ -16,6 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
+use symphony_transport::message::Request;
 
 /// The first bytes of every recording; the last is the format's version.
 const MAGIC: [u8; 8] = *b"SYMREC\0\x02";
@@ -143,16 +144,15 @@ impl Tape {
 
     #[inline(never)]
     fn begin_turn(&mut self, now: Nanos) -> bool {
-        let within = self.turn_limit > 0;
         self.now = now;
-        if self.next >= self.limit {
-            self.begin_segment(within);
-            self.turn_limit = self.limit;
-            return true;
+        let is_full = self.next >= self.limit;
+        if is_full {
+            self.begin_segment();
+        } else {
+            self.write(Record::turn(now));
         }
         self.turn_limit = self.limit;
-        self.write(Record::turn(now));
-        false
+        is_full
     }
 
     /// Adds a record to the event.
@@ -164,6 +164,12 @@ impl Tape {
             Words::Three(words) => self.store(words),
             Words::Four(words) => self.store(words),
         }
+    }
+
+    /// Adds requests that have come for a model: after [`Record::came`], as many as that says.
+    #[inline]
+    pub(super) fn write_requests<'a>(&mut self, requests: impl Iterator<Item = &'a Request>) {
+        requests.for_each(|request| self.store(Record::raw(request)));
     }
 
     #[inline(always)]
@@ -185,9 +191,8 @@ impl Tape {
         self.mapping.publish(before * self.split.length as u64 + (self.next - self.start) as u64);
     }
 
-    /// `within`: in the middle of a turn.
     #[cold]
-    fn begin_segment(&mut self, within: bool) {
+    fn begin_segment(&mut self) {
         if self.segment > 0 {
             self.write(Record::end());
             self.publish_head();
@@ -196,7 +201,7 @@ impl Tape {
         self.segment += 1;
         self.next = self.start;
         self.limit = self.start + self.split.length - self.reserve;
-        self.write(Record::segment(self.segment, self.now, within));
+        self.write(Record::segment(self.segment, self.now));
         // What was in the segment is void before any of it is written over.
         fence(Ordering::SeqCst);
     }
@@ -254,6 +259,7 @@ impl Recording {
             words: &self.words[..range.end],
             at: range.start,
             now: Nanos::ZERO,
+            requests: 0,
         })
     }
 }
@@ -266,6 +272,8 @@ struct Segment<'a> {
     at: usize,
     /// The time of the turn that was read last.
     now: Nanos,
+    /// So many requests come next, as plain words.
+    requests: u16,
 }
 
 impl Iterator for Segment<'_> {
@@ -276,7 +284,15 @@ impl Iterator for Segment<'_> {
         if at >= self.words.len() {
             return None;
         }
-        let Some((record, count)) = Record::read(&self.words[at..], self.now) else {
+        let words = &self.words[at..];
+        let read = match self.requests.checked_sub(1) {
+            None => Record::read(words, self.now),
+            Some(left) => {
+                self.requests = left;
+                words.first_chunk().map(|&raw| (Record::from_raw(raw), raw.len()))
+            }
+        };
+        let Some((record, count)) = read else {
             self.at = self.words.len();
             return Some((at, Record::default()));
         };
@@ -288,6 +304,7 @@ impl Iterator for Segment<'_> {
             }
             Some(Kind::Segment) => self.now = Nanos(record.b),
             Some(Kind::Turn) => self.now = Nanos(record.a),
+            Some(Kind::Came) => self.requests = record.small,
             _ => {}
         }
         Some((at, record))

@@ -1,10 +1,10 @@
-//! Records as a file has them: one to four words of 64 bits. What there is much of (requests, and what is said of a
-//! batch) has a short form, where its times are near the turn's; everything can be written in full. Used by the
-//! tape, in both directions.
+//! Records as a file has them: one to four words of 64 bits. What is said of a batch has a short form, where its times
+//! are near the turn's; everything can be written in full. Used by the tape, in both directions. Requests, of which
+//! there are most, are neither: they follow a [`Kind::Came`] as four plain words each.
 //!
 //! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with [`SHORT`] added, and
 //! every bit of a short form means something or is zero, so a bit that is flipped in a file is a record that is
-//! changed. A request costs what its checks and shifts cost, so its form is one with few of them, at the price of a word.
+//! changed.
 
 use super::record::{Kind, Record};
 use crate::clock::Nanos;
@@ -47,9 +47,6 @@ fn bits(word: u64, at: u32, bits: u32) -> u64 {
     word >> at & mask(bits)
 }
 
-/// Bits of a request's age: 16 ms at most.
-const AGE_BITS: u32 = 24;
-
 /// Where a record's kind is in its first word.
 const KIND_AT: u32 = 16;
 
@@ -67,16 +64,7 @@ impl Record {
         let with_upper = |upper: u64| model | kind | flag << 24 | upper << 32;
         match self.kind() {
             Some(Kind::Turn) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
-            Some(Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End) => {
-                Words::One([head])
-            }
-            Some(Kind::Request) => {
-                let age = now.wrapping_sub(b);
-                if age >> AGE_BITS | small >> 8 | model >> 16 != 0 {
-                    return self.in_full();
-                }
-                Words::Three([model | kind | small << 32 | age << 40, a, c])
-            }
+            Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
             Some(Kind::Ready) => {
                 let latest = near(a, now);
                 if latest >> 32 | model >> 16 != 0 {
@@ -145,12 +133,7 @@ impl Record {
         let third = || words.get(2).copied();
         Some(match kind {
             Kind::Turn => (Record::turn(Nanos(first >> 24 << 16 | small)), 1),
-            Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
-            Kind::Request if flag == 0 => {
-                let (frontend, age) = (bits(first, 32, 8), first >> 40);
-                let fields = [second()?, now.wrapping_sub(age), third()?];
-                (Record::with(kind, 0, frontend, short_model, fields), 3)
-            }
+            Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
             Kind::Ready => {
                 let latest = from_near(upper, now);
                 (Record::with(kind, flag, 0, short_model, [latest, second()?, 0]), 2)
@@ -216,10 +199,9 @@ mod tests {
                 let (now, wide) = (Nanos(now), 1 << 41);
                 let record = match kind {
                     Kind::Turn => Record::turn(Nanos(a)),
-                    Kind::Timer | Kind::Settled | Kind::Withdraw | Kind::Match | Kind::End => {
+                    Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }
-                    Kind::Request => Record::with(kind, 0, small, model, [a, b, c]),
                     Kind::Ready => Record::with(kind, flag, 0, model, [a, b, 0]),
                     Kind::Grant | Kind::Granted => Record::with(kind, flag, 0, model, [a % wide, b, 0]),
                     Kind::Report => Record::with(kind, flag, small % 2, model, [a, b, c % wide]),
@@ -253,19 +235,5 @@ mod tests {
             words.resize(FULL, 0);
             prop_assert_ne!(Record::read(&words, now), Some((record, count)));
         }
-    }
-
-    #[test]
-    fn a_request_that_has_just_come_takes_three_words() {
-        let now = Nanos::from_secs(70_000);
-        let request = symphony_transport::message::Request {
-            id: u64::MAX,
-            arrival: now - Nanos::from_micros(90),
-            deadline: now + Nanos::from_secs(200),
-            model: symphony_transport::message::ModelId(16_383),
-            frontend: 17,
-            ..Default::default()
-        };
-        assert!(matches!(Record::request(&request).words(now), Words::Three(_)));
     }
 }

@@ -158,7 +158,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             for _ in 0..self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken) {
                 let Some(request) = self.requests[at].next(now) else { break };
                 if let Some(place) = place_of(&self.place, request.model)
-                    && self.watch.enqueue(place, &mut self.queues[place], now, &request, &mut self.outbox)
+                    && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
                 {
                     self.agenda.touch(place, request.arrival);
                 }

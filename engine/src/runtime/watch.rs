@@ -34,7 +34,26 @@ impl ModelWatch {
         place: usize,
         queue: &mut ModelQueue,
         now: Nanos,
-        request: &Request,
+        request: Request,
+        sink: &mut impl ModelSink,
+    ) -> bool {
+        if !queue.takes_last(&request) {
+            return self.enqueue_before_others(place, queue, now, request, sink);
+        }
+        queue.push_last(now, request);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.pushed_last(place);
+        }
+        true
+    }
+
+    #[cold]
+    fn enqueue_before_others(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        request: Request,
         sink: &mut impl ModelSink,
     ) -> bool {
         let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
