@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony::clock::Nanos;
 use symphony::limits;
@@ -18,10 +19,22 @@ use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig
 use symphony::workload::Network;
 use symphony_transport::message::{Completion, Ending, ModelId, Request};
 
-/// Kinds of records, as the file has them.
-const DISPATCH: u8 = 48;
+/// Kinds of records, as the file has them in their short forms.
+const END: u8 = 0x80 + 2;
+const TURN: u8 = 0x80 + 3;
+const GRANT: u8 = 0x80 + 17;
+const TIMER: u8 = 0x80 + 18;
+const CAME: u8 = 0x80 + 20;
+const READY: u8 = 0x80 + 32;
+const WITHDRAW: u8 = 0x80 + 33;
+const REPORT: u8 = 0x80 + 34;
+const COMPLETION: u8 = 0x80 + 35;
+const MATCH: u8 = 0x80 + 36;
+const DISPATCH: u8 = 0x80 + 48;
+const DISPATCH_TIMES: u8 = 0x80 + 49;
+const GRANTED: u8 = 0x80 + 64;
+/// And of one that is always in full.
 const ENDED: u8 = 50;
-const GRANTED: u8 = 64;
 
 /// A thread's worth of models and a matching, both recorded, on made-up time.
 struct World {
@@ -31,6 +44,8 @@ struct World {
     matching: RankRecorder,
     slo: Nanos,
     now: Nanos,
+    a_turn: u64,
+    hurry: Nanos,
     rng: Pcg64Mcg,
     out: Out,
     /// By when they come.
@@ -80,8 +95,12 @@ struct Setting {
     policy: usize,
     drop: DropRule,
     network: Network,
-    /// Mean time between requests.
+    /// Mean time between turns with requests.
     gap: Nanos,
+    /// The most requests of such a turn.
+    a_turn: u64,
+    /// How much earlier than its SLO a request may be due: deadlines are then not in the order of arrivals.
+    hurry: Nanos,
 }
 
 const SETTING: Setting = Setting {
@@ -92,6 +111,8 @@ const SETTING: Setting = Setting {
     drop: DropRule::Window,
     network: Network { control: Nanos::ZERO, data_per_request: Nanos::ZERO, result: Nanos::ZERO },
     gap: Nanos::from_micros(200),
+    a_turn: 1,
+    hurry: Nanos::from_millis(22),
 };
 
 impl World {
@@ -129,6 +150,8 @@ impl World {
             matching,
             slo,
             now: Nanos::ZERO,
+            a_turn: setting.a_turn,
+            hurry: setting.hurry,
             rng: Pcg64Mcg::seed_from_u64(setting.seed),
             out: Out::default(),
             completions: BTreeMap::new(),
@@ -139,23 +162,51 @@ impl World {
 
     /// Sends so many requests and does what follows.
     fn run(&mut self, requests: u64, gap: Nanos) {
-        for _ in 0..requests {
+        let until = self.sent + requests;
+        while self.sent < until {
             let span = Nanos(self.rng.random_range(0..2 * gap.0));
             self.advance(span);
+            let count = self.rng.random_range(1..=self.a_turn).min(until - self.sent);
+            self.take_requests(count);
+            self.settle();
+            self.end_turn();
+        }
+    }
+
+    fn end_turn(&mut self) {
+        self.models.publish();
+        self.matching.publish();
+    }
+
+    /// Requests come, and the models that they are for are settled, as a ModelThread does.
+    fn take_requests(&mut self, count: u64) {
+        let mut touched = Vec::new();
+        for _ in 0..count {
             let place = self.rng.random_range(0..self.queues.len());
             let request = Request {
                 id: self.sent,
                 arrival: self.now,
-                deadline: self.now + Nanos(self.rng.random_range(self.slo.0 / 4..self.slo.0)),
+                deadline: self.now + self.slo - Nanos(self.rng.random_range(0..=self.hurry.0)),
                 model: ModelId(place as u32),
                 frontend: 3,
                 ..Request::default()
             };
             self.sent += 1;
-            self.models.on_request(place, &mut self.queues[place], self.now, request, &mut self.out);
-            self.settle();
-            self.models.publish();
-            self.matching.publish();
+            let World { models, queues, now, out, .. } = self;
+            let queue = &mut queues[place];
+            let queued = if queue.takes_last(&request) {
+                queue.push_last(*now, request);
+                models.pushed_last(place);
+                true
+            } else {
+                models.enqueue(place, queue, *now, request, out)
+            };
+            if queued && !touched.contains(&place) {
+                touched.push(place);
+            }
+        }
+        for place in touched {
+            self.models.settle(place, &mut self.queues[place], self.now, &mut self.out);
         }
     }
 
@@ -167,6 +218,7 @@ impl World {
             let timer = self.queues[place].next_timer();
             let completion = self.completions.first_key_value().map_or(Nanos::MAX, |(&(at, _), _)| at);
             let due = timer.min(completion).min(self.rank.next_timer());
+            self.end_turn();
             // As a loop does that takes 2 us a turn: a timer may ask to be called again at once.
             let turn = due.max(self.now + Nanos::from_micros(2));
             if turn > end {
@@ -180,7 +232,7 @@ impl World {
                 let (_, completion) = self.completions.pop_first().unwrap();
                 self.out.words.push(RankInput::Completion(completion));
             } else {
-                self.out.words.push(RankInput::Timer);
+                self.match_waiting();
             }
             self.settle();
         }
@@ -188,19 +240,25 @@ impl World {
 
     fn settle(&mut self) {
         while !self.out.words.is_empty() {
-            let mut grants: Vec<Grant> = Vec::new();
             for input in std::mem::take(&mut self.out.words) {
                 self.matching.input(self.now, 0, input, std::iter::once(&self.rank));
-                input.apply(&mut self.rank, self.now, &mut |grant| grants.push(grant));
-                grants.drain(..).for_each(|grant| {
-                    self.matching.granted(0, grant);
-                    let place = grant.model.0 as usize;
-                    let queue = &mut self.queues[place];
-                    self.models.on_grant(place, queue, self.now, grant, &mut self.out);
-                });
-                self.send_batches();
+                self.rank.hear(input);
             }
+            self.match_waiting();
         }
+    }
+
+    fn match_waiting(&mut self) {
+        let mut grants: Vec<Grant> = Vec::new();
+        self.matching.matching(self.now, 0, std::iter::once(&self.rank));
+        self.rank.on_timer(self.now, &mut |grant| grants.push(grant));
+        grants.iter().for_each(|&grant| self.matching.granted(0, grant));
+        for grant in grants {
+            let place = grant.model.0 as usize;
+            let queue = &mut self.queues[place];
+            self.models.on_grant(place, queue, self.now, grant, &mut self.out);
+        }
+        self.send_batches();
     }
 
     fn send_batches(&mut self) {
@@ -235,8 +293,9 @@ fn settings() -> impl Strategy<Value = Setting> {
     });
     let policies = POLICIES.iter().filter(|policy| policy.deferral().is_some()).count();
     let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
-    (any::<u64>(), 1usize..8, 1usize..8, 0..policies, drop, network, 20u64..3_000).prop_map(
-        |(seed, models, gpus, policy, drop, network, gap)| Setting {
+    let requests = (20u64..3_000, 1u64..40, prop::sample::select(vec![0, 1, 22_000]));
+    (any::<u64>(), 1usize..8, 1usize..8, 0..policies, drop, network, requests).prop_map(
+        |(seed, models, gpus, policy, drop, network, (gap, a_turn, hurry))| Setting {
             seed,
             models,
             gpus,
@@ -244,6 +303,8 @@ fn settings() -> impl Strategy<Value = Setting> {
             drop,
             network,
             gap: Nanos::from_micros(gap),
+            a_turn,
+            hurry: Nanos::from_micros(hurry),
         },
     )
 }
@@ -305,9 +366,42 @@ fn first_record(bytes: &[u8]) -> usize {
     u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize
 }
 
-/// The places of the records of this kind.
-fn places_of(bytes: &[u8], kind: u8) -> Vec<usize> {
-    (first_record(bytes)..bytes.len()).step_by(32).filter(|&at| bytes[at] == kind).collect()
+/// The bytes of each record of this kind, by words of 8 bytes.
+fn places_of(bytes: &[u8], kind: u8) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let mut at = first_record(bytes);
+    while bytes[at + 2] != 0 {
+        let words = match bytes[at + 2] {
+            END | TURN | TIMER | WITHDRAW | MATCH => 1,
+            CAME => 1 + 4 * usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])),
+            GRANT | READY | REPORT | DISPATCH_TIMES | GRANTED => 2,
+            DISPATCH | COMPLETION => 3,
+            _ => 4,
+        };
+        if bytes[at + 2] == kind {
+            places.push(at..at + 8 * words);
+        }
+        at += 8 * words;
+    }
+    places
+}
+
+#[test]
+fn a_segment_may_begin_within_a_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    // Turns so long that most segments begin in the middle of one, before some of its models are settled.
+    let setting = Setting {
+        models: 7,
+        gpus: 1,
+        a_turn: 5_000,
+        gap: Nanos::from_millis(3),
+        hurry: Nanos::ZERO,
+        ..SETTING
+    };
+    let mut world = World::new(folder.path(), 4, setting);
+    world.run(400_000, setting.gap);
+    let replayed = same(&files(folder.path())[0]);
+    assert!(replayed.forgotten > 0 && replayed.states > 0, "{replayed:?}");
 }
 
 #[test]
@@ -328,19 +422,21 @@ fn every_flipped_byte_of_a_decision_is_reported() {
     let mut world = World::new(folder.path(), 4, Setting { gap: Nanos::from_micros(50), ..SETTING });
     world.run(5_000, Nanos::from_micros(50));
     let [models, rank] = files(folder.path());
-    for (path, kind) in [(&models, DISPATCH), (&models, ENDED), (&rank, GRANTED)] {
+    let kinds = [READY, REPORT, DISPATCH, DISPATCH_TIMES, ENDED].map(|kind| (&models, kind));
+    for (path, kind) in kinds.into_iter().chain([(&rank, GRANTED)]) {
         let good = std::fs::read(path).unwrap();
         let places = places_of(&good, kind);
         assert!(places.len() > 10, "{} records of kind {kind}", places.len());
-        let at = places[places.len() / 2];
-        for byte in 0..32 {
+        let place = places[places.len() / 2].clone();
+        let at = (place.start - first_record(&good)) / 8;
+        for byte in place {
             let mut bad = good.clone();
-            bad[at + byte] ^= 1;
+            bad[byte] ^= 1;
             std::fs::write(path, &bad).unwrap();
             match replay(path, None) {
                 Ok(replayed) => {
                     let difference = replayed.difference.expect("a changed decision is noticed");
-                    assert_eq!(difference.record, (at - first_record(&good)) / 32, "{difference}");
+                    assert_eq!(difference.record, at, "{difference}");
                 }
                 Err(RecordError::Corrupt(..)) => {}
                 Err(other) => panic!("{other}"),
@@ -383,7 +479,9 @@ fn a_turn_that_was_not_over_is_not_seen() {
     let seen = same(&files(folder.path())[0]);
     // A process that dies here leaves an event without its head.
     let request = Request { id: 1, model: ModelId(0), deadline: Nanos::MAX, ..Request::default() };
-    world.models.on_request(0, &mut world.queues[0], world.now + Nanos(1), request, &mut world.out);
+    let (queue, now) = (&mut world.queues[0], world.now + Nanos(1));
+    assert!(world.models.enqueue(0, queue, now, request, &mut world.out));
+    world.models.settle(0, queue, now, &mut world.out);
     assert_eq!(same(&files(folder.path())[0]), seen);
     world.models.publish();
     assert_eq!(same(&files(folder.path())[0]).requests, seen.requests + 1);
@@ -439,7 +537,9 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     let mut grants = Vec::new();
     let mut hear = |now: Nanos, input: RankInput, grants: &mut Vec<Grant>| {
         recorder.input(now, 0, input, std::iter::once(&state));
-        input.apply(&mut state, now, &mut |grant| grants.push(grant));
+        state.hear(input);
+        recorder.matching(now, 0, std::iter::once(&state));
+        state.on_timer(now, &mut |grant| grants.push(grant));
         for &grant in grants.iter() {
             recorder.granted(0, grant);
         }

@@ -10,8 +10,9 @@ use std::fmt::Write as _;
 /// A family of one number per thread: its name, its help, and where it is in a tally.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const OF_MODELS: [Family<ModelTally>; 11] = [
+const OF_MODELS: [Family<ModelTally>; 12] = [
     ("requests_total", "Requests taken from the frontends.", |tally| tally.requests),
+    ("settled_total", "Times that a model was re-selected since requests had come.", |tally| tally.settled),
     ("batches_total", "Batches sent to backends.", |tally| tally.batches),
     ("batched_requests_total", "Requests in those batches.", |tally| tally.batched_requests),
     ("dropped_in_queue_total", "Requests that no good batch could serve in time.", |tally| {

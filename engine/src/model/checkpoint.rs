@@ -37,14 +37,24 @@ pub enum NoState {
 }
 
 impl ModelQueue {
-    /// Its state, the queue aside.
-    pub fn saved(&self) -> Saved {
-        Saved { rate: self.rate.parts(), last_start: self.last_start, published: self.published }
+    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
+    pub fn saved(&self, now: Nanos, new: usize) -> Saved {
+        let mut rate = self.rate.clone();
+        rate.advance(now);
+        let mut rate = rate.parts();
+        rate.current = rate.current.saturating_sub(new as u32);
+        Saved { rate, last_start: self.last_start, published: self.published }
     }
 
     /// The requests that wait, in deadline order.
-    pub fn queued(&self) -> impl Iterator<Item = &Request> {
+    pub fn queued(&self) -> impl DoubleEndedIterator<Item = &Request> + ExactSizeIterator {
         self.queue.iter()
+    }
+
+    /// The last `count` of them.
+    #[inline]
+    pub fn last(&self, count: usize) -> impl Iterator<Item = &Request> {
+        self.queue.range(self.queue.len().saturating_sub(count)..)
     }
 
     /// The batch size that the rate calls for.

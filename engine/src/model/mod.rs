@@ -159,21 +159,42 @@ impl ModelQueue {
         self.queue.is_empty()
     }
 
-    /// A request has come. Ends it at once if the queue is full.
+    /// A request has come: [`ModelQueue::enqueue`], then [`ModelQueue::settle`].
     pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
+        if self.enqueue(now, request, sink) {
+            self.settle(now, sink);
+        }
+    }
+
+    /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
+    /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
+    #[inline]
+    pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        if self.takes_last(&request) {
+            self.push_last(now, request);
+            return true;
+        }
+        self.insert_or_refuse(now, request, sink)
+    }
+
+    /// [`ModelQueue::enqueue`] of a request that [`ModelQueue::takes_last`].
+    #[inline]
+    pub fn push_last(&mut self, now: Nanos, request: Request) {
+        debug_assert!(self.takes_last(&request));
         self.update_rate(now);
         self.rate.count();
-        if self.queue.len() == limits::MAX_QUEUE {
-            sink.end(&request, Ending::Overloaded, now);
-            return;
-        }
-        match self.queue.back() {
-            Some(last) if last.deadline > request.deadline => {
-                let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
-                self.queue.insert(at, request);
-            }
-            _ => self.queue.push_back(request),
-        }
+        self.queue.push_back(request);
+    }
+
+    /// Whether the request would be the last of the queue, as mostly: there is room, and none of a later deadline.
+    #[inline]
+    pub fn takes_last(&self, request: &Request) -> bool {
+        self.queue.len() < limits::MAX_QUEUE
+            && self.queue.back().is_none_or(|last| last.deadline <= request.deadline)
+    }
+
+    /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
+    pub fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.reselect(now, Nanos::ZERO, sink);
         self.publish(now, sink);
     }
@@ -181,8 +202,7 @@ impl ModelQueue {
     /// The time that [`ModelQueue::next_timer`] told has come.
     pub fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.update_rate(now);
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
     /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
@@ -202,8 +222,7 @@ impl ModelQueue {
             self.last_start = dispatch.exec_at;
         }
         sink.report(report);
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
     /// Ends every request that still waits: the engine stops.
@@ -211,10 +230,24 @@ impl ModelQueue {
         for request in self.queue.drain(..) {
             sink.end(&request, Ending::Stopped, now);
         }
-        self.reselect(now, Nanos::ZERO, sink);
-        self.publish(now, sink);
+        self.settle(now, sink);
     }
 
+    /// Puts a request before some that came earlier, or ends it since the queue is full.
+    #[cold]
+    fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        self.update_rate(now);
+        self.rate.count();
+        if self.queue.len() == limits::MAX_QUEUE {
+            sink.end(&request, Ending::Overloaded, now);
+            return false;
+        }
+        let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
+        self.queue.insert(at, request);
+        true
+    }
+
+    #[inline]
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
             self.rate_rps = self.rate.rate();

@@ -71,6 +71,7 @@ impl Finish<'_> {
 
 /// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
 /// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that joins.
+#[inline]
 pub fn select(
     rule: DropRule,
     finish: Finish<'_>,
@@ -80,6 +81,10 @@ pub fn select(
 ) -> Selection {
     if len == 0 {
         return Selection { dropped: 0, size: 0 };
+    }
+    // Most often: all that waits can run together.
+    if rule != DropRule::Fcfs && finish.at(len) <= deadline(0) {
+        return Selection { dropped: 0, size: len };
     }
     match rule {
         DropRule::Window => select_window(finish, target, len, deadline),
@@ -92,6 +97,7 @@ pub fn select(
     }
 }
 
+/// Of a queue that can't run whole.
 fn select_window(
     finish: Finish<'_>,
     target: usize,
@@ -99,10 +105,6 @@ fn select_window(
     deadline: impl Fn(usize) -> Nanos,
 ) -> Selection {
     let feasible = |from: usize| finish.at(len - from) <= deadline(from);
-    if feasible(0) {
-        // Most often: all that waits can run together.
-        return Selection { dropped: 0, size: len };
-    }
     // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection.
     let suffix_start = partition_point(1, len, |from| !feasible(from));
     let wanted = target.min(len - suffix_start).max(1);

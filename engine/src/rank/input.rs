@@ -22,20 +22,13 @@ pub enum RankInput {
     Report(GpuReport),
     /// [`RankState::on_completion`].
     Completion(Completion),
-    /// [`RankState::on_timer`].
-    Timer,
 }
 
 impl RankInput {
-    /// Lets the matching have it.
+    /// Lets the matching have it and act on it at once.
     #[inline]
     pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        match self {
-            RankInput::Ready { model, latest, delay } => state.on_ready(now, model, latest, delay, grant),
-            RankInput::Withdraw(model) => state.on_withdraw(now, model, grant),
-            RankInput::Report(report) => state.on_gpu_report(now, report, grant),
-            RankInput::Completion(completion) => state.on_completion(now, completion, grant),
-            RankInput::Timer => state.on_timer(now, grant),
-        }
+        state.hear(self);
+        state.on_timer(now, grant);
     }
 }

@@ -3,63 +3,75 @@
 //!
 //! One exact structure answers both questions that matching asks: "which is the earliest" and "which is the
 //! lowest-numbered that is early enough" (load packs onto low-numbered GPUs, so that the rest can be given
-//! back). With 16 children to a node, 65,536 keys are four levels of two cache lines each: an update reads
-//! and compares at most 64 values, a search the same.
+//! back). With 8 children to a node, a cache line each, 65,536 keys are six levels: an update reads
+//! and compares at most 48 values, a search the same.
 
 use crate::clock::Nanos;
 
-const FANOUT: usize = 16;
+const FANOUT: usize = 8;
 
-/// A minimum per group of 16, and of those, up to a root. Absent keys are [`Nanos::MAX`].
+/// Levels of a tree of 2^32 keys, root included: no tree has more.
+const MAX_LEVELS: usize = 12;
+
+/// A minimum per group of [`FANOUT`] keys, and of those, up to a root. Absent keys are [`Nanos::MAX`].
 #[derive(Clone, Debug)]
 pub struct MinTree {
-    /// `levels[0]` are the keys, each level above holds the minima of groups of [`FANOUT`]; the last has one node, the
-    /// root. Every other level is padded with `MAX` to whole groups.
-    levels: Vec<Vec<Nanos>>,
+    /// The keys, then the minima of their groups, and so on up to the root, which is the last. Each level but the
+    /// root is padded with `MAX` to whole groups.
+    keys: Box<[Nanos]>,
+    /// Where each level begins.
+    starts: [usize; MAX_LEVELS],
+    /// Which of them is the root.
+    root: usize,
 }
 
 impl MinTree {
     /// `len` keys, all absent.
+    ///
+    /// # Panics
+    ///
+    /// Where `len` is over 2^32.
     pub fn new(len: usize) -> MinTree {
-        let mut levels = Vec::new();
-        let mut width = len.max(1);
-        while width > 1 || levels.is_empty() {
+        assert!(len <= 1 << 32, "a tree of {len} keys; the limit is 2^32");
+        let mut starts = [0; MAX_LEVELS];
+        let (mut root, mut total, mut width) = (0, 0, len.max(1));
+        while width > 1 || root == 0 {
             width = width.next_multiple_of(FANOUT);
-            levels.push(vec![Nanos::MAX; width]);
+            total += width;
+            root += 1;
+            starts[root] = total;
             width /= FANOUT;
         }
-        levels.push(vec![Nanos::MAX]);
-        MinTree { levels }
+        MinTree { keys: vec![Nanos::MAX; total + 1].into(), starts, root }
     }
 
     /// The key of `index`.
     #[inline]
     pub fn get(&self, index: usize) -> Nanos {
-        self.levels[0][index]
+        self.keys[index]
     }
 
     /// Sets the key of `index`; [`Nanos::MAX`] removes it. A group is only searched where its minimum has gone up.
     #[inline]
     pub fn set(&mut self, index: usize, key: Nanos) {
-        let mut at = index;
-        let mut value = key;
-        for level in 0..self.levels.len() - 1 {
-            let old = std::mem::replace(&mut self.levels[level][at], value);
+        debug_assert!(index < self.starts[1], "a key beyond the tree's");
+        let (mut at, mut value) = (index, key);
+        for level in 0..self.root {
+            let start = self.starts[level];
+            let old = std::mem::replace(&mut self.keys[start + at], value);
             at /= FANOUT;
-            let least = self.levels[level + 1][at];
+            let least = self.keys[self.starts[level + 1] + at];
             if value > least {
                 if old > least {
                     return;
                 }
-                value = min_of(group(&self.levels[level], at));
+                value = min_of(self.group(start + at * FANOUT));
             }
             if value == least {
                 return;
             }
         }
-        if let Some(root) = self.levels.last_mut() {
-            root[0] = value;
-        }
+        self.keys[self.starts[self.root]] = value;
     }
 
     /// The smallest key and the lowest index that has it; `None` when every key is absent.
@@ -72,7 +84,7 @@ impl MinTree {
     /// The smallest key, [`Nanos::MAX`] when every key is absent.
     #[inline]
     pub fn min_key(&self) -> Nanos {
-        self.levels[self.levels.len() - 1][0]
+        self.keys[self.keys.len() - 1]
     }
 
     /// The lowest index whose key is at most `bound` and present.
@@ -83,16 +95,18 @@ impl MinTree {
             return None;
         }
         let mut at = 0;
-        for level in self.levels[..self.levels.len() - 1].iter().rev() {
-            at = at * FANOUT + group(level, at).iter().position(|&key| key <= bound)?;
+        for level in (0..self.root).rev() {
+            let group = self.group(self.starts[level] + at * FANOUT);
+            at = at * FANOUT + group.iter().position(|&key| key <= bound)?;
         }
         Some(at)
     }
-}
 
-#[inline]
-fn group(level: &[Nanos], at: usize) -> &[Nanos; FANOUT] {
-    level[at * FANOUT..][..FANOUT].try_into().expect("levels are padded to whole groups")
+    /// The group that begins there.
+    #[inline]
+    fn group(&self, first: usize) -> &[Nanos; FANOUT] {
+        self.keys[first..][..FANOUT].try_into().expect("levels are padded to whole groups")
+    }
 }
 
 #[inline]

@@ -119,6 +119,18 @@ impl RankState {
         self.next_timer
     }
 
+    /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed before `now` changes,
+    /// once for all that was heard.
+    #[inline]
+    pub fn hear(&mut self, input: RankInput) {
+        match input {
+            RankInput::Ready { model, latest, delay } => self.hear_ready(model, latest, delay),
+            RankInput::Withdraw(model) => self.ready.set(model.0 as usize, Nanos::MAX),
+            RankInput::Report(report) => self.hear_report(report),
+            RankInput::Completion(completion) => self.hear_completion(completion),
+        }
+    }
+
     /// `model` has a schedulable candidate: it can start `delay` after it is granted a GPU, and must start by
     /// `latest`. Replaces what was known of the model.
     pub fn on_ready(
@@ -129,6 +141,39 @@ impl RankState {
         delay: Nanos,
         grant: &mut impl FnMut(Grant),
     ) {
+        self.hear_ready(model, latest, delay);
+        self.match_waiting(now, grant);
+    }
+
+    /// `model` has no schedulable candidate any more.
+    pub fn on_withdraw(&mut self, now: Nanos, model: ModelId, grant: &mut impl FnMut(Grant)) {
+        self.hear(RankInput::Withdraw(model));
+        self.match_waiting(now, grant);
+    }
+
+    /// A granted model has used its GPU, or gives it back unused.
+    pub fn on_gpu_report(&mut self, now: Nanos, report: GpuReport, grant: &mut impl FnMut(Grant)) {
+        self.hear_report(report);
+        self.match_waiting(now, grant);
+    }
+
+    /// A batch has left its GPU: free_at becomes what it really is.
+    pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
+        self.hear_completion(completion);
+        self.match_waiting(now, grant);
+    }
+
+    /// The time that [`RankState::next_timer`] told has come.
+    pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.match_waiting(now, grant);
+    }
+
+    /// GPUs granted or running a batch at the moment.
+    pub fn busy_gpus(&self) -> usize {
+        self.busy
+    }
+
+    fn hear_ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
         let at = model.0 as usize;
         if self.granted[at] {
             return;
@@ -136,17 +181,9 @@ impl RankState {
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
         self.ready.set(at, latest.min(Nanos(u64::MAX - 1)));
-        self.match_waiting(now, grant);
     }
 
-    /// `model` has no schedulable candidate any more.
-    pub fn on_withdraw(&mut self, now: Nanos, model: ModelId, grant: &mut impl FnMut(Grant)) {
-        self.ready.set(model.0 as usize, Nanos::MAX);
-        self.match_waiting(now, grant);
-    }
-
-    /// A granted model has used its GPU, or gives it back unused.
-    pub fn on_gpu_report(&mut self, now: Nanos, report: GpuReport, grant: &mut impl FnMut(Grant)) {
+    fn hear_report(&mut self, report: GpuReport) {
         self.granted[report.model.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
@@ -163,11 +200,9 @@ impl RankState {
         }
         self.busy += usize::from(gpu.is_busy());
         self.offer(report.gpu);
-        self.match_waiting(now, grant);
     }
 
-    /// A batch has left its GPU: free_at becomes what it really is.
-    pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
+    fn hear_completion(&mut self, completion: Completion) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
         self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
@@ -179,17 +214,6 @@ impl RankState {
             _ => {}
         }
         self.offer(completion.gpu);
-        self.match_waiting(now, grant);
-    }
-
-    /// The time that [`RankState::next_timer`] told has come.
-    pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        self.match_waiting(now, grant);
-    }
-
-    /// GPUs granted or running a batch at the moment.
-    pub fn busy_gpus(&self) -> usize {
-        self.busy
     }
 
     /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.

@@ -1,51 +1,63 @@
-//! A file's records in memory: the one place of the recorder that needs `unsafe`. Written by one thread, the
+//! A file's words in memory: the one place of the recorder that needs `unsafe`. Written by one thread, the
 //! tape's; whoever reads the file reads it as a file. The system keeps what was stored even if the process is
 //! killed the moment after.
 
-use super::record::Record;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file that is mapped whole: a head counter somewhere, records from `first` bytes on.
+/// Words that are stored at once at most.
+const LONGEST: usize = 4;
+
+/// A file that is mapped whole: a head counter somewhere, words of 64 bits from `first` bytes on.
 pub(super) struct Mapping {
     map: MmapRaw,
     /// Bytes before the counter, a multiple of 8.
     head_at: usize,
-    /// Bytes before the first record, a multiple of a record's size.
-    first: usize,
-    /// How many records there are.
-    records: usize,
+    /// The last place from which [`LONGEST`] words are there.
+    last: usize,
+    /// The first word, in `map`.
+    base: NonNull<u64>,
 }
 
+// SAFETY: `base` points into `map`, which moves with it and may move to another thread.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    /// Maps `file`, which must have the bytes of so many records after `first`. All pages are there before this
-    /// returns, so that storing a record does not wait for one.
+    /// Maps `file`, which must have the bytes of so many words after `first`. All pages are there before this
+    /// returns, so that storing a word does not wait for one.
     ///
     /// Errors: the system's, or a file that is too short.
-    pub(super) fn new(file: &File, head_at: usize, first: usize, records: usize) -> io::Result<Mapping> {
+    pub(super) fn new(file: &File, head_at: usize, first: usize, words: usize) -> io::Result<Mapping> {
         let map = MmapOptions::new().populate().map_raw(file)?;
-        let end = records.checked_mul(size_of::<Record>()).and_then(|bytes| bytes.checked_add(first));
+        let end = words.checked_mul(size_of::<u64>()).and_then(|bytes| bytes.checked_add(first));
         let sound = head_at.is_multiple_of(align_of::<AtomicU64>())
-            && first.is_multiple_of(align_of::<Record>())
+            && first.is_multiple_of(align_of::<u64>())
             && head_at + size_of::<u64>() <= first
             && end.is_some_and(|end| end <= map.len());
         if !sound {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is too short for its records"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is too short for its words"));
         }
-        Ok(Mapping { map, head_at, first, records })
+        // SAFETY: `first` is within the mapping.
+        let base = unsafe { map.as_mut_ptr().add(first) }.cast::<u64>();
+        let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
+        let last = words.checked_sub(LONGEST).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Mapping { map, head_at, last, base })
     }
 
-    /// Stores a record. Beyond the last one there is nothing to store to, and nothing happens.
-    #[inline]
-    pub(super) fn store(&mut self, at: usize, record: Record) {
-        debug_assert!(at < self.records, "a tape keeps room for what an event can write");
-        if at < self.records {
-            // SAFETY: `new` saw that the mapping holds `records` aligned records from `first` on, and `at` is one of
-            // them. Nothing else in this process refers to the mapping's memory, and a store through a raw pointer
-            // makes no claim about what other processes do to the file.
-            unsafe { self.map.as_mut_ptr().add(self.first).cast::<Record>().add(at).write(record) }
+    /// Stores up to [`LONGEST`] words from `at` on. Where that many might not be there, nothing happens.
+    #[inline(always)]
+    pub(super) fn store<const N: usize>(&mut self, at: usize, words: [u64; N]) {
+        const { assert!(N <= LONGEST) };
+        let fits = at <= self.last;
+        debug_assert!(fits, "a tape keeps room for what an event can write");
+        if fits {
+            // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from `base` on, and these
+            // are among them. Nothing else in this process refers to the mapping's memory, and a store through a raw
+            // pointer makes no claim about what other processes do to the file.
+            unsafe { self.base.add(at).cast::<[u64; N]>().write(words) }
         }
     }
 
@@ -54,7 +66,7 @@ impl Mapping {
     pub(super) fn publish(&mut self, head: u64) {
         // SAFETY: `new` saw that 8 aligned bytes are there; they are only ever accessed as this atomic.
         let counter = unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(self.head_at).cast()) };
-        // Release: the records go before the count, also for a reader of the file after a crash.
+        // Release: the words go before the count, also for a reader of the file after a crash.
         counter.store(head, Ordering::Release);
     }
 }

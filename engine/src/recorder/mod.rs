@@ -35,6 +35,7 @@ mod record;
 pub mod replay;
 mod story;
 mod tape;
+mod words;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};

@@ -11,16 +11,25 @@ use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
 use crate::rank::{GpuReport, Grant};
 use symphony_transport::message::{Ending, ModelId, Request};
 
-/// Records that one event can write at most: the model's state, the event, and an end for each request of the queue;
-/// the rest is for a batch, words and the segment's own.
-const RESERVE: usize = 2 * limits::MAX_QUEUE + COUNT_RECORDS + 64;
+/// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
+/// the queue; the rest is for a batch, words and the segment's own.
+const RESERVE: usize = 3 * limits::MAX_QUEUE + COUNT_RECORDS + 64;
 
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {
     tape: Tape,
-    /// The segment in which each model's state was last written, by the model's place in the thread.
-    saved_in: Vec<u64>,
+    /// By the model's place in the thread.
+    models: Vec<Model>,
     next_batch: u64,
+}
+
+/// What is known of a model's recording.
+#[derive(Clone, Copy, Default)]
+struct Model {
+    /// The segment in which its state was last written.
+    saved_in: u64,
+    /// Requests that came in this turn and are not written yet: the last ones of its queue.
+    new: usize,
 }
 
 impl ModelRecorder {
@@ -46,21 +55,41 @@ impl ModelRecorder {
         let text = serde_json::to_vec(&Description::Models(description))
             .expect("a description is plain numbers and strings");
         let tape = Tape::create(&config.file(role), &text, split, RESERVE)?;
-        Ok(ModelRecorder { tape, saved_in: vec![0; count], next_batch })
+        Ok(ModelRecorder { tape, models: vec![Model::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::on_request`] of the model at `place`, recorded.
+    /// [`ModelQueue::push_last`] was done for the model at `place`: the request is recorded with the model's others by
+    /// [`ModelRecorder::settle`], which is owed in the same turn.
     #[inline]
-    pub fn on_request(
+    pub fn pushed_last(&mut self, place: usize) {
+        self.models[place].new += 1;
+    }
+
+    /// [`ModelQueue::enqueue`] of any other request for the model at `place`, recorded.
+    #[cold]
+    pub fn enqueue(
         &mut self,
         place: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         request: Request,
         sink: &mut impl ModelSink,
-    ) {
-        self.event(place, queue, now, Record::request(&request));
-        queue.on_request(now, request, &mut self.around(sink));
+    ) -> bool {
+        self.begin(place, queue, now);
+        let new = std::mem::take(&mut self.models[place].new);
+        let before = queue.last(new).chain(Some(&request));
+        before.for_each(|request| self.tape.write(Record::request(request)));
+        queue.enqueue(now, request, &mut self.around(sink))
+    }
+
+    /// [`ModelQueue::settle`], recorded with the requests that have come.
+    #[inline]
+    pub fn settle(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
+        self.begin(place, queue, now);
+        let new = std::mem::take(&mut self.models[place].new);
+        self.tape.write(Record::came(queue.terms().model, new));
+        self.tape.write_requests(queue.last(new));
+        queue.settle(now, &mut self.around(sink));
     }
 
     /// [`ModelQueue::on_grant`], recorded.
@@ -98,17 +127,24 @@ impl ModelRecorder {
 
     #[inline]
     fn event(&mut self, place: usize, queue: &ModelQueue, now: Nanos, record: Record) {
-        self.tape.begin(now);
-        if self.saved_in[place] != self.tape.segment() {
-            self.save(place, queue);
-        }
+        debug_assert_eq!(self.models[place].new, 0, "a model is settled before another event");
+        self.begin(place, queue, now);
         self.tape.write(record);
     }
 
+    #[inline]
+    fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
+        self.tape.begin(now);
+        if self.models[place].saved_in != self.tape.segment() {
+            self.save(place, queue, now);
+        }
+    }
+
     #[cold]
-    fn save(&mut self, place: usize, queue: &ModelQueue) {
-        self.saved_in[place] = self.tape.segment();
-        for_each_saved(queue, |record| self.tape.write(record));
+    fn save(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
+        let model = &mut self.models[place];
+        model.saved_in = self.tape.segment();
+        for_each_saved(queue, now, model.new, |record| self.tape.write(record));
     }
 
     #[inline]
@@ -117,13 +153,13 @@ impl ModelRecorder {
     }
 }
 
-/// The records of a model's state.
-pub(super) fn for_each_saved(queue: &ModelQueue, mut record: impl FnMut(Record)) {
+/// The records of a model's state at `now`, before the last `new` requests came.
+pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut record: impl FnMut(Record)) {
     let model = queue.terms().model;
-    let saved = queue.saved();
-    Record::saved_model(model, &saved, queue.len()).into_iter().for_each(&mut record);
+    let (saved, queued) = (queue.saved(now, new), queue.len() - new);
+    Record::saved_model(model, &saved, queued).into_iter().for_each(&mut record);
     Record::saved_counts(model, &saved).for_each(&mut record);
-    queue.queued().map(Record::saved_request).for_each(record);
+    queue.queued().take(queued).map(Record::saved_request).for_each(record);
 }
 
 /// Notes each decision and passes it on.

@@ -19,7 +19,6 @@ impl RankInput {
             RankInput::Withdraw(model) => Record::withdraw(model),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),
-            RankInput::Timer => Record::rank_timer(),
         };
         record.in_cluster(cluster)
     }
@@ -74,7 +73,7 @@ impl RankRecorder {
         Ok(RankRecorder { tape: Tape::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is applied. `states`: the thread's sub-clusters, in order, which
+    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters, in order, which
     /// are written where a segment begins.
     #[inline]
     pub fn input<'a>(
@@ -84,15 +83,27 @@ impl RankRecorder {
         input: RankInput,
         states: impl Iterator<Item = &'a RankState>,
     ) {
+        self.begin(now, states);
+        self.tape.write(input.record(cluster));
+    }
+
+    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come, before it does.
+    #[inline]
+    pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
+        self.begin(now, states);
+        self.tape.write(Record::matched().in_cluster(cluster));
+    }
+
+    #[inline]
+    fn begin<'a>(&mut self, now: Nanos, states: impl Iterator<Item = &'a RankState>) {
         if self.tape.begin(now) {
             for (cluster, state) in states.enumerate() {
                 for_each_saved(cluster, state, |record| self.tape.write(record));
             }
         }
-        self.tape.write(input.record(cluster));
     }
 
-    /// Records a grant that the last input has led to.
+    /// Records a grant that the last matching has led to.
     #[inline]
     pub fn granted(&mut self, cluster: usize, grant: Grant) {
         self.tape.write(Record::granted(cluster, grant));

@@ -1,6 +1,6 @@
 //! The element of a recording: 32 bytes of plain data, one per input of a state machine, per decision of it and per
 //! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
-//! replay alike, so that "the same decision" means "the same 32 bytes".
+//! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
 
 use crate::clock::Nanos;
 use crate::limits::RATE_SAMPLES;
@@ -31,12 +31,15 @@ pub(super) enum Kind {
     Grant = 17,
     Timer = 18,
     Stop = 19,
+    /// Requests have come for a model, so many, which follow; then it is settled.
+    Came = 20,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
-    RankTimer = 36,
+    /// The matching acts on what it heard, or since its time has come.
+    Match = 36,
     /// Decisions of a ModelQueue besides.
     Dispatch = 48,
     DispatchTimes = 49,
@@ -54,33 +57,35 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 22] = [
-        Kind::Segment,
-        Kind::End,
-        Kind::Turn,
-        Kind::Request,
-        Kind::Grant,
-        Kind::Timer,
-        Kind::Stop,
-        Kind::Ready,
-        Kind::Withdraw,
-        Kind::Report,
-        Kind::Completion,
-        Kind::RankTimer,
-        Kind::Dispatch,
-        Kind::DispatchTimes,
-        Kind::Ended,
-        Kind::Granted,
-        Kind::SavedModel,
-        Kind::SavedCounts,
-        Kind::SavedRequest,
-        Kind::SavedCluster,
-        Kind::SavedGpu,
-        Kind::SavedCandidate,
-    ];
-
-    fn of(code: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|&kind| kind as u8 == code)
+    /// The kind of this number. The compiler sees through it where the number is a constant.
+    #[inline(always)]
+    pub(super) const fn of(code: u8) -> Option<Kind> {
+        Some(match code {
+            1 => Kind::Segment,
+            2 => Kind::End,
+            3 => Kind::Turn,
+            16 => Kind::Request,
+            17 => Kind::Grant,
+            18 => Kind::Timer,
+            19 => Kind::Stop,
+            20 => Kind::Came,
+            32 => Kind::Ready,
+            33 => Kind::Withdraw,
+            34 => Kind::Report,
+            35 => Kind::Completion,
+            36 => Kind::Match,
+            48 => Kind::Dispatch,
+            49 => Kind::DispatchTimes,
+            50 => Kind::Ended,
+            64 => Kind::Granted,
+            80 => Kind::SavedModel,
+            81 => Kind::SavedCounts,
+            82 => Kind::SavedRequest,
+            96 => Kind::SavedCluster,
+            97 => Kind::SavedGpu,
+            98 => Kind::SavedCandidate,
+            _ => return None,
+        })
     }
 }
 
@@ -88,9 +93,9 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(super) struct Record {
+    pub(super) small: u16,
     kind: u8,
     pub(super) flag: u8,
-    pub(super) small: u16,
     pub(super) model: u32,
     pub(super) a: u64,
     pub(super) b: u64,
@@ -109,7 +114,19 @@ impl Record {
         Record { kind: kind as u8, model: model.0, ..Record::default() }
     }
 
+    /// A record of these fields.
+    pub(super) fn with(kind: Kind, flag: u64, small: u64, model: u64, [a, b, c]: [u64; 3]) -> Record {
+        Record { kind: kind as u8, flag: flag as u8, small: small as u16, model: model as u32, a, b, c }
+    }
+
+    /// The byte that names its kind.
+    #[inline(always)]
+    pub(super) fn code(&self) -> u8 {
+        self.kind
+    }
+
     /// Its kind, `None` where the byte names none.
+    #[inline(always)]
     pub(super) fn kind(&self) -> Option<Kind> {
         Kind::of(self.kind)
     }
@@ -135,6 +152,19 @@ impl Record {
     #[inline]
     pub(super) fn request(request: &Request) -> Record {
         Record::of_request(Kind::Request, request)
+    }
+
+    /// The words of a request after a [`Kind::Came`]: nothing is checked or shifted, since there is one a request.
+    #[inline(always)]
+    pub(super) fn raw(request: &Request) -> [u64; 4] {
+        let model_and_frontend = u64::from(request.model.0) | u64::from(request.frontend) << 32;
+        [request.arrival.0, request.deadline.0, request.id, model_and_frontend]
+    }
+
+    /// The request again.
+    pub(super) fn from_raw([arrival, deadline, id, model_and_frontend]: [u64; 4]) -> Record {
+        let (model, frontend) = (model_and_frontend & u64::from(u32::MAX), model_and_frontend >> 32);
+        Record::with(Kind::Request, 0, frontend, model, [id, arrival, deadline])
     }
 
     pub(super) fn saved_request(request: &Request) -> Record {
@@ -182,6 +212,13 @@ impl Record {
     #[inline]
     pub(super) fn timer(model: ModelId) -> Record {
         Record::of(Kind::Timer, model)
+    }
+
+    /// A queue holds [`crate::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
+    #[inline]
+    pub(super) fn came(model: ModelId, count: usize) -> Record {
+        const { assert!(crate::limits::MAX_QUEUE <= u16::MAX as usize) };
+        Record { small: count as u16, ..Record::of(Kind::Came, model) }
     }
 
     pub(super) fn stop(model: ModelId) -> Record {
@@ -242,8 +279,8 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn rank_timer() -> Record {
-        Record::of(Kind::RankTimer, ModelId(0))
+    pub(super) fn matched() -> Record {
+        Record::of(Kind::Match, ModelId(0))
     }
 
     /// The same, said of or to this sub-cluster.
@@ -395,6 +432,7 @@ impl fmt::Display for Record {
             }
             Kind::Timer => write!(f, "timer of model {model}"),
             Kind::Stop => write!(f, "stop of model {model}"),
+            Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
@@ -404,7 +442,7 @@ impl fmt::Display for Record {
             Kind::Completion => {
                 write!(f, "batch {a} of model {model} left GPU {small}: {} to {}", Millis(b), Millis(c))
             }
-            Kind::RankTimer => f.write_str("timer of the matching"),
+            Kind::Match => f.write_str("the matching"),
             Kind::Dispatch => {
                 write!(f, "batch {a} of {small} of model {model} to GPU {c}, exec_at {}", Millis(b))
             }
@@ -440,6 +478,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_kind_survives_its_number() {
+        let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
+        assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
+        assert_eq!(known.count(), 23);
+    }
+
+    #[test]
     fn a_record_is_half_a_cache_line() {
         assert_eq!(size_of::<Record>(), 32);
     }
@@ -456,6 +501,7 @@ mod tests {
             ..Request::default()
         };
         assert_eq!(Record::request(&request).as_request(), request);
+        assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
         let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7) };
         assert_eq!(Record::granted(2, grant).as_grant(), grant);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };

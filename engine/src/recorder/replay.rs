@@ -9,7 +9,7 @@ use super::{RecordError, model_recorder, rank_recorder};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, Grant, RankState};
+use crate::rank::{GpuReport, RankInput, RankState};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
@@ -191,7 +191,7 @@ fn in_full(found: &Record, expected: &Record) -> String {
     if short == other { format!("{short} ({expected:?}, recorded {found:?})") } else { short }
 }
 
-type Records<'a> = dyn Iterator<Item = (usize, &'a Record)> + 'a;
+type Records<'a> = dyn Iterator<Item = (usize, Record)> + 'a;
 
 fn replay_models(
     recording: &Recording,
@@ -233,10 +233,10 @@ impl Models {
             match record.kind() {
                 Some(Kind::Segment) => run.set_now(record.b)?,
                 Some(Kind::Turn) => run.set_now(record.a)?,
-                Some(Kind::SavedModel) => self.state(at, record, records, run)?,
-                Some(Kind::Request | Kind::Grant | Kind::Timer | Kind::Stop) => {
-                    self.input(at, record, run)?
-                }
+                Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
+                Some(Kind::Request) => self.request(at, &record, run)?,
+                Some(Kind::Came) => self.came(at, &record, records, run)?,
+                Some(Kind::Grant | Kind::Timer | Kind::Stop) => self.input(at, &record, run)?,
                 Some(
                     Kind::Ready
                     | Kind::Withdraw
@@ -244,7 +244,7 @@ impl Models {
                     | Kind::Dispatch
                     | Kind::DispatchTimes
                     | Kind::Ended,
-                ) => self.decision(at, record, run)?,
+                ) => self.decision(at, &record, run)?,
                 _ => return Err(Halt::Corrupt(format!("record {at} has no place here: {record}"))),
             }
         }
@@ -269,17 +269,62 @@ impl Models {
         run.confirm(at, record)
     }
 
+    fn request(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
+        run.begin_input(at)?;
+        let place = self.place(record)?;
+        run.done.requests += 1;
+        let request = record.as_request();
+        let waiting = self.queues[place].as_ref().map_or(0, ModelQueue::len);
+        run.story.came(&request, run.now, &self.names[place], waiting);
+        self.event(place, Event::Request, run, |queue, now, sink| {
+            queue.enqueue(now, request, sink);
+        })
+    }
+
+    /// Requests come for a model, which is then settled.
+    fn came(
+        &mut self,
+        at: usize,
+        record: &Record,
+        records: &mut Records<'_>,
+        run: &mut Run,
+    ) -> Result<(), Halt> {
+        for _ in 0..record.small {
+            let (at, request) = records.next().ok_or("requests that are cut short")?;
+            if request.kind() != Some(Kind::Request) || request.model() != record.model() {
+                return Err("requests that are damaged".into());
+            }
+            self.request(at, &request, run)?;
+        }
+        run.nothing_expected(at)?;
+        let place = self.place(record)?;
+        self.event(place, Event::Request, run, |queue, now, sink| queue.settle(now, sink))
+    }
+
     fn input(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
         run.begin_input(at)?;
         let place = self.place(record)?;
-        let Models { queues, ready, terms, names, next_batch, .. } = self;
+        match record.kind() {
+            Some(Kind::Grant) => {
+                let grant = record.as_grant();
+                let event = Event::Grant { free_at: grant.free_at };
+                self.event(place, event, run, |queue, now, sink| queue.on_grant(now, grant, sink))
+            }
+            Some(Kind::Stop) => self.event(place, Event::Stop, run, |queue, now, sink| queue.stop(now, sink)),
+            _ => self.event(place, Event::Timer, run, |queue, now, sink| queue.on_timer(now, sink)),
+        }
+    }
+
+    /// Lets a model act: what it decides is expected from the file.
+    fn event(
+        &mut self,
+        place: usize,
+        event: Event,
+        run: &mut Run,
+        act: impl FnOnce(&mut ModelQueue, Nanos, &mut Collect<'_>),
+    ) -> Result<(), Halt> {
+        let Models { queues, ready, terms, next_batch, .. } = self;
         let queue = queues[place].as_mut().ok_or("an event of a model whose state it does not hold")?;
-        let event = match record.kind() {
-            Some(Kind::Request) => Event::Request,
-            Some(Kind::Grant) => Event::Grant { free_at: record.as_grant().free_at },
-            Some(Kind::Stop) => Event::Stop,
-            _ => Event::Timer,
-        };
         let now = run.now;
         let mut ends = Vec::new();
         let mut sink = Collect {
@@ -291,17 +336,7 @@ impl Models {
             now,
             event,
         };
-        match event {
-            Event::Request => {
-                let request = record.as_request();
-                sink.story.came(&request, now, &names[place], queue.len());
-                run.done.requests += 1;
-                queue.on_request(now, request, &mut sink);
-            }
-            Event::Grant { .. } => queue.on_grant(now, record.as_grant(), &mut sink),
-            Event::Timer => queue.on_timer(now, &mut sink),
-            Event::Stop => queue.stop(now, &mut sink),
-        }
+        act(queue, now, &mut sink);
         for (request, ending) in ends {
             run.story.ended(&request, ending, now, event, &terms[place], queue.target());
         }
@@ -330,12 +365,12 @@ impl Models {
             if piece.kind() != Some(kind) || piece.model() != first.model() {
                 return Err("a model's state that is damaged".into());
             }
-            pieces.push(*piece);
+            pieces.push(piece);
         }
         if let Some(queue) = &self.queues[place] {
-            model_recorder::for_each_saved(queue, |record| run.expected.push_back(record));
+            model_recorder::for_each_saved(queue, run.now, 0, |record| run.expected.push_back(record));
             run.done.states += 1;
-            return pieces.iter().enumerate().try_for_each(|(step, piece)| run.confirm(at + step, piece));
+            return pieces.iter().try_for_each(|piece| run.confirm(at, piece));
         }
         let saved = Record::as_saved(first, &pieces[1], &pieces[2..2 + COUNT_RECORDS]);
         let waiting: Vec<Request> = pieces[2 + COUNT_RECORDS..].iter().map(Record::as_request).collect();
@@ -436,17 +471,17 @@ impl Rank {
                 }
                 Some(Kind::Turn) => run.set_now(record.a)?,
                 Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) if self.known => {
-                    run.confirm(at, record)?;
+                    run.confirm(at, &record)?;
                 }
-                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) => self.restore(record)?,
+                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) => self.restore(&record)?,
                 Some(Kind::Granted) => {
                     run.done.decisions += 1;
-                    run.confirm(at, record)?;
+                    run.confirm(at, &record)?;
                 }
-                Some(Kind::Ready | Kind::Withdraw | Kind::Report | Kind::Completion | Kind::RankTimer) => {
+                Some(Kind::Ready | Kind::Withdraw | Kind::Report | Kind::Completion | Kind::Match) => {
                     self.known = true;
                     run.begin_input(at)?;
-                    self.input(record, run)?;
+                    self.input(&record, run)?;
                 }
                 _ => return Err(Halt::Corrupt(format!("record {at} has no place here: {record}"))),
             }
@@ -482,20 +517,19 @@ impl Rank {
         if record.model().0 as usize >= state.models() {
             return Err("a model that it does not list".into());
         }
-        let expected = &mut run.expected;
-        let now = run.now;
-        let mut grant = |grant: Grant| expected.push_back(Record::granted(cluster, grant));
         match record.kind() {
-            Some(Kind::Ready) => {
-                state.on_ready(now, record.model(), Nanos(record.a), Nanos(record.b), &mut grant);
-            }
-            Some(Kind::Withdraw) => state.on_withdraw(now, record.model(), &mut grant),
+            Some(Kind::Ready) => state.hear(RankInput::Ready {
+                model: record.model(),
+                latest: Nanos(record.a),
+                delay: Nanos(record.b),
+            }),
+            Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {
                 let report = record.as_report();
                 if !state.is_taken(report.gpu) {
                     return Err("a report of a GPU that was not granted".into());
                 }
-                state.on_gpu_report(now, report, &mut grant);
+                state.hear(RankInput::Report(report));
             }
             Some(Kind::Completion) => {
                 let completion = record.as_completion();
@@ -506,9 +540,12 @@ impl Rank {
                     let gpu = GpuId(completion.gpu.0 + self.first_gpu[cluster]);
                     run.done.completions.push(Completion { gpu, ..completion });
                 }
-                state.on_completion(now, completion, &mut grant);
+                state.hear(RankInput::Completion(completion));
             }
-            _ => state.on_timer(now, &mut grant),
+            _ => {
+                let expected = &mut run.expected;
+                state.on_timer(run.now, &mut |grant| expected.push_back(Record::granted(cluster, grant)));
+            }
         }
         Ok(())
     }

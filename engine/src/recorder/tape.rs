@@ -1,5 +1,6 @@
-//! The file under a recording: a header, a description in JSON, then a ring of segments of records. [`Tape`] writes
-//! it, one per recorded thread; [`Recording`] reads it, also that of a process that runs or was killed.
+//! The file under a recording: a header, a description in JSON, then a ring of segments of records, which are words of
+//! 64 bits here (`words.rs`). [`Tape`] writes it, one per recorded thread; [`Recording`] reads it, also that of a
+//! process that runs or was killed.
 //!
 //! A segment starts with its number and is written from front to back. A reader takes, of the segments that the head
 //! says are written, those whose number is the expected one: the writer numbers a segment anew before it writes
@@ -9,14 +10,16 @@
 use super::RecordError;
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
+use super::words::{FULL, Words};
 use crate::clock::Nanos;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
+use symphony_transport::message::Request;
 
 /// The first bytes of every recording; the last is the format's version.
-const MAGIC: [u8; 8] = *b"SYMREC\0\x01";
+const MAGIC: [u8; 8] = *b"SYMREC\0\x02";
 
 /// Bytes before the description.
 const HEADER_BYTES: usize = 192;
@@ -24,7 +27,7 @@ const HEADER_BYTES: usize = 192;
 /// Where the head counter is: a cache line of its own.
 const HEAD_AT: usize = 128;
 
-/// The description and the records each start on a page.
+/// The description and the words each start on a page.
 const PAGE: usize = 4_096;
 
 /// A description longer than this is not one.
@@ -37,16 +40,16 @@ const MAX_SEGMENTS: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Split {
     segments: usize,
-    /// Records in each.
+    /// Words in each.
     length: usize,
 }
 
 impl Split {
     /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if there aren't two.
     pub(super) fn new(mib: usize, least: usize) -> Option<Split> {
-        let records = mib.saturating_mul(1 << 20) / size_of::<Record>();
-        let segments = (records / least.max(1)).min(MAX_SEGMENTS);
-        (segments >= 2).then(|| Split { segments, length: records / segments })
+        let words = mib.saturating_mul(1 << 20) / size_of::<u64>();
+        let segments = (words / (FULL * least).max(1)).min(MAX_SEGMENTS);
+        (segments >= 2).then(|| Split { segments, length: words / segments })
     }
 
     /// The fewest MiB that hold two segments of `least` records.
@@ -54,7 +57,7 @@ impl Split {
         (2 * least * size_of::<Record>()).div_ceil(1 << 20)
     }
 
-    fn records(self) -> usize {
+    fn words(self) -> usize {
         self.segments * self.length
     }
 }
@@ -63,21 +66,25 @@ impl Split {
 pub(super) struct Tape {
     mapping: Mapping,
     split: Split,
-    /// Records that one event can write at most: so many are left when it begins.
+    /// Words that one event can write at most: so many are left when it begins.
     reserve: usize,
     /// The number of the segment that is being written; 0 before the first.
     segment: u64,
-    /// Where the next record goes.
+    /// Where the next word goes.
     next: usize,
     /// Where the segment begins.
     start: usize,
     /// From here on no event begins in this segment.
     limit: usize,
+    /// The same within a turn; 0 between turns, so that one look tells whether anything is to be done first.
+    turn_limit: usize,
+    /// The time of the turn under way or of the last one.
     now: Nanos,
 }
 
 impl Tape {
-    /// Makes the file `path`, all of it on the disk, and its first segment empty.
+    /// Makes the file `path`, all of it on the disk, and its first segment empty. `reserve`: records that one event
+    /// can write at most.
     ///
     /// Errors: the file can't be had.
     pub(super) fn create(
@@ -88,7 +95,7 @@ impl Tape {
     ) -> Result<Tape, RecordError> {
         let failed = |error| RecordError::Create(path.to_owned(), error);
         let first = (HEADER_BYTES + description.len()).next_multiple_of(PAGE);
-        let bytes = first + split.records() * size_of::<Record>();
+        let bytes = first + split.words() * size_of::<u64>();
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -106,8 +113,19 @@ impl Tape {
             to.copy_from_slice(&(word as u64).to_le_bytes());
         }
         file.write_all(&header).and_then(|()| file.write_all(description)).map_err(failed)?;
-        let mapping = Mapping::new(&file, HEAD_AT, first, split.records()).map_err(failed)?;
-        Ok(Tape { mapping, split, reserve, segment: 0, next: 0, start: 0, limit: 0, now: Nanos::ZERO })
+        let mapping = Mapping::new(&file, HEAD_AT, first, split.words()).map_err(failed)?;
+        let reserve = FULL * reserve;
+        Ok(Tape {
+            mapping,
+            split,
+            reserve,
+            segment: 0,
+            next: 0,
+            start: 0,
+            limit: 0,
+            turn_limit: 0,
+            now: Nanos::ZERO,
+        })
     }
 
     /// The number of the segment that is being written.
@@ -116,46 +134,74 @@ impl Tape {
         self.segment
     }
 
-    /// An event begins: makes room for all it can write, and writes its time if that is a new one. True if a
-    /// segment begins with it.
-    #[inline]
+    /// An event begins: makes room for all it can write, and writes its time if it is the first since
+    /// [`Tape::publish`]; up to the next, `now` stays the same. True if a segment begins with it.
+    #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
-        let fresh = self.next >= self.limit;
-        if fresh {
-            self.begin_segment(now);
-        } else if now != self.now {
-            self.now = now;
+        debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");
+        self.next >= self.turn_limit && self.begin_turn(now)
+    }
+
+    #[inline(never)]
+    fn begin_turn(&mut self, now: Nanos) -> bool {
+        self.now = now;
+        let is_full = self.next >= self.limit;
+        if is_full {
+            self.begin_segment();
+        } else {
             self.write(Record::turn(now));
         }
-        fresh
+        self.turn_limit = self.limit;
+        is_full
     }
 
     /// Adds a record to the event.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&mut self, record: Record) {
-        self.mapping.store(self.next, record);
-        self.next += 1;
+        match record.words(self.now) {
+            Words::One(words) => self.store(words),
+            Words::Two(words) => self.store(words),
+            Words::Three(words) => self.store(words),
+            Words::Four(words) => self.store(words),
+        }
+    }
+
+    /// Adds requests that have come for a model: after [`Record::came`], as many as that says.
+    #[inline]
+    pub(super) fn write_requests<'a>(&mut self, requests: impl Iterator<Item = &'a Request>) {
+        requests.for_each(|request| self.store(Record::raw(request)));
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&mut self, words: [u64; N]) {
+        self.mapping.store(self.next, words);
+        self.next += N;
     }
 
     /// Makes what was written count: at the end of a turn.
     #[inline]
     pub(super) fn publish(&mut self) {
+        self.turn_limit = 0;
+        self.publish_head();
+    }
+
+    #[inline]
+    fn publish_head(&mut self) {
         let Some(before) = self.segment.checked_sub(1) else { return };
         self.mapping.publish(before * self.split.length as u64 + (self.next - self.start) as u64);
     }
 
     #[cold]
-    fn begin_segment(&mut self, now: Nanos) {
+    fn begin_segment(&mut self) {
         if self.segment > 0 {
             self.write(Record::end());
-            self.publish();
+            self.publish_head();
         }
         self.start = (self.segment % self.split.segments as u64) as usize * self.split.length;
         self.segment += 1;
         self.next = self.start;
         self.limit = self.start + self.split.length - self.reserve;
-        self.now = now;
-        self.write(Record::segment(self.segment, now));
+        self.write(Record::segment(self.segment, self.now));
         // What was in the segment is void before any of it is written over.
         fence(Ordering::SeqCst);
     }
@@ -167,8 +213,8 @@ pub(super) struct Recording {
     pub(super) path: PathBuf,
     /// What the writer said of itself, in JSON.
     pub(super) description: Vec<u8>,
-    records: Vec<Record>,
-    /// The ranges of `records` that are whole segments' contents, oldest first.
+    words: Vec<u64>,
+    /// The ranges of `words` that are whole segments' contents, oldest first.
     segments: Vec<std::ops::Range<usize>>,
     /// Segments that came before those.
     pub(super) forgotten: u64,
@@ -183,7 +229,7 @@ impl Recording {
         let corrupt = |what: &str| RecordError::Corrupt(path.to_owned(), what.to_owned());
         let mut file = File::open(path).map_err(unreadable)?;
         let Header { first, split, description, head } = Header::read(&mut file, path)?;
-        let expected = (first + split.records() * size_of::<Record>()) as u64;
+        let expected = (first + split.words() * size_of::<u64>()) as u64;
         let found = file.metadata().map_err(unreadable)?.len();
         if found < expected {
             return Err(corrupt(&format!("it is cut short: {found} bytes of {expected}")));
@@ -191,35 +237,83 @@ impl Recording {
         let mut text = vec![0; description];
         file.read_exact(&mut text).map_err(unreadable)?;
         file.seek(SeekFrom::Start(first as u64)).map_err(unreadable)?;
-        let mut records = vec![Record::default(); split.records()];
-        file.read_exact(bytemuck::cast_slice_mut(&mut records)).map_err(unreadable)?;
+        let mut words = vec![0; split.words()];
+        file.read_exact(bytemuck::cast_slice_mut(&mut words)).map_err(unreadable)?;
         // A process that still runs may have written over what was read; its head tells.
         file.rewind().map_err(unreadable)?;
         let later = Header::read(&mut file, path)?.head;
         if later < head {
             return Err(corrupt("its head went back"));
         }
-        let (segments, forgotten) = whole_segments(&records, split, head, later);
+        let (segments, forgotten) = whole_segments(&words, split, head, later);
         if segments.is_empty() && head > 0 {
             return Err(corrupt("none of its segments is whole"));
         }
-        Ok(Recording { path: path.to_owned(), description: text, records, segments, forgotten })
+        Ok(Recording { path: path.to_owned(), description: text, words, segments, forgotten })
     }
 
-    /// Every record of every whole segment, with its place in the file.
-    pub(super) fn records(&self) -> impl Iterator<Item = (usize, &Record)> {
-        self.segments.iter().flat_map(|range| range.clone().zip(&self.records[range.clone()]))
+    /// Every record of every whole segment, with its first word's place in the file. Where words are no record the
+    /// segment ends with [`Record::default`], which is of no kind.
+    pub(super) fn records(&self) -> impl Iterator<Item = (usize, Record)> {
+        self.segments.iter().flat_map(|range| Segment {
+            words: &self.words[..range.end],
+            at: range.start,
+            now: Nanos::ZERO,
+            requests: 0,
+        })
     }
 }
 
-/// The contents of the segments that are whole, oldest first, when the head was at `head` before the records were
+/// Reads a segment's records one by one.
+struct Segment<'a> {
+    /// The file's words up to the segment's end.
+    words: &'a [u64],
+    /// Where the next record is.
+    at: usize,
+    /// The time of the turn that was read last.
+    now: Nanos,
+    /// So many requests come next, as plain words.
+    requests: u16,
+}
+
+impl Iterator for Segment<'_> {
+    type Item = (usize, Record);
+
+    fn next(&mut self) -> Option<(usize, Record)> {
+        let at = self.at;
+        if at >= self.words.len() {
+            return None;
+        }
+        let words = &self.words[at..];
+        let read = match self.requests.checked_sub(1) {
+            None => Record::read(words, self.now),
+            Some(left) => {
+                self.requests = left;
+                words.first_chunk().map(|&raw| (Record::from_raw(raw), raw.len()))
+            }
+        };
+        let Some((record, count)) = read else {
+            self.at = self.words.len();
+            return Some((at, Record::default()));
+        };
+        self.at += count;
+        match record.kind() {
+            Some(Kind::End) => {
+                self.at = self.words.len();
+                return None;
+            }
+            Some(Kind::Segment) => self.now = Nanos(record.b),
+            Some(Kind::Turn) => self.now = Nanos(record.a),
+            Some(Kind::Came) => self.requests = record.small,
+            _ => {}
+        }
+        Some((at, record))
+    }
+}
+
+/// The contents of the segments that are whole, oldest first, when the head was at `head` before the words were
 /// read and at `later` after; and how many came before them.
-fn whole_segments(
-    records: &[Record],
-    split: Split,
-    head: u64,
-    later: u64,
-) -> (Vec<std::ops::Range<usize>>, u64) {
+fn whole_segments(words: &[u64], split: Split, head: u64, later: u64) -> (Vec<std::ops::Range<usize>>, u64) {
     let length = split.length as u64;
     if head == 0 {
         return (Vec::new(), 0);
@@ -232,14 +326,14 @@ fn whole_segments(
     for segment in oldest..=last {
         let start = (segment % split.segments as u64) as usize * split.length;
         let written = if segment == last { (head - segment * length) as usize } else { split.length };
-        let marker = &records[start];
-        if marker.kind() != Some(Kind::Segment) || marker.a != segment + 1 {
+        let content = start..start + written;
+        let marker = Record::read(&words[content.clone()], Nanos::ZERO);
+        if marker.is_none_or(|(marker, _)| marker.kind() != Some(Kind::Segment) || marker.a != segment + 1) {
             // Being written over: history begins after it.
             whole.clear();
             continue;
         }
-        let end = records[start..start + written].iter().position(|record| record.kind() == Some(Kind::End));
-        whole.push(start..start + end.unwrap_or(written));
+        whole.push(content);
     }
     let forgotten = last + 1 - whole.len() as u64;
     (whole, forgotten)
@@ -267,8 +361,8 @@ impl Header {
         }
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (first, segments, length, description) = (word(8), word(16), word(24), word(32));
-        let records = segments.checked_mul(length).filter(|&records| records <= 1 << 40);
-        let sound = records.is_some_and(|records| records > 0)
+        let words = segments.checked_mul(length).filter(|&words| words <= 1 << 40);
+        let sound = words.is_some_and(|words| words > 0)
             && (2..=MAX_SEGMENTS as u64).contains(&segments)
             && description <= MAX_DESCRIPTION
             && first >= HEADER_BYTES as u64 + description

@@ -31,6 +31,8 @@ pub struct ModelTally {
     pub turns: Turns,
     /// Requests taken from the rings.
     pub requests: u64,
+    /// Times that a model was re-selected since requests had come for it: once for all requests of a turn.
+    pub settled: u64,
     /// Batches sent to backends.
     pub batches: u64,
     /// Requests in them.
@@ -203,51 +205,53 @@ impl<T: Tally> Board<T> {
     }
 }
 
-/// Turns without work between two publications by an idle thread.
-const IDLE_TURNS: u64 = 1_024;
+/// Between two publications by a thread: numbers that are read are at most so old.
+const PUBLISHED_EVERY: Nanos = Nanos::from_micros(20);
 
 /// A thread's own numbers, and where it publishes them.
 pub(super) struct Counting<T> {
     /// The numbers, added to by their owner.
     pub(super) tally: T,
     board: Arc<Board<T>>,
-    busy_since: Option<Nanos>,
+    /// When the turn under way began, once it has found work; [`Nanos::MAX`] before.
+    busy_since: Nanos,
+    /// When to publish again.
+    publish_at: Nanos,
 }
 
 impl<T: Tally> Counting<T> {
     pub(super) fn new(board: Arc<Board<T>>) -> Counting<T> {
-        Counting { tally: T::default(), board, busy_since: None }
+        Counting { tally: T::default(), board, busy_since: Nanos::MAX, publish_at: Nanos::ZERO }
     }
 
-    /// Counts that nobody reads.
+    /// Counts that nobody reads: never published before the thread ends.
     pub(super) fn unseen() -> Counting<T> {
-        Counting::new(Board::new())
+        Counting { publish_at: Nanos::MAX, ..Counting::new(Board::new()) }
     }
 
     /// A turn begins. The turn before it has lasted until now, if it had work: an idle thread may have slept.
     #[inline]
     pub(super) fn turn_begins(&mut self, now: Nanos) {
+        let lasted = now - self.busy_since;
         let turns = self.tally.turns();
-        if let Some(since) = self.busy_since.take() {
-            turns.longest_ns = turns.longest_ns.max((now - since).0);
-        }
+        turns.longest_ns = turns.longest_ns.max(lasted.0);
         turns.all += 1;
     }
 
-    /// The turn that began at `now` has found this much work: publishes the numbers if there is news.
+    /// The turn that began at `now` has found this much work. Publishes the numbers if it is time to.
     #[inline]
     pub(super) fn turn_ends(&mut self, now: Nanos, work: usize) {
-        let turns = self.tally.turns();
-        if work > 0 {
-            turns.busy += 1;
-            self.busy_since = Some(now);
-        } else if !turns.all.is_multiple_of(IDLE_TURNS) {
-            return;
+        let found = work > 0;
+        self.tally.turns().busy += u64::from(found);
+        self.busy_since = if found { now } else { Nanos::MAX };
+        if now >= self.publish_at {
+            self.publish_at = now + PUBLISHED_EVERY;
+            self.publish();
         }
-        self.board.publish(&self.tally);
     }
 
-    /// Publishes the numbers: the thread ends.
+    /// Publishes the numbers: also when the thread ends.
+    #[cold]
     pub(super) fn publish(&self) {
         self.board.publish(&self.tally);
     }
@@ -331,17 +335,17 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_publishes_now_and_then() {
+    fn numbers_are_published_now_and_then_whether_there_is_work_or_not() {
         let board = Board::<RankTally>::new();
         let mut counting = Counting::new(Arc::clone(&board));
-        for turn in 1..IDLE_TURNS {
-            counting.turn_begins(Nanos(turn));
-            counting.turn_ends(Nanos(turn), 0);
-        }
-        assert_eq!(board.read().turns.all, 0);
-        counting.turn_begins(Nanos(0));
-        counting.turn_ends(Nanos(0), 0);
-        assert_eq!(board.read().turns.all, IDLE_TURNS);
+        let mut turn = |now: Nanos, work| {
+            counting.turn_begins(now);
+            counting.turn_ends(now, work);
+            board.read().turns.all
+        };
+        assert_eq!(turn(Nanos(1), 1), 1);
+        assert_eq!(turn(Nanos(2), 1), 1);
+        assert_eq!(turn(Nanos(1) + PUBLISHED_EVERY, 0), 3);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
 //! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
 
+mod agenda;
 mod agent;
 mod batches;
 pub mod counters;

@@ -2,8 +2,11 @@
 //! section 4.5). It shares nothing: requests come from frontends, grants from the RankThread, all over rings.
 //!
 //! A turn takes only as much input as its outputs have room for. What has to wait stays in its ring, and a ring
-//! that is full refuses at its far end, where a frontend answers `overloaded` at once.
+//! that is full refuses at its far end, where a frontend answers `overloaded` at once. All requests of a turn are
+//! taken in before the models that they are for are re-selected, each once. So a request costs the less the more of
+//! them wait, and a thread that has fallen behind catches up.
 
+use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::counters::raise;
 use super::watch::ModelWatch;
@@ -17,7 +20,6 @@ use symphony_transport::message::{
     BatchEntry, BatchHeader, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::wheel::Wheel;
 
 /// Words for the RankThread that one event can give rise to: a report and the next candidate.
 const WORDS_PER_EVENT: usize = 2;
@@ -60,8 +62,8 @@ pub struct ModelThread<I, O> {
     pub queues: Vec<ModelQueue>,
     /// For each model of the engine, its place in `queues`, if it is this thread's.
     pub place: Vec<Option<u32>>,
-    /// Their timers.
-    pub wheel: Wheel,
+    /// Their timers, and which of them have new requests.
+    pub agenda: Agenda,
     /// One per frontend.
     pub requests: Vec<I>,
     /// From each RankThread.
@@ -123,9 +125,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                self.with_queue(grant.model, |watch, place, queue, outbox| {
-                    watch.on_grant(place, queue, now, grant, outbox);
-                });
+                if let Some(place) = place_of(&self.place, grant.model) {
+                    let queue = &mut self.queues[place];
+                    self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
+                    self.agenda.set_timer(place, queue.next_timer());
+                }
                 taken += 1;
             }
         }
@@ -134,12 +138,13 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
-        while self.outbox.has_room_for_words() {
-            let Some((place, due)) = self.wheel.pop_expired(now) else { break };
+        while let Some((place, due)) = self.agenda.due(now)
+            && self.outbox.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+        {
             self.outbox.due = due;
             let queue = &mut self.queues[place];
             self.watch.on_timer(place, queue, now, &mut self.outbox);
-            self.wheel.set(place, queue.next_timer());
+            self.agenda.set_timer(place, queue.next_timer());
             fired += 1;
         }
         fired
@@ -149,40 +154,49 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         let mut taken = 0;
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            for _ in 0..limits::REQUESTS_PER_TURN {
-                if !self.outbox.has_room_for_words() {
-                    return taken;
-                }
+            // A model that is settled says a word at most, and no more models are than requests came.
+            for _ in 0..self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken) {
                 let Some(request) = self.requests[at].next(now) else { break };
-                self.outbox.due = request.arrival;
-                self.with_queue(request.model, |watch, place, queue, outbox| {
-                    watch.on_request(place, queue, now, request, outbox);
-                });
+                if let Some(place) = place_of(&self.place, request.model)
+                    && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
+                {
+                    self.agenda.touch(place, request.arrival);
+                }
                 taken += 1;
             }
+        }
+        self.watch.counting.tally.requests += taken as u64;
+        if taken > 0 {
+            self.settle(now);
         }
         taken
     }
 
-    fn with_queue(
-        &mut self,
-        model: ModelId,
-        event: impl FnOnce(&mut ModelWatch, usize, &mut ModelQueue, &mut Outbox<O>),
-    ) {
-        let Some(place) = self.place.get(model.0 as usize).copied().flatten() else {
-            debug_assert!(false, "a message for a model of another thread");
-            return;
-        };
-        let queue = &mut self.queues[place as usize];
-        event(&mut self.watch, place as usize, queue, &mut self.outbox);
-        self.wheel.set(place as usize, queue.next_timer());
+    /// Re-selects the models that requests have come for.
+    fn settle(&mut self, now: Nanos) {
+        let ModelThread { queues, agenda, outbox, watch, .. } = self;
+        agenda.for_each_touched(|timers, Touched { place, since }| {
+            outbox.due = since;
+            let queue = &mut queues[place];
+            watch.settle(place, queue, now, outbox);
+            timers.set(place, queue.next_timer());
+        });
     }
+}
+
+/// The place of a model in its thread.
+#[inline]
+fn place_of(places: &[Option<u32>], model: ModelId) -> Option<usize> {
+    let place = places.get(model.0 as usize).copied().flatten();
+    debug_assert!(place.is_some(), "a message for a model of another thread");
+    place.map(|place| place as usize)
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.watch.turn_begins(now);
         let work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        self.outbox.publish();
         self.watch.turn_ends(now, work);
         work
     }
@@ -197,6 +211,7 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
+        self.outbox.publish();
         self.watch.publish();
     }
 }
@@ -230,10 +245,15 @@ impl<O: Outlets> Outbox<O> {
             rank_of,
             ranks,
             outlets,
-            next_batch: (thread as u64) << 48,
+            next_batch: Outbox::<O>::first_batch(thread),
             due: Nanos::ZERO,
             gpu_free_at: Nanos::ZERO,
         }
+    }
+
+    /// The number of the first batch of the ModelThread numbered `thread`.
+    pub fn first_batch(thread: usize) -> u64 {
+        (thread as u64) << 48
     }
 
     /// The number of the next batch.
@@ -246,18 +266,31 @@ impl<O: Outlets> Outbox<O> {
         &self.outlets
     }
 
-    fn has_room_for_words(&mut self) -> bool {
-        self.ranks.iter_mut().all(|rank| rank.has_room(WORDS_PER_EVENT))
+    /// The same, to be told something.
+    pub fn outlets_mut(&mut self) -> &mut O {
+        &mut self.outlets
+    }
+
+    /// For how many words, up to `wanted`, there is room on the way to any RankThread.
+    fn room_for_words(&mut self, wanted: usize) -> usize {
+        let room =
+            |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
+        self.ranks.iter_mut().map(room).min().unwrap_or(wanted)
     }
 
     fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
-        self.outlets.has_room(gpu) && self.has_room_for_words()
+        self.outlets.has_room(gpu) && self.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
     }
 
     fn say(&mut self, model: ModelId, message: RankMessage) {
         let rank = self.rank_of[model.0 as usize];
-        let sent = self.ranks[rank as usize].push(message);
-        debug_assert!(sent.is_ok(), "room was seen before the event");
+        let written = self.ranks[rank as usize].write(message);
+        debug_assert!(written.is_ok(), "room was seen before the event");
+    }
+
+    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache line.
+    fn publish(&mut self) {
+        self.ranks.iter_mut().for_each(Producer::publish);
     }
 }
 
@@ -324,5 +357,157 @@ impl Outlets for RingOutlets {
         };
         let sent = self.frontends[request.frontend as usize].push(response);
         debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::threads::link;
+    use super::super::watch::ModelWatch;
+    use super::*;
+    use crate::model::selection::DropRule;
+    use crate::model::{Slack, Terms};
+    use crate::policy;
+    use crate::profile::Profile;
+    use crate::rank::RankInput;
+    use crate::workload::Network;
+
+    const MODELS: usize = 10;
+    const SLO: Nanos = Nanos::from_millis(5);
+
+    /// What a turn costs in these tests, and each request and each selection in it, in ns.
+    const TURN: u64 = 20;
+    const REQUEST: u64 = 10;
+    const SELECTION: u64 = 60;
+
+    /// Requests for each model in turn: one each 50 ns, and in a burst one each 8 ns.
+    struct Steady {
+        burst: std::ops::Range<Nanos>,
+        next: Nanos,
+        id: u64,
+        /// The age of the oldest request of the turn under way.
+        lag: Nanos,
+    }
+
+    impl Intake for Steady {
+        fn next(&mut self, now: Nanos) -> Option<Request> {
+            let arrival = self.next;
+            if arrival > now {
+                return None;
+            }
+            self.lag = self.lag.max(now - arrival);
+            self.id += 1;
+            self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
+            let model = ModelId(self.id as u32 % MODELS as u32);
+            Some(Request { id: self.id, arrival, deadline: arrival + SLO, model, ..Request::default() })
+        }
+    }
+
+    struct Counted {
+        batched: usize,
+        dropped: usize,
+    }
+
+    impl Outlets for Counted {
+        fn has_room(&mut self, _gpu: GpuId) -> bool {
+            true
+        }
+
+        fn run(&mut self, _due: Nanos, batch: BatchHeader, _requests: (&[Request], &[Request])) {
+            self.batched += batch.size as usize;
+        }
+
+        fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
+            self.dropped += 1;
+        }
+    }
+
+    /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
+    struct World {
+        thread: ModelThread<Steady, Counted>,
+        words: Consumer<RankMessage>,
+        grants: Producer<GrantMessage>,
+        now: Nanos,
+    }
+
+    impl World {
+        fn new(burst: std::ops::Range<Nanos>) -> World {
+            let (mut models, mut ranks) = link(1, 1, MODELS);
+            let (models, mut rank) = (models.remove(0), ranks.remove(0));
+            let terms = |model| Terms {
+                model: ModelId(model),
+                profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
+                slo: SLO,
+                network: Network::default(),
+                drop: DropRule::Window,
+                deferral: policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap(),
+                slack: Slack::default(),
+            };
+            let outlets = Counted { batched: 0, dropped: 0 };
+            let thread = ModelThread {
+                queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
+                place: (0..MODELS as u32).map(Some).collect(),
+                agenda: Agenda::new(MODELS),
+                requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
+                grants: models.grants,
+                outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
+                watch: ModelWatch::unseen(),
+            };
+            World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
+        }
+
+        /// Takes a turn, which takes the time that its work costs; how old the oldest request was.
+        fn turn(&mut self) -> Nanos {
+            let counted = |tally: &super::super::counters::ModelTally| {
+                (tally.requests, tally.settled + tally.timers + tally.grants)
+            };
+            let before = counted(&self.thread.watch.counting.tally);
+            self.thread.requests[0].lag = Nanos::ZERO;
+            self.thread.poll(self.now);
+            let after = counted(&self.thread.watch.counting.tally);
+            while let Some(word) = self.words.pop() {
+                if let RankInput::Ready { model, .. } = word.input() {
+                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now };
+                    self.grants.push(grant.into()).unwrap();
+                }
+            }
+            self.now += Nanos(TURN + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
+            self.thread.requests[0].lag
+        }
+
+        /// Works until then; how old the oldest request of any turn was.
+        fn work_until(&mut self, until: Nanos) -> Nanos {
+            let mut worst = Nanos::ZERO;
+            while self.now < until {
+                worst = worst.max(self.turn());
+            }
+            worst
+        }
+    }
+
+    #[test]
+    fn models_are_selected_once_a_turn_so_more_requests_are_taken_than_selections_could_be_made() {
+        let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
+        let worst = world.work_until(Nanos::from_millis(50));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let tally = world.thread.watch.counting.tally;
+        assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
+        assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
+    }
+
+    #[test]
+    fn a_thread_that_fell_behind_catches_up_once_fewer_requests_come() {
+        let burst = Nanos::from_millis(20)..Nanos::from_millis(21);
+        let mut world = World::new(burst.clone());
+        world.work_until(burst.start);
+        let worst = world.work_until(burst.end);
+        assert!(worst > Nanos::from_micros(100), "the burst was no overload: {worst:?}");
+        world.work_until(burst.end + Nanos::from_millis(2));
+        let worst = world.work_until(burst.end + Nanos::from_millis(30));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let Counted { batched, dropped } = *world.thread.outbox.outlets();
+        let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
+        assert_eq!((batched + waiting) as u64, world.thread.watch.counting.tally.requests);
+        assert_eq!(dropped, 0);
     }
 }

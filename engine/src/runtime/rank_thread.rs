@@ -2,7 +2,7 @@
 //! (Symphony, section 4.5). Candidates and reports come from ModelThreads, completions from backends; grants go out.
 
 use super::agent::Agent;
-use super::counters::{Counting, RankTally, raise};
+use super::counters::{Board, Counting, RankTally, raise};
 use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
 use crate::rank::{GpuReport, Grant, RankInput, RankState};
@@ -44,7 +44,12 @@ pub struct RankWatch {
 }
 
 impl RankWatch {
-    /// Counts that nobody reads, and no recorder.
+    /// Counts that are published and that nobody reads, and what is recorded.
+    pub fn new(recorder: Option<RankRecorder>) -> RankWatch {
+        RankWatch { counting: Counting::new(Board::new()), recorder }
+    }
+
+    /// Counts that are not even published, and no recorder.
     pub fn unseen() -> RankWatch {
         RankWatch { counting: Counting::unseen(), recorder: None }
     }
@@ -69,9 +74,18 @@ pub struct RankThread<C> {
 /// GPUs that can each run the same models.
 pub struct SubCluster {
     /// The matching, of GPUs numbered from 0.
-    pub state: RankState,
+    state: RankState,
     /// The engine's number of the first of them.
-    pub first_gpu: u32,
+    first_gpu: u32,
+    /// It was told something that it was not yet matched for.
+    has_news: bool,
+}
+
+impl SubCluster {
+    /// The sub-cluster of a matching whose first GPU has this number.
+    pub fn new(state: RankState, first_gpu: u32) -> SubCluster {
+        SubCluster { state, first_gpu, has_news: false }
+    }
 }
 
 /// The sending ends of a RankThread's rings.
@@ -83,47 +97,96 @@ pub struct Grants {
 }
 
 impl Grants {
-    fn send(&mut self, grant: Grant, first_gpu: u32) {
+    /// Written, not yet seen by the ModelThread.
+    fn write(&mut self, grant: Grant, first_gpu: u32) {
         let thread = self.thread_of[grant.model.0 as usize];
         let message = GrantMessage::from(Grant { gpu: GpuId(grant.gpu.0 + first_gpu), ..grant });
-        let sent = self.threads[thread as usize].push(message);
-        debug_assert!(sent.is_ok(), "a ModelThread's ring holds a grant for each of its models");
+        let written = self.threads[thread as usize].write(message);
+        debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
+    }
+
+    fn publish(&mut self) {
+        self.threads.iter_mut().for_each(Producer::publish);
     }
 }
 
 impl<C: Completions> RankThread<C> {
-    fn hear(&mut self, now: Nanos, message: RankMessage) {
-        let cluster = self.cluster_of[message.model().0 as usize] as usize;
-        let mut input = message.input();
-        if let RankInput::Report(report) = &mut input {
-            self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
-            report.gpu.0 -= self.clusters[cluster].first_gpu;
+    fn take_completions(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        for at in 0..self.completions.len() {
+            raise(&mut self.watch.counting.tally.completion_ring_high, self.completions[at].waiting());
+            for _ in 0..MESSAGES_PER_TURN {
+                let Some(mut completion) = self.completions[at].next() else { break };
+                let cluster = self.cluster_of[completion.model.0 as usize] as usize;
+                completion.gpu.0 -= self.clusters[cluster].first_gpu;
+                self.hear(now, cluster, RankInput::Completion(completion));
+                taken += 1;
+            }
         }
-        self.watch.counting.tally.words += 1;
-        self.act(now, cluster, input);
+        self.watch.counting.tally.completions += taken as u64;
+        taken
     }
 
-    fn complete(&mut self, now: Nanos, mut completion: Completion) {
-        let cluster = self.cluster_of[completion.model.0 as usize] as usize;
-        completion.gpu.0 -= self.clusters[cluster].first_gpu;
-        self.watch.counting.tally.completions += 1;
-        self.act(now, cluster, RankInput::Completion(completion));
+    fn take_words(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        for at in 0..self.words.len() {
+            raise(&mut self.watch.counting.tally.word_ring_high, self.words[at].len());
+            for _ in 0..MESSAGES_PER_TURN {
+                let Some(message) = self.words[at].pop() else { break };
+                let cluster = self.cluster_of[message.model().0 as usize] as usize;
+                let mut input = message.input();
+                if let RankInput::Report(report) = &mut input {
+                    self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
+                    report.gpu.0 -= self.clusters[cluster].first_gpu;
+                }
+                self.hear(now, cluster, input);
+                taken += 1;
+            }
+        }
+        self.watch.counting.tally.words += taken as u64;
+        taken
     }
 
-    /// Lets one sub-cluster act.
+    /// Lets a sub-cluster know.
     #[inline]
-    fn act(&mut self, now: Nanos, cluster: usize, input: RankInput) {
+    fn hear(&mut self, now: Nanos, cluster: usize, input: RankInput) {
+        if let Some(recorder) = &mut self.watch.recorder {
+            recorder.input(now, cluster, input, self.clusters.iter().map(|cluster| &cluster.state));
+        }
+        let cluster = &mut self.clusters[cluster];
+        cluster.state.hear(input);
+        cluster.has_news = true;
+    }
+
+    /// Matches the sub-clusters that have news, or whose time has come: once a turn, whatever came. Says how
+    /// many only had their time.
+    fn match_waiting(&mut self, now: Nanos) -> usize {
+        let mut timers = 0;
+        for at in 0..self.clusters.len() {
+            let cluster = &mut self.clusters[at];
+            let has_news = std::mem::take(&mut cluster.has_news);
+            if !has_news && cluster.state.next_timer() > now {
+                continue;
+            }
+            timers += usize::from(!has_news);
+            self.match_cluster(now, at);
+        }
+        self.watch.counting.tally.timers += timers as u64;
+        timers
+    }
+
+    fn match_cluster(&mut self, now: Nanos, at: usize) {
         let RankThread { clusters, grants, watch: RankWatch { counting, recorder }, .. } = self;
         if let Some(recorder) = recorder {
-            recorder.input(now, cluster, input, clusters.iter().map(|cluster| &cluster.state));
+            recorder.matching(now, at, clusters.iter().map(|cluster| &cluster.state));
         }
-        let SubCluster { state, first_gpu } = &mut clusters[cluster];
-        input.apply(state, now, &mut |grant| {
+        let SubCluster { state, first_gpu, .. } = &mut clusters[at];
+        state.on_timer(now, &mut |grant| {
             counting.tally.grants += 1;
             if let Some(recorder) = recorder {
-                recorder.granted(cluster, grant);
+                recorder.granted(at, grant);
             }
-            grants.send(grant, *first_gpu);
+            grants.write(grant, *first_gpu);
         });
     }
 }
@@ -131,31 +194,9 @@ impl<C: Completions> RankThread<C> {
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.watch.counting.turn_begins(now);
-        let mut work = 0;
-        for at in 0..self.completions.len() {
-            raise(&mut self.watch.counting.tally.completion_ring_high, self.completions[at].waiting());
-            for _ in 0..MESSAGES_PER_TURN {
-                let Some(completion) = self.completions[at].next() else { break };
-                self.complete(now, completion);
-                work += 1;
-            }
-        }
-        for at in 0..self.words.len() {
-            raise(&mut self.watch.counting.tally.word_ring_high, self.words[at].len());
-            for _ in 0..MESSAGES_PER_TURN {
-                let Some(message) = self.words[at].pop() else { break };
-                self.hear(now, message);
-                work += 1;
-            }
-        }
-        for at in 0..self.clusters.len() {
-            if self.clusters[at].state.next_timer() <= now {
-                self.watch.counting.tally.timers += 1;
-                self.act(now, at, RankInput::Timer);
-                work += 1;
-            }
-        }
+        let work = self.take_completions(now) + self.take_words(now) + self.match_waiting(now);
         if work > 0 {
+            self.grants.publish();
             self.watch.counting.tally.gpus_busy =
                 self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
             self.watch.recorder.iter_mut().for_each(RankRecorder::publish);

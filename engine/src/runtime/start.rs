@@ -1,6 +1,7 @@
 //! Start-up: checks what is asked for against the limits, loads and measures the models, and puts an [`Engine`] together:
 //! its threads' parts, the rings between them, the seats that they take.
 
+use super::agenda::Agenda;
 use super::agent::{Crew, Idle, Member, Seat, measure_lateness};
 use super::counters::Counters;
 use super::emulated_backend::EmulatedBackend;
@@ -29,7 +30,6 @@ use std::sync::atomic::AtomicBool;
 use symphony_gpu::Signature;
 use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::Consumer;
-use symphony_transport::wheel::Wheel;
 
 /// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing for it would leave
 /// no time to wait for a batch to grow.
@@ -254,9 +254,9 @@ impl Builder {
             first_gpu: group.gpus.start,
         };
         let terms: Vec<ClusterTerms> = self.division.of_rank(at).map(terms).collect();
-        let sub_cluster = |terms: &ClusterTerms| SubCluster {
-            state: RankState::new(terms.gpus, models, terms.keep_late, terms.completion_delay),
-            first_gpu: terms.first_gpu,
+        let sub_cluster = |terms: &ClusterTerms| {
+            let state = RankState::new(terms.gpus, models, terms.keep_late, terms.completion_delay);
+            SubCluster::new(state, terms.first_gpu)
         };
         let create = |to| RankRecorder::create(to, &rank_role(at), models, &terms);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
@@ -311,7 +311,7 @@ impl Builder {
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
             watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
-            wheel: Wheel::new(queues.len(), now),
+            agenda: Agenda::new(queues.len()),
             queues,
             place,
             requests,

@@ -5,6 +5,7 @@
 //! in the engine all three are rings. [`link`] makes the rings between the two. Each part is moved into a thread by
 //! [`spawn`], which then owns it.
 
+pub use super::agenda::Agenda;
 pub use super::agent::{Agent, measure_lateness, run, spawn};
 pub use super::model_thread::{Intake, ModelThread, Outbox, Outlets, RingOutlets, frames};
 pub use super::rank_thread::{Completions, Grants, RankThread, RankWatch, SubCluster};

@@ -3,10 +3,11 @@
 use clap::Parser;
 use std::process::ExitCode;
 use symphony_perf::scale::chart::{self, Unmeasured};
+use symphony_perf::scale::compare::compare;
 use symphony_perf::scale::machine::Machine;
 use symphony_perf::scale::options::Options;
 use symphony_perf::scale::report::Report;
-use symphony_perf::scale::search::highest;
+use symphony_perf::scale::search::{Search, highest};
 use symphony_perf::scale::stream::MIN_RATE;
 use symphony_perf::scale::world::{Outcome, cost_of_stream, run};
 
@@ -49,6 +50,15 @@ fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
     if !options.sweep_model_threads.is_empty() {
         return sweep(options, cores);
     }
+    if let Some(rounds) = options.compare {
+        let rate = if options.max { FIRST_RATE * options.model_threads as f64 } else { options.rate };
+        options.plan(options.model_threads, rate).map_err(Stop::Usage)?;
+        let plan_at = |rate| options.plan(options.model_threads, rate).map_err(std::io::Error::other);
+        let searched = options.max.then(|| search_of(options, options.model_threads));
+        let comparison = compare(&plan_at, rate, rounds, searched, cores)?;
+        println!("{}", if options.json { json(&comparison) } else { comparison.lines() });
+        return Ok(true);
+    }
     let report =
         if options.max { search(options, options.model_threads, cores)? } else { once(options, cores)? };
     println!("{}", if options.json { json(&report) } else { report.lines() });
@@ -74,17 +84,23 @@ fn once(options: &Options, cores: &[usize]) -> Result<Report, Stop> {
     Ok(Report::new(&outcome, machine, stream))
 }
 
+fn search_of(options: &Options, model_threads: usize) -> Search {
+    let threads = model_threads as f64;
+    let (first, lowest) = (FIRST_RATE * threads, MIN_RATE * threads);
+    Search { first, growth: 2.0, lowest, attempts: options.attempts }
+}
+
 fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Report, Stop> {
     let first = FIRST_RATE * model_threads as f64;
     let stream = cost_of_stream(&options.plan(model_threads, first).map_err(Stop::Usage)?);
     let machine = Machine::this(cores.len());
-    let lowest = MIN_RATE * model_threads as f64;
-    let best = highest(first, lowest, options.attempts, |rate| {
+    let best = highest(search_of(options, model_threads), |rate| {
         let plan = options.plan(model_threads, rate).map_err(std::io::Error::other)?;
         let outcome = run(&plan, cores)?;
         tell(&outcome);
         Ok(outcome)
     })?;
+    let lowest = MIN_RATE * model_threads as f64;
     let best = best.ok_or_else(|| Stop::Machine(format!("not even {lowest} requests per second passed")))?;
     Ok(Report::new(&best, machine, stream))
 }

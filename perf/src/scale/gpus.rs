@@ -2,9 +2,10 @@
 //! the RankThread learns from [`Instant`] that each is over when the schedule says so.
 
 use super::lags::Lags;
-use super::measured::Window;
+use super::measured::{Disturbance, Window};
 use std::collections::VecDeque;
 use symphony::clock::{Clock, Nanos};
+use symphony::limits;
 use symphony::rank::GpuReport;
 use symphony::runtime::threads::{Completions, Outlets, frames};
 use symphony_transport::message::{BatchHeader, Completion, Ending, Frame, GpuId, Request};
@@ -22,6 +23,8 @@ pub struct Ran {
     pub dropped: u64,
     /// From when a batch could have been sent to when it was.
     pub decision: Lags,
+    /// The same, of batches meanwhile neither their ModelThread nor a RankThread was disturbed by the machine.
+    pub undisturbed: Lags,
 }
 
 impl Ran {
@@ -32,6 +35,7 @@ impl Ran {
         self.late += other.late;
         self.dropped += other.dropped;
         self.decision.merge(&other.decision);
+        self.undisturbed.merge(&other.undisturbed);
     }
 }
 
@@ -40,17 +44,38 @@ pub struct Gpus {
     clock: Clock,
     window: Window,
     frames: Vec<Frame>,
+    /// When each batch of this turn was due, and how much later it was sent.
+    sent: Vec<(Nanos, Nanos)>,
+    /// Of RankThreads.
+    disturbances: Vec<Disturbance>,
     ran: Ran,
 }
 
 impl Gpus {
-    /// Counts what ends within `window`; batches are of at most `largest`.
-    pub fn new(clock: Clock, window: Window, largest: usize) -> Gpus {
+    /// Counts what ends within `window`; batches are of at most `largest`. `disturbances`: those of RankThreads.
+    pub fn new(clock: Clock, window: Window, largest: usize, disturbances: Vec<Disturbance>) -> Gpus {
         Gpus {
             clock,
             window,
             frames: vec![Frame::default(); BatchHeader::frames(largest)],
+            sent: Vec::with_capacity(limits::MAX_MODELS),
+            disturbances,
             ran: Ran::default(),
+        }
+    }
+
+    /// Books the batches of the turn before, of a ModelThread that was last disturbed until then.
+    #[inline]
+    pub fn book(&mut self, disturbed_until: Nanos) {
+        if self.sent.is_empty() {
+            return;
+        }
+        let until = self.disturbances.iter().map(Disturbance::until).fold(disturbed_until, Nanos::max);
+        for (due, lag) in self.sent.drain(..) {
+            self.ran.decision.record(lag, 1);
+            if due >= until {
+                self.ran.undisturbed.record(lag, 1);
+            }
         }
     }
 
@@ -80,7 +105,7 @@ impl Outlets for Gpus {
         self.ran.batches += 1;
         self.ran.requests += size;
         self.ran.late += if sent > batch.latest { size } else { 0 };
-        self.ran.decision.record(sent - due, 1);
+        self.sent.push((due, sent - due));
     }
 
     #[inline]
@@ -118,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_batch_sent_after_its_latest_is_late_whole() {
-        let mut gpus = Gpus::new(Clock::start(), Window::ALL, 4);
+        let mut gpus = Gpus::new(Clock::start(), Window::ALL, 4, Vec::new());
         let batch = BatchHeader { size: 3, latest: Nanos::MAX, ..BatchHeader::default() };
         let requests = [Request::default(); 3];
         gpus.run(Nanos::ZERO, batch, (&requests[..1], &requests[1..]));
@@ -126,6 +151,19 @@ mod tests {
         gpus.end(&requests[0], Ending::DroppedInQueue, Nanos(1));
         let ran = gpus.ran();
         assert_eq!((ran.batches, ran.requests, ran.late, ran.dropped), (2, 6, 3, 1));
+    }
+
+    #[test]
+    fn a_batch_that_was_due_in_a_disturbance_is_left_out_of_what_was_not_disturbed() {
+        let rank = Disturbance::default();
+        let mut gpus = Gpus::new(Clock::start(), Window::ALL, 4, vec![rank]);
+        let batch = BatchHeader { size: 1, latest: Nanos::MAX, ..BatchHeader::default() };
+        for due in [5, 9] {
+            gpus.run(Nanos(due), batch, (&[Request::default()], &[]));
+        }
+        gpus.book(Nanos(7));
+        gpus.book(Nanos::MAX);
+        assert_eq!((gpus.ran().decision.count(), gpus.ran().undisturbed.count()), (2, 1));
     }
 
     #[test]

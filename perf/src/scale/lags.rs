@@ -28,6 +28,11 @@ impl Lags {
         self.max = self.max.max(lag);
     }
 
+    /// How many were recorded.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
     /// The longest, exact; zero if none was recorded.
     pub fn max(&self) -> Nanos {
         self.max
@@ -35,8 +40,7 @@ impl Lags {
 
     /// The delay that a share `q` of all does not exceed; zero if none was recorded.
     pub fn quantile(&self, q: f64) -> Nanos {
-        let total: u64 = self.counts.iter().sum();
-        let rank = (total as f64 * q).ceil().max(1.0) as u64;
+        let rank = (self.count() as f64 * q).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (at, &count) in self.counts.iter().enumerate() {
             seen += count;

@@ -1,5 +1,5 @@
 //! What the machine is, and what it takes away: its name and cores, time stolen by its host, threads kept waiting
-//! for their core, and the longest gap that a thread sees which only looks at the clock.
+//! for their core, a thread's time without its core, and the longest gap that a thread sees which only looks at the clock.
 
 use serde::Serialize;
 use std::fs;
@@ -59,6 +59,39 @@ impl ThreadDelay {
     /// How much longer than at an earlier time.
     pub fn since(self, earlier: ThreadDelay) -> Nanos {
         self.0 - earlier.0
+    }
+}
+
+/// Between two readings of a thread's CPU time at most, while it runs.
+const CPU_TIME_READ_EVERY: Nanos = Nanos::from_millis(1);
+
+/// A thread that falls behind by no more than this may only have been measured so.
+const BEHIND: Nanos = Nanos::from_micros(1);
+
+/// The calling thread's CPU time against the clock: what falls behind, others had. The system leaves out what ran in the
+/// thread's place: other threads and, where it keeps account of them, interrupts and the host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    read_at: Nanos,
+    /// The clock less the CPU time, then.
+    behind: i64,
+}
+
+impl CpuTime {
+    /// Whether the last reading is old.
+    #[inline]
+    pub fn is_stale(&self, now: Nanos) -> bool {
+        now - self.read_at > CPU_TIME_READ_EVERY
+    }
+
+    /// Whether others had the core for over a microsecond since the last call, which was by this thread too.
+    #[cold]
+    pub fn fell_behind(&mut self, now: Nanos) -> bool {
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let behind = now.0 as i64 - (cpu.tv_sec * 1_000_000_000 + cpu.tv_nsec);
+        let since = behind - std::mem::replace(&mut self.behind, behind);
+        let is_first = std::mem::replace(&mut self.read_at, now) == Nanos::ZERO;
+        !is_first && since > BEHIND.0 as i64
     }
 }
 

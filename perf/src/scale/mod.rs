@@ -3,6 +3,7 @@
 //! scheduler (Symphony, figure 11 left).
 
 pub mod chart;
+pub mod compare;
 pub mod gpus;
 pub mod lags;
 pub mod machine;

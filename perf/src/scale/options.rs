@@ -51,6 +51,15 @@ pub struct Options {
     /// Seeds the arrivals
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
+    /// Keep flight recordings of all threads in this folder
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
+    /// Publish no counters: with this and without --record nothing watches the threads
+    #[arg(long, conflicts_with = "record")]
+    pub unwatched: bool,
+    /// Run so many times with the recorder and the counters on and as many times without, by turns, and compare
+    #[arg(long, value_name = "N", requires = "record")]
+    pub compare: Option<usize>,
     /// Print one JSON object (with a sweep, a list of them) and nothing else
     #[arg(long)]
     pub json: bool,
@@ -83,6 +92,30 @@ pub struct Plan {
     pub duration: Nanos,
     /// Seeds the arrivals.
     pub seed: u64,
+    /// What watches the threads.
+    pub watch: Watch,
+}
+
+/// What watches the threads of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Nothing: numbers are added up and nobody could read them.
+    Nothing,
+    /// The counters, which are always on in the engine.
+    Counters,
+    /// The counters, and flight recordings in this folder.
+    Recorder(PathBuf),
+}
+
+impl Watch {
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Watch::Nothing => "nothing",
+            Watch::Counters => "counters",
+            Watch::Recorder(_) => "counters and recorder",
+        }
+    }
 }
 
 impl Options {
@@ -102,6 +135,7 @@ impl Options {
         within("--models", models, model_threads, limits::MAX_MODELS)?;
         within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_RANK_THREADS))?;
         within("--attempts", self.attempts, 1, 100)?;
+        within("--compare", self.compare.unwrap_or(1), 1, 1_000)?;
         let lowest = MIN_RATE * model_threads as f64;
         if !(lowest..=1e9).contains(&rate) {
             return Err(format!("--rate {rate}: give {lowest} to 1e9 requests per second"));
@@ -122,6 +156,11 @@ impl Options {
             profile,
             duration: Nanos::from_secs_f64(self.seconds),
             seed: self.seed,
+            watch: match &self.record {
+                Some(folder) => Watch::Recorder(folder.clone()),
+                None if self.unwatched => Watch::Nothing,
+                None => Watch::Counters,
+            },
         })
     }
 

@@ -44,6 +44,10 @@ pub struct Report {
     pub arrival_lag_us: ArrivalLag,
     /// From frontrun (and a GPU free) to the batch sent.
     pub decision_lag_us: DecisionLag,
+    /// The same without the decisions that the machine held up.
+    pub decision_lag_undisturbed_us: DecisionLag,
+    /// Those, as a share of all decisions.
+    pub decisions_disturbed: f64,
     /// The longest turn of a ModelThread and of a RankThread.
     pub longest_turn_us: [f64; 2],
     /// ModelThreads.
@@ -66,6 +70,8 @@ pub struct Report {
     pub shared_cores: bool,
     /// What the machine took meanwhile.
     pub stolen: Stolen,
+    /// What watched the threads meanwhile.
+    pub watch: &'static str,
     /// Where it ran.
     pub machine: Machine,
 }
@@ -134,6 +140,8 @@ impl Report {
             bad_rate: outcome.bad_rate(),
             arrival_lag_us: arrival_lag(&outcome.arrival),
             decision_lag_us: decision_lag(&ran.decision),
+            decision_lag_undisturbed_us: decision_lag(&ran.undisturbed),
+            decisions_disturbed: 1.0 - ran.undisturbed.count() as f64 / ran.decision.count().max(1) as f64,
             longest_turn_us: [models.longest.as_micros_f64(), ranks.longest.as_micros_f64()],
             model_threads: plan.model_threads,
             rank_threads: plan.rank_threads,
@@ -149,6 +157,7 @@ impl Report {
                 by_other_threads_ms: delayed.map(|all| all.iter().map(|d| d.as_millis_f64()).sum()),
                 longest_gap_us: outcome.longest_gap.map(Nanos::as_micros_f64),
             },
+            watch: plan.watch.name(),
             machine,
         }
     }
@@ -157,6 +166,7 @@ impl Report {
     pub fn lines(&self) -> String {
         let mark = if self.shared_cores { " *" } else { "" };
         let Report { arrival_lag_us: arrival, decision_lag_us: decision, stolen, .. } = self;
+        let undisturbed = &self.decision_lag_undisturbed_us;
         let told = |value: Option<f64>, unit: &str| match value {
             Some(value) => format!("{value:.0} {unit}"),
             None => "not measured".to_owned(),
@@ -186,6 +196,14 @@ impl Report {
             format!(
                 "decision lag  p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us{mark}",
                 decision.p50, decision.p99, decision.p999, decision.max
+            ),
+            format!(
+                "  undisturbed p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us, without {:.3} % of decisions{mark}",
+                undisturbed.p50,
+                undisturbed.p99,
+                undisturbed.p999,
+                undisturbed.max,
+                self.decisions_disturbed * 100.0
             ),
             format!(
                 "threads       {} ModelThreads, {} RankThreads on cores {:?}; {} models, {} GPUs",

@@ -4,10 +4,11 @@
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
 use super::machine::{longest_gap, stolen};
-use super::measured::{Measured, Turns, Window};
-use super::options::Plan;
+use super::measured::{Disturbance, Measurable, Measured, Turns, Window};
+use super::options::{Plan, Watch};
 use super::stream::{Stream, Taken};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,14 +18,14 @@ use symphony::model::selection::DropRule;
 use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
+use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::threads::{
-    Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread, RankWatch,
-    SubCluster, link, measure_lateness, slack_for, spawn,
+    Agenda, Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread,
+    RankWatch, SubCluster, link, measure_lateness, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
 use symphony::workload::Network;
 use symphony_transport::message::ModelId;
-use symphony_transport::wheel::Wheel;
 
 /// Threads start and rates settle before the window.
 const WARM_UP: Nanos = Nanos::from_millis(500);
@@ -101,7 +102,7 @@ impl Seats {
 
 /// Runs `plan` on the machine's `cores`.
 ///
-/// Errors: the system gives no thread, or one of them died.
+/// Errors: the system gives no thread, one of them died, or a recording can't be made.
 pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let roles = plan.rank_threads + plan.model_threads;
     let seats = Seats::new(roles, cores);
@@ -110,28 +111,31 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     // Queues take a while to be made: arrivals start once they are there.
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
-    let world = World { plan, slack, start, window, clock, stop: Arc::default() };
+    if let Watch::Recorder(folder) = &plan.watch {
+        recording(folder).prepare().map_err(io::Error::other)?;
+    }
+    let disturbances = (0..plan.rank_threads).map(|_| Disturbance::default()).collect();
+    let world = World { plan: plan.clone(), slack, start, window, clock, disturbances };
+    let mut run = Run { world, stop: Arc::default(), threads: Vec::new() };
     let models_of = |at: usize| (at..plan.models).step_by(plan.model_threads).len();
     let models_of: Vec<usize> = (0..plan.model_threads).map(models_of).collect();
     let (model_links, rank_links) = link(&models_of, plan.rank_threads);
     let (rank_results, ranks_done) = channel();
     let (model_results, models_done) = channel();
-    let mut threads = Vec::new();
     let (rank_seats, model_seats) = seats.seats.split_at(plan.rank_threads);
     for (at, (links, &seat)) in rank_links.into_iter().zip(rank_seats).enumerate() {
-        threads.push(world.start_rank(at, links, seat, rank_results.clone())?);
+        run.start_rank(at, links, seat, rank_results.clone())?;
     }
     for (at, (links, &seat)) in model_links.into_iter().zip(model_seats).enumerate() {
-        threads.push(world.start_models(at, links, seat, model_results.clone())?);
+        run.start_models(at, links, seat, model_results.clone())?;
     }
     drop((rank_results, model_results));
-    let gap = seats.spare.map(|core| world.start_gap(core));
-    sleep_until(&world.clock, window.from);
+    let gap = seats.spare.map(|core| run.start_gap(core));
+    sleep_until(&run.world.clock, window.from);
     let stolen_before = stolen();
-    sleep_until(&world.clock, window.until + Nanos::from_millis(5));
+    sleep_until(&run.world.clock, window.until + Nanos::from_millis(5));
     let stolen = stolen_before.zip(stolen()).map(|(before, after)| after - before);
-    world.stop.store(true, Ordering::Relaxed);
-    join_all(threads)?;
+    run.stop()?;
     let (model_turns, tallies) = collect(&models_done);
     let (rank_turns, _) = collect::<()>(&ranks_done);
     Ok(Outcome {
@@ -174,94 +178,123 @@ fn sleep_until(clock: &Clock, when: Nanos) {
     std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
 }
 
-fn join_all(threads: Vec<JoinHandle<()>>) -> io::Result<()> {
-    for thread in threads {
-        let name = thread.thread().name().unwrap_or("a thread").to_owned();
-        thread.join().map_err(|_| io::Error::other(format!("{name} died; its last words are above")))?;
-    }
-    Ok(())
-}
-
 fn collect<R>(results: &Receiver<(Turns, R)>) -> (Vec<Turns>, Vec<R>) {
     results.iter().unzip()
 }
 
 /// What the threads of a run have in common.
-struct World<'a> {
-    plan: &'a Plan,
-    slack: Slack,
-    start: Nanos,
-    window: Window,
-    clock: Clock,
-    stop: Arc<AtomicBool>,
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) slack: Slack,
+    /// Arrivals begin.
+    pub(crate) start: Nanos,
+    pub(crate) window: Window,
+    pub(crate) clock: Clock,
+    /// Of each RankThread.
+    pub(crate) disturbances: Vec<Disturbance>,
 }
 
-impl World<'_> {
-    fn start_rank(
-        &self,
-        at: usize,
-        links: RankLinks,
-        seat: Seat,
-        results: Sender<(Turns, ())>,
-    ) -> io::Result<JoinHandle<()>> {
-        let Plan { model_threads, rank_threads, models, gpus, .. } = *self.plan;
+impl World {
+    /// The GPUs of the RankThread numbered `at`, and what is fixed about its matching.
+    fn cluster(&self, at: usize) -> ClusterTerms {
+        let Plan { rank_threads, gpus, .. } = self.plan;
         // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
-        let first_gpu = at * (gpus / rank_threads) + at.min(gpus % rank_threads);
-        let own_gpus = gpus / rank_threads + usize::from(at < gpus % rank_threads);
-        let window = self.window;
-        let make = move || {
-            let state = RankState::new(own_gpus, models, false, Nanos::ZERO);
-            let rank = RankThread {
-                watch: RankWatch::unseen(),
-                clusters: vec![SubCluster { state, first_gpu: first_gpu as u32 }],
-                cluster_of: vec![0; models].into(),
-                words: links.words,
-                completions: vec![Instant::default()],
-                grants: Grants {
-                    thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
-                    threads: links.grants,
-                },
-            };
-            Measured::new(rank, window, |_| (), results)
-        };
-        spawn(format!("rank-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+        ClusterTerms {
+            gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
+            keep_late: false,
+            completion_delay: Nanos::ZERO,
+            first_gpu: (at * (gpus / rank_threads) + at.min(gpus % rank_threads)) as u32,
+        }
     }
 
-    fn start_models(
+    /// What watches the RankThread numbered `at`.
+    ///
+    /// Errors: its recording can't be made.
+    pub(crate) fn rank_watch(&self, at: usize) -> io::Result<RankWatch> {
+        let Watch::Recorder(folder) = &self.plan.watch else {
+            let published = self.plan.watch == Watch::Counters;
+            return Ok(if published { RankWatch::new(None) } else { RankWatch::unseen() });
+        };
+        let clusters = [self.cluster(at)];
+        RankRecorder::create(&recording(folder), &format!("rank-{at}"), self.plan.models, &clusters)
+            .map(|recorder| RankWatch::new(Some(recorder)))
+            .map_err(io::Error::other)
+    }
+
+    /// What watches the ModelThread numbered `at`.
+    ///
+    /// Errors: its recording can't be made.
+    pub(crate) fn model_watch(&self, at: usize) -> io::Result<ModelWatch> {
+        let Watch::Recorder(folder) = &self.plan.watch else {
+            let published = self.plan.watch == Watch::Counters;
+            return Ok(if published { ModelWatch::new(None) } else { ModelWatch::unseen() });
+        };
+        let terms: Vec<Terms> =
+            self.models_of(at).into_iter().map(|model| Terms { model, ..self.terms() }).collect();
+        let named = terms.iter().map(|terms| ("a model", terms));
+        ModelRecorder::create(
+            &recording(folder),
+            &format!("model-{at}"),
+            named,
+            Outbox::<Gpus>::first_batch(at),
+        )
+        .map(|recorder| ModelWatch::new(Some(recorder)))
+        .map_err(io::Error::other)
+    }
+
+    /// The models of the ModelThread numbered `at`.
+    fn models_of(&self, at: usize) -> Vec<ModelId> {
+        let Plan { model_threads, models, .. } = self.plan;
+        (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect()
+    }
+
+    /// The RankThread numbered `at`.
+    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks, watch: RankWatch) -> RankThread<Instant> {
+        let Plan { model_threads, models, .. } = self.plan;
+        let ClusterTerms { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
+        let state = RankState::new(gpus, models, keep_late, completion_delay);
+        RankThread {
+            watch,
+            clusters: vec![SubCluster::new(state, first_gpu)],
+            cluster_of: vec![0; models].into(),
+            words: links.words,
+            completions: vec![Instant::default()],
+            grants: Grants {
+                thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
+                threads: links.grants,
+            },
+        }
+    }
+
+    /// The ModelThread numbered `at`.
+    pub(crate) fn model_thread(
         &self,
         at: usize,
         links: ModelLinks,
-        seat: Seat,
-        results: Sender<(Turns, ModelTally)>,
-    ) -> io::Result<JoinHandle<()>> {
-        let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = *self.plan;
-        let own: Vec<ModelId> =
-            (at..models).step_by(model_threads).map(|model| ModelId(model as u32)).collect();
+        watch: ModelWatch,
+    ) -> ModelThread<Stream, Gpus> {
+        let World { start, window, .. } = *self;
+        let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = self.plan;
+        let own = self.models_of(at);
         let share = rate * own.len() as f64 / models as f64;
-        let (window, start, clock, terms) = (self.window, self.start, self.clock.clone(), self.terms());
-        let make = move || {
-            let largest = terms.profile.max_batch();
-            let mut place = vec![None; models];
-            own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
-            let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
-            // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
-            let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
-            let gpus = Gpus::new(clock, window, largest);
-            let thread = ModelThread {
-                watch: ModelWatch::unseen(),
-                queues: own.iter().map(queue).collect(),
-                place,
-                wheel: Wheel::new(own.len(), start),
-                requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
-                grants: links.grants,
-                outbox: Outbox::new(at, rank_of, links.words, gpus),
-            };
-            let tally = |thread: &ModelThread<Stream, Gpus>| {
-                (thread.requests[0].taken().clone(), thread.outbox.outlets().ran().clone())
-            };
-            Measured::new(thread, window, tally, results)
-        };
-        spawn(format!("model-{at}"), seat, self.clock.clone(), Arc::clone(&self.stop), make)
+        let terms = self.terms();
+        let mut place = vec![None; models];
+        own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
+        let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
+        // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
+        let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
+        let largest = terms.profile.max_batch();
+        let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
+        ModelThread {
+            watch,
+            queues: own.iter().map(queue).collect(),
+            place,
+            agenda: Agenda::new(own.len()),
+            requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
+            grants: links.grants,
+            outbox: Outbox::new(at, rank_of, links.words, gpus),
+        }
     }
 
     fn terms(&self) -> Terms {
@@ -276,9 +309,92 @@ impl World<'_> {
             slack: self.slack,
         }
     }
+}
+
+fn recording(folder: &Path) -> RecordConfig {
+    RecordConfig { folder: folder.to_owned(), mib: RecordConfig::DEFAULT_MIB }
+}
+
+impl Measurable for ModelThread<Stream, Gpus> {
+    type Tally = ModelTally;
+
+    #[inline]
+    fn book(&mut self, disturbed_until: Nanos) {
+        self.outbox.outlets_mut().book(disturbed_until);
+    }
+
+    fn tally(&self) -> ModelTally {
+        (self.requests[0].taken().clone(), self.outbox.outlets().ran().clone())
+    }
+}
+
+impl Measurable for RankThread<Instant> {
+    type Tally = ();
+
+    #[inline]
+    fn book(&mut self, _disturbed_until: Nanos) {}
+
+    fn tally(&self) {}
+}
+
+/// A run under way: its world, its threads and how to stop them.
+struct Run {
+    world: World,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Run {
+    fn start_rank(
+        &mut self,
+        at: usize,
+        links: RankLinks,
+        seat: Seat,
+        results: Sender<(Turns, ())>,
+    ) -> io::Result<()> {
+        let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
+        self.start(format!("rank-{at}"), seat, move || {
+            let disturbance = world.disturbances[at].clone();
+            Measured::new(world.rank_thread(at, links, watch), world.window, disturbance, results)
+        })
+    }
+
+    fn start_models(
+        &mut self,
+        at: usize,
+        links: ModelLinks,
+        seat: Seat,
+        results: Sender<(Turns, ModelTally)>,
+    ) -> io::Result<()> {
+        let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
+        self.start(format!("model-{at}"), seat, move || {
+            let thread = world.model_thread(at, links, watch);
+            Measured::new(thread, world.window, Disturbance::default(), results)
+        })
+    }
+
+    fn start<A: Agent>(
+        &mut self,
+        role: String,
+        seat: Seat,
+        make: impl FnOnce() -> A + Send + 'static,
+    ) -> io::Result<()> {
+        self.threads.push(spawn(role, seat, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
+        Ok(())
+    }
+
+    /// Stops all threads and waits for their ends.
+    fn stop(self) -> io::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let name = thread.thread().name().unwrap_or("a thread").to_owned();
+            thread.join().map_err(|_| io::Error::other(format!("{name} died; its last words are above")))?;
+        }
+        Ok(())
+    }
 
     fn start_gap(&self, core: usize) -> JoinHandle<Nanos> {
-        let (clock, stop) = (self.clock.clone(), Arc::clone(&self.stop));
+        let (clock, stop) = (self.world.clock.clone(), Arc::clone(&self.stop));
         let seat = Seat { core: Some(core), idle: Idle::Spin };
         std::thread::spawn(move || longest_gap(seat, &clock, &stop))
     }
