@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_or_forgotten_whichever_thread_runs_when(
-        policy in prop::sample::select(vec!["symphony", "work-conserving"]),
+        policy in prop::sample::select(vec!["symphony-published", "work-conserving"]),
         models in 1u32..4,
         gpus in 1usize..4,
         steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),

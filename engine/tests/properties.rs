@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use symphony::clock::Nanos;
 use symphony::model::selection::DropRule;
-use symphony::policy::{POLICIES, Policy};
+use symphony::policy::{Options, POLICIES, Policy};
 use symphony::profile::Profile;
 use symphony::sim::report::Report;
 use symphony::sim::{Fault, Observer, simulate_observed};
@@ -157,7 +157,7 @@ fn rules() -> impl Strategy<Value = DropRule> {
 
 fn watch(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> (Watch, Report) {
     let mut watch = Watch::new(workload, drop, fault);
-    let report = simulate_observed(workload, policy, drop, fault, &mut watch).unwrap();
+    let report = simulate_observed(workload, policy, &Options::from(drop), fault, &mut watch).unwrap();
     (watch, report)
 }
 

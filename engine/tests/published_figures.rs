@@ -3,8 +3,7 @@
 
 use std::path::Path;
 use symphony::config::read_workload;
-use symphony::model::selection::DropRule;
-use symphony::policy::by_name;
+use symphony::policy::{Options, by_name};
 use symphony::sim::goodput::search;
 use symphony::sim::report::Report;
 use symphony::sim::simulate;
@@ -16,7 +15,7 @@ fn workload(name: &str) -> Workload {
 }
 
 fn goodput(workload: &Workload, policy: &str) -> Report {
-    search(workload, by_name(policy).unwrap(), DropRule::Window, &mut |_| ()).unwrap()
+    search(workload, by_name(policy).unwrap(), &Options::default(), &mut |_| ()).unwrap()
 }
 
 fn assert_within_2_percent(found: f64, expected: f64) {
@@ -26,7 +25,7 @@ fn assert_within_2_percent(found: f64, expected: f64) {
 
 #[test]
 fn resnet50_on_8_gpus_meets_the_published_goodput_batch_and_utilization() {
-    let report = goodput(&workload("table4-resnet50.toml"), "symphony");
+    let report = goodput(&workload("table4-resnet50.toml"), "symphony-published");
     assert_within_2_percent(report.goodput_rps.unwrap(), 5297.0);
     assert_within_2_percent(report.mean_batch, 15.7);
     assert_within_2_percent(report.gpu_utilization, 0.905);
@@ -44,31 +43,32 @@ fn work_conserving_falls_behind_as_published() {
 
 #[test]
 fn inception_resnet_v2_on_8_gpus_meets_the_published_goodput() {
-    let report = goodput(&workload("table4-inceptionresnetv2.toml"), "symphony");
+    let report = goodput(&workload("table4-inceptionresnetv2.toml"), "symphony-published");
     assert_within_2_percent(report.goodput_rps.unwrap(), 938.0);
 }
 
 #[test]
 fn the_networks_delays_cost_what_the_published_code_says() {
-    let report = goodput(&workload("table4-resnet50-network.toml"), "symphony");
+    let report = goodput(&workload("table4-resnet50-network.toml"), "symphony-published");
     assert_within_2_percent(report.goodput_rps.unwrap(), 5109.0);
 }
 
 #[test]
 fn the_zoos_meet_the_published_goodput() {
-    let report = goodput(&workload("zoo-1080ti-64.toml"), "symphony");
+    let report = goodput(&workload("zoo-1080ti-64.toml"), "symphony-published");
     assert_within_2_percent(report.goodput_rps.unwrap(), 7234.0);
-    let report = goodput(&workload("zoo-a100-gt2-64.toml"), "symphony");
+    let report = goodput(&workload("zoo-a100-gt2-64.toml"), "symphony-published");
     assert_within_2_percent(report.goodput_rps.unwrap(), 57375.0);
 }
 
 #[test]
 fn overload_leaves_goodput_flat_and_low_load_leaves_gpus_idle() {
     let cluster = workload("autoscale-24gpu.toml");
-    assert_within_2_percent(goodput(&cluster, "symphony").goodput_rps.unwrap(), 20312.0);
-    let symphony = by_name("symphony").unwrap();
-    let at =
-        |rate_rps| simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, DropRule::Window).unwrap();
+    assert_within_2_percent(goodput(&cluster, "symphony-published").goodput_rps.unwrap(), 20312.0);
+    let symphony = by_name("symphony-published").unwrap();
+    let at = |rate_rps| {
+        simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, &Options::default()).unwrap()
+    };
     assert_within_2_percent(at(30_000.0).good_rps, 21275.0);
     let idle = at(9_000.0).gpu_busy.iter().filter(|&&share| share < 0.05).count();
     assert!(idle >= 9, "only {idle} of 24 GPUs are idle");
@@ -78,7 +78,7 @@ fn overload_leaves_goodput_flat_and_low_load_leaves_gpus_idle() {
 fn eight_seeds_stay_within_3_percent_of_each_other() {
     let base = workload("table4-resnet50.toml");
     let found: Vec<f64> = (1..=8)
-        .map(|seed| goodput(&Workload { seed, ..base.clone() }, "symphony").goodput_rps.unwrap())
+        .map(|seed| goodput(&Workload { seed, ..base.clone() }, "symphony-published").goodput_rps.unwrap())
         .collect();
     let least = found.iter().copied().fold(f64::INFINITY, f64::min);
     let most = found.iter().copied().fold(0.0, f64::max);

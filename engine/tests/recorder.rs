@@ -113,7 +113,7 @@ impl World {
             })
             .collect();
         let named = terms.iter().map(|terms| ("a model", terms));
-        let models = ModelRecorder::create(&config, "model-0", policy.name(), named, 1 << 48).unwrap();
+        let models = ModelRecorder::create(&config, "model-0", named, 1 << 48).unwrap();
         let keep_late = setting.drop == DropRule::Fcfs;
         let cluster = ClusterTerms {
             gpus: setting.gpus,

@@ -9,7 +9,8 @@ use super::workload_file::read_network;
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::selection::DropRule;
-use crate::policy;
+use crate::policy::when::{self, When};
+use crate::policy::{self, Policy};
 use crate::profile::Profile;
 use crate::workload::Network;
 use std::collections::HashMap;
@@ -33,8 +34,10 @@ const MAX_ROW_BYTES: usize = limits::MAX_SLAB_BYTES / 16;
 pub struct Config {
     /// The TOML file that it was read from.
     pub file: PathBuf,
-    /// The scheduling policy, one of [`policy::names`].
+    /// The scheduling policy, one of [`policy::served`].
     pub policy: &'static str,
+    /// How long a batch is held back, instead of the policy's own rule.
+    pub when: Option<&'static When>,
     /// What becomes of requests that stand in the way of a good batch.
     pub drop: DropRule,
     /// Delays that the scheduler allows for beyond what the engine measures itself.
@@ -208,8 +211,8 @@ pub fn read_config(path: &Path) -> Result<Config, Mistakes> {
 }
 
 fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
-    let policies = policy::names();
-    let policy = root.optional("policy").map_or(Some(policies[0]), |v| v.word(&policies));
+    let policy = read_policy(root);
+    let when = read_when(root, policy);
     let rules = DropRule::ALL.map(|(_, name, _)| name);
     let drop = root.optional("drop").map_or(Some(rules[0]), |v| v.word(&rules));
     let network = read_network(root);
@@ -230,7 +233,8 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
     report_twins(root, &models);
     Some(Config {
         file: file.into(),
-        policy: policy?,
+        policy: policy?.name(),
+        when: when?,
         drop: DropRule::parse(drop?)?,
         network: network?,
         cores: cores?,
@@ -238,6 +242,31 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
         executors,
         models: models.into_iter().map(|(_, model)| model).collect(),
     })
+}
+
+/// The policy: one that the pinned threads run.
+fn read_policy(root: &Table<'_>) -> Option<&'static dyn Policy> {
+    let Some(value) = root.optional("policy") else { return Some(policy::POLICIES[0]) };
+    let chosen = policy::by_name(value.word(&policy::names())?)?;
+    if chosen.deferral().is_none() {
+        let right = format!("serve with one of {}", policy::served().join(", "));
+        value.report(format!("\"{}\" runs in `simulate` only", chosen.name()), right);
+        return None;
+    }
+    Some(chosen)
+}
+
+/// The rule `when`, if there is one; a mistake where the policy has its own.
+fn read_when(root: &Table<'_>, policy: Option<&dyn Policy>) -> Option<Option<&'static When>> {
+    let Some(value) = root.optional("when") else { return Some(None) };
+    let rule = when::by_name(value.word(&when::names())?)?;
+    let policy = policy?;
+    if !policy.options().contains(&"when") {
+        let right = format!("take it out, or set policy = \"{}\"", policy::taking("when").join("\" or \""));
+        value.report(format!("policy \"{}\" has a rule of its own", policy.name()), right);
+        return None;
+    }
+    Some(Some(rule))
 }
 
 /// The kinds of executors that CONFIG has, as far as they could be read.

@@ -62,7 +62,7 @@ fn terms(policy: &str, drop: DropRule) -> Terms {
 }
 
 fn symphony() -> ModelQueue {
-    ModelQueue::new(terms("symphony", DropRule::Window), Nanos::ZERO)
+    ModelQueue::new(terms("symphony-published", DropRule::Window), Nanos::ZERO)
 }
 
 fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
@@ -173,7 +173,7 @@ fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
 
 #[test]
 fn the_timeout_rule_serves_the_head_whatever_it_costs() {
-    let mut queue = ModelQueue::new(terms("symphony", DropRule::Timeout), Nanos::ZERO);
+    let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Timeout), Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
     for id in 1..8 {
@@ -186,7 +186,7 @@ fn the_timeout_rule_serves_the_head_whatever_it_costs() {
 
 #[test]
 fn the_fcfs_rule_drops_nothing_and_runs_late() {
-    let mut queue = ModelQueue::new(terms("symphony", DropRule::Fcfs), Nanos::ZERO);
+    let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Fcfs), Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(1.0)), &mut log);
     log.take();
@@ -232,7 +232,8 @@ fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
 #[test]
 fn the_networks_delays_bring_the_decision_forward() {
     let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
-    let mut queue = ModelQueue::new(Terms { network, ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
+    let mut queue =
+        ModelQueue::new(Terms { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
@@ -244,7 +245,8 @@ fn the_networks_delays_bring_the_decision_forward() {
 #[test]
 fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
-    let mut queue = ModelQueue::new(Terms { slack, ..terms("symphony", DropRule::Window) }, Nanos::ZERO);
+    let mut queue =
+        ModelQueue::new(Terms { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(12.5));
@@ -259,7 +261,7 @@ fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
 fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
     let profile = Profile::linear(Nanos::ZERO, ms(5.0), 64).unwrap();
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
-    let terms = Terms { profile, slack, ..terms("symphony", DropRule::Window) };
+    let terms = Terms { profile, slack, ..terms("symphony-published", DropRule::Window) };
     let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(14.5));
@@ -285,7 +287,7 @@ mod target {
         Terms {
             profile: Profile::linear(ms(1.053), ms(5.072), 64).unwrap(),
             slo: ms(25.0),
-            ..terms("symphony", DropRule::Window)
+            ..terms("symphony-published", DropRule::Window)
         }
     }
 

@@ -8,13 +8,17 @@
 //! To add a policy: write its file, add a line to [`POLICIES`].
 
 pub mod deferred;
+mod deferring;
+mod options;
 mod symphony;
+mod symphony_published;
+pub mod when;
 mod work_conserving;
 
 use crate::clock::Nanos;
 use crate::model::Terms;
-use crate::model::selection::DropRule;
 use crate::workload::Workload;
+pub use options::Options;
 use symphony_transport::message::{BatchHeader, Completion, Ending, Request};
 
 /// A whole scheduler, as the simulator drives it. All times are virtual or all are real: it never asks.
@@ -43,14 +47,18 @@ pub trait Policy: Sync + std::fmt::Debug {
     fn name(&self) -> &'static str;
     /// What it does and where it is from, in a line.
     fn about(&self) -> &'static str;
+    /// The flags of the [`Options`] that it heeds.
+    fn options(&self) -> &'static [&'static str];
     /// A scheduler of this policy for the models and GPUs of a workload.
-    fn scheduler(&self, workload: &Workload, drop: DropRule) -> Box<dyn Scheduler>;
+    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler>;
     /// How it defers, where that is all that sets it apart: such a policy runs on the pinned threads too.
     fn deferral(&self) -> Option<&'static dyn Deferral>;
 }
 
 /// How long a batch is held back.
 pub trait Deferral: Sync + Send + std::fmt::Debug {
+    /// Its name, unique among them: [`deferral`] finds it again, for recordings.
+    fn name(&self) -> &'static str;
     /// The time from which the candidate of this moment may start (the `when` of DESIGN.md, section 6). It is
     /// never held beyond `latest`, whatever this says.
     fn when(&self, moment: &Moment<'_>) -> Nanos;
@@ -82,7 +90,8 @@ pub struct Moment<'a> {
 }
 
 /// Every policy, the default first.
-pub static POLICIES: &[&dyn Policy] = &[&symphony::Symphony, &work_conserving::WorkConserving];
+pub static POLICIES: &[&dyn Policy] =
+    &[&symphony::SYMPHONY, &symphony_published::SYMPHONY_PUBLISHED, &work_conserving::WORK_CONSERVING];
 
 /// The policy of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
@@ -92,4 +101,20 @@ pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
 /// Every policy's name, the default's first.
 pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name()).collect()
+}
+
+/// The names of those that heed this flag of the [`Options`].
+pub fn taking(flag: &str) -> Vec<&'static str> {
+    POLICIES.iter().filter(|policy| policy.options().contains(&flag)).map(|policy| policy.name()).collect()
+}
+
+/// The names of those that the pinned threads run.
+pub fn served() -> Vec<&'static str> {
+    POLICIES.iter().filter(|policy| policy.deferral().is_some()).map(|policy| policy.name()).collect()
+}
+
+/// The deferral of this name, be it a `when` rule or a policy's own.
+pub fn deferral(name: &str) -> Option<&'static dyn Deferral> {
+    let own = POLICIES.iter().filter_map(|policy| policy.deferral());
+    when::RULES.into_iter().map(|rule| rule as &dyn Deferral).chain(own).find(|rule| rule.name() == name)
 }

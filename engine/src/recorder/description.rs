@@ -25,7 +25,8 @@ pub(super) enum Description {
 /// Of a ModelThread. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct ModelsDescription {
-    policy: String,
+    /// The name of the models' deferral.
+    deferral: String,
     drop: String,
     control_ns: u64,
     data_per_request_ns: u64,
@@ -66,12 +67,9 @@ pub(super) struct ClusterDescription {
 
 impl ModelsDescription {
     /// The ModelThread that owns models of these terms, by their names.
-    pub(super) fn new<'a>(
-        policy: &str,
-        models: impl Iterator<Item = (&'a str, &'a Terms)>,
-    ) -> ModelsDescription {
+    pub(super) fn new<'a>(models: impl Iterator<Item = (&'a str, &'a Terms)>) -> ModelsDescription {
         let mut made = ModelsDescription {
-            policy: policy.to_owned(),
+            deferral: String::new(),
             drop: String::new(),
             control_ns: 0,
             data_per_request_ns: 0,
@@ -81,6 +79,7 @@ impl ModelsDescription {
         };
         for (name, terms) in models {
             // The same for all of an engine's models.
+            made.deferral = terms.deferral.name().to_owned();
             made.drop = terms.drop.name().to_owned();
             made.control_ns = terms.network.control.0;
             made.data_per_request_ns = terms.network.data_per_request.0;
@@ -107,9 +106,8 @@ impl ModelsDescription {
     /// The models' terms again, in the same order; or what is wrong with the description.
     pub(super) fn terms(&self) -> Result<Vec<Terms>, String> {
         let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
-        let deferral = policy::by_name(&self.policy)
-            .and_then(policy::Policy::deferral)
-            .ok_or_else(|| format!("policy {:?} is none that this program can replay", self.policy))?;
+        let deferral = policy::deferral(&self.deferral)
+            .ok_or_else(|| format!("deferral {:?} is none that this program knows", self.deferral))?;
         let delays = [self.control_ns, self.data_per_request_ns, self.result_ns];
         if delays.iter().any(|&delay| delay > MAX_DELAY_NS) {
             return Err(format!("a network delay beyond {MAX_DELAY_NS} ns"));

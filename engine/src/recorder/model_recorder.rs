@@ -31,11 +31,10 @@ impl ModelRecorder {
     pub fn create<'a>(
         config: &RecordConfig,
         role: &str,
-        policy: &str,
         models: impl Iterator<Item = (&'a str, &'a Terms)>,
         next_batch: u64,
     ) -> Result<ModelRecorder, RecordError> {
-        let description = ModelsDescription::new(policy, models);
+        let description = ModelsDescription::new(models);
         let count = description.models.len();
         // Half of each segment, at least, is for events.
         let least = 2 * RESERVE;

@@ -287,11 +287,10 @@ impl Builder {
         at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
         at_most("models", config.models.len(), limits::MAX_MODELS)?;
         at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
-        let deferral = policy::by_name(config.policy).and_then(policy::Policy::deferral);
-        let deferral = deferral.ok_or_else(|| {
-            let able = policy::POLICIES.iter().filter(|p| p.deferral().is_some()).map(|p| p.name());
-            StartError::Policy(config.policy.to_owned(), able.collect::<Vec<_>>().join(", "))
-        })?;
+        let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
+        let own =
+            own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
+        let deferral = config.when.map_or(own, |rule| rule);
         let mut groups = Vec::new();
         let mut first_gpu = 0;
         for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
@@ -497,7 +496,7 @@ impl Builder {
         let names = models.iter().filter(|model| model.thread == at).map(|model| model.name.as_str());
         let named = names.zip(queues.iter().map(ModelQueue::terms));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
-        let create = |to| ModelRecorder::create(to, &role, self.config.policy, named, first_batch);
+        let create = |to| ModelRecorder::create(to, &role, named, first_batch);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
             watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },

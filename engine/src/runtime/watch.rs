@@ -205,7 +205,7 @@ mod tests {
             slo: Nanos::from_millis(100),
             network: Network::default(),
             drop: DropRule::Window,
-            deferral: policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap(),
+            deferral: policy::by_name("symphony-published").and_then(policy::Policy::deferral).unwrap(),
             slack: Slack::default(),
         }
     }
@@ -262,8 +262,8 @@ mod tests {
                 for (with, costs) in costs.iter_mut().enumerate() {
                     let all: Vec<Terms> = (0..MODELS).map(|model| terms(model, batch)).collect();
                     let named = all.iter().map(|terms| ("m", terms));
-                    let recorder = (with == 2)
-                        .then(|| ModelRecorder::create(&config, "model-0", "symphony", named, 0).unwrap());
+                    let recorder =
+                        (with == 2).then(|| ModelRecorder::create(&config, "model-0", named, 0).unwrap());
                     let counting = Counters::new(1, 0, Vec::new()).of_models(0);
                     let watch = (with > 0).then_some(ModelWatch { counting, recorder });
                     costs.push(pump(batch, 6_000_000, watch));

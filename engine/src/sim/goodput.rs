@@ -2,8 +2,7 @@
 
 use super::report::Report;
 use super::simulate;
-use crate::model::selection::DropRule;
-use crate::policy::Policy;
+use crate::policy::{Options, Policy};
 use crate::workload::Workload;
 
 /// The bad rate that a model may have.
@@ -23,12 +22,12 @@ const HOPELESS: f64 = 1e-4;
 pub fn search(
     workload: &Workload,
     policy: &dyn Policy,
-    drop: DropRule,
+    options: &Options,
     progress: &mut dyn FnMut(f64),
 ) -> std::io::Result<Report> {
     let mut run = |rate: f64| {
         progress(rate);
-        simulate(&Workload { rate_rps: rate, ..workload.clone() }, policy, drop)
+        simulate(&Workload { rate_rps: rate, ..workload.clone() }, policy, options)
     };
     let passes = |report: &Report| report.worst_bad_rate <= ALLOWED_BAD_RATE;
     let ideal = ideal_rate(workload);

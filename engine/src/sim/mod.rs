@@ -7,8 +7,7 @@ pub mod goodput;
 pub mod report;
 
 use crate::clock::Nanos;
-use crate::model::selection::DropRule;
-use crate::policy::{Decisions, Policy};
+use crate::policy::{Decisions, Options, Policy};
 use crate::rank::min_tree::MinTree;
 use crate::workload::Workload;
 use arrivals::{Arrivals, stream_seed};
@@ -51,21 +50,21 @@ impl Observer for () {}
 /// Runs `workload` under `policy` and reports on the requests that arrived after its warm-up.
 ///
 /// Errors: a trace file that can't be read.
-pub fn simulate(workload: &Workload, policy: &dyn Policy, drop: DropRule) -> std::io::Result<Report> {
-    simulate_observed(workload, policy, drop, Fault::default(), &mut ())
+pub fn simulate(workload: &Workload, policy: &dyn Policy, options: &Options) -> std::io::Result<Report> {
+    simulate_observed(workload, policy, options, Fault::default(), &mut ())
 }
 
 /// As [`simulate`], with faults, and with every event shown to `observer`.
 pub fn simulate_observed(
     workload: &Workload,
     policy: &dyn Policy,
-    drop: DropRule,
+    options: &Options,
     fault: Fault,
     observer: &mut dyn Observer,
 ) -> std::io::Result<Report> {
     let began = std::time::Instant::now();
     let mut traffic = Traffic::new(workload)?;
-    let mut scheduler = policy.scheduler(workload, drop);
+    let mut scheduler = policy.scheduler(workload, options);
     let mut world = World::new(workload, fault, observer);
     let mut events = 0u64;
     loop {
@@ -91,6 +90,7 @@ pub fn simulate_observed(
             scheduler.on_timer(now, &mut world);
         }
     }
+    let drop = if policy.options().contains(&"drop") { options.drop.name() } else { "own" };
     Ok(world.tally.report(workload, policy.name(), drop, began.elapsed(), events))
 }
 

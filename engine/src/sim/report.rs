@@ -2,7 +2,6 @@
 //! report's fields, in JSON, are those of DESIGN.md, section 8, and are fixed.
 
 use crate::clock::Nanos;
-use crate::model::selection::DropRule;
 use crate::workload::Workload;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -17,7 +16,7 @@ pub struct Report {
     pub workload: String,
     /// The policy's name.
     pub policy: String,
-    /// The drop rule's name.
+    /// The drop rule's name, "own" where the policy has its own.
     pub drop: String,
     /// GPUs.
     pub gpus: usize,
@@ -200,7 +199,7 @@ impl Tally {
         self,
         workload: &Workload,
         policy: &str,
-        drop: DropRule,
+        drop: &str,
         wall: Duration,
         events: u64,
     ) -> Report {
@@ -214,7 +213,7 @@ impl Tally {
         Report {
             workload: workload.name.clone(),
             policy: policy.to_owned(),
-            drop: drop.name().to_owned(),
+            drop: drop.to_owned(),
             gpus: workload.gpus,
             rate_rps: workload.rate_rps,
             goodput_rps: None,

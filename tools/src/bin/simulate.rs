@@ -9,7 +9,7 @@ use std::time::Duration;
 use symphony::clock::Nanos;
 use symphony::config::read_workload;
 use symphony::model::selection::DropRule;
-use symphony::policy::{self, POLICIES, Policy};
+use symphony::policy::{self, Options, POLICIES, Policy, when};
 use symphony::sim::goodput::search;
 use symphony::sim::report::Report;
 use symphony::sim::simulate;
@@ -27,9 +27,12 @@ struct CommandLine {
     /// The scheduling policy; they are listed below
     #[arg(long, value_name = "NAME", default_value = POLICIES[0].name())]
     policy: String,
-    /// What is dropped: window, timeout or fcfs; explained below
-    #[arg(long, value_name = "RULE", default_value = "window")]
-    drop: String,
+    /// What is dropped: window (default), timeout or fcfs; explained below
+    #[arg(long, value_name = "RULE")]
+    drop: Option<String>,
+    /// How long a batch is held back, for policy symphony-published; the rules are listed below
+    #[arg(long, value_name = "RULE")]
+    when: Option<String>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
@@ -66,6 +69,10 @@ fn after_help() -> String {
     for (_, name, about) in DropRule::ALL {
         text += &format!("  {name:<18} {about}\n");
     }
+    text += "\nRules of --when: a batch is held back …\n";
+    for rule in when::RULES {
+        text += &format!("  {:<22} {}\n", rule.name, rule.about);
+    }
     text + "\nEntry b of batch_histogram in the JSON is the count of batches of size b.\n\
             Exit codes: 0 done; 2 bad usage or input."
 }
@@ -85,15 +92,14 @@ fn run(line: &CommandLine) -> Result<(), String> {
     let policy = policy::by_name(&line.policy).ok_or_else(|| {
         format!("--policy: {:?} is no policy; give one of {}", line.policy, policy::names().join(", "))
     })?;
-    let drop = DropRule::parse(&line.drop)
-        .ok_or_else(|| format!("--drop: {:?} is no drop rule; give window, timeout or fcfs", line.drop))?;
+    let options = options(policy, line)?;
     let workloads = line
         .workloads
         .iter()
         .map(|path| read_workload(path).map(|workload| changed(workload, line)).map_err(|m| m.to_string()))
         .collect::<Result<Vec<_>, _>>()?;
     for workload in &workloads {
-        let report = run_one(workload, policy, drop, line.goodput).map_err(|error| error.to_string())?;
+        let report = run_one(workload, policy, &options, line.goodput).map_err(|error| error.to_string())?;
         if line.json {
             println!("{}", serde_json::to_string(&report).expect("a report is plain numbers and names"));
         } else {
@@ -101,6 +107,27 @@ fn run(line: &CommandLine) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The policy's options, from the flags that it heeds; any other is a mistake.
+fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
+    let given = [("drop", line.drop.is_some()), ("when", line.when.is_some())];
+    for (flag, _) in given.into_iter().filter(|&(flag, given)| given && !policy.options().contains(&flag)) {
+        let right = policy::taking(flag).join(", ");
+        return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
+    }
+    let mut options = Options::default();
+    if let Some(name) = &line.drop {
+        options.drop = DropRule::parse(name)
+            .ok_or_else(|| format!("--drop: {name:?} is no drop rule; give window, timeout or fcfs"))?;
+    }
+    if let Some(name) = &line.when {
+        let rule = when::by_name(name).ok_or_else(|| {
+            format!("--when: {name:?} is no rule; give one of {}", when::names().join(", "))
+        })?;
+        options.when = Some(rule);
+    }
+    Ok(options)
 }
 
 /// The workload with what the command line says otherwise.
@@ -123,7 +150,7 @@ fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
 fn run_one(
     workload: &Workload,
     policy: &dyn Policy,
-    drop: DropRule,
+    options: &Options,
     goodput: bool,
 ) -> std::io::Result<Report> {
     // Shown only where standard error is a terminal.
@@ -131,11 +158,11 @@ fn run_one(
     progress.enable_steady_tick(Duration::from_millis(100));
     progress.set_message(format!("{} …", workload.name));
     let report = if goodput {
-        search(workload, policy, drop, &mut |rate| {
+        search(workload, policy, options, &mut |rate| {
             progress.set_message(format!("{}: trying {rate:.0} requests per second …", workload.name));
         })
     } else {
-        simulate(workload, policy, drop)
+        simulate(workload, policy, options)
     };
     progress.finish_and_clear();
     report

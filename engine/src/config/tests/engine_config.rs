@@ -97,6 +97,13 @@ fn a_file_with_every_key_is_read_as_written() {
 }
 
 #[test]
+fn how_long_a_batch_is_held_back_can_be_chosen() {
+    assert!(good(&format!("{CPU}{MODEL}")).when.is_none());
+    let chosen = good(&format!("policy = \"symphony-published\"\nwhen = \"beta-lambda\"\n{CPU}{MODEL}")).when;
+    assert_eq!(chosen.unwrap().name, "beta-lambda");
+}
+
+#[test]
 fn an_emulated_model_has_four_floats_in_and_out_unless_said_otherwise() {
     let config = good(&format!("{GPUS}{EMULATED}max_batch = 6\n"));
     let ModelSource::Emulated { signature } = &config.models[0].source else { panic!("emulated") };
@@ -118,8 +125,20 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         (String::new(), "symphony.toml:1: models: is missing; add at least 1 table under a line `[[models]]`".into()),
         (
             format!("policy = \"symphonie\"\n{CPU}{MODEL}"),
-            "symphony.toml:1: policy: is \"symphonie\"; it must be one of \"symphony\", \"work-conserving\" (did \
-             you mean \"symphony\"?)"
+            "symphony.toml:1: policy: is \"symphonie\"; it must be one of \"symphony\", \"symphony-published\", \
+             \"work-conserving\" (did you mean \"symphony\"?)"
+                .into(),
+        ),
+        (
+            format!("when = \"latest\"\n{CPU}{MODEL}"),
+            "symphony.toml:1: when: policy \"symphony\" has a rule of its own; take it out, or set policy = \
+             \"symphony-published\""
+                .into(),
+        ),
+        (
+            format!("policy = \"symphony-published\"\nwhen = \"late\"\n{CPU}{MODEL}"),
+            "symphony.toml:2: when: is \"late\"; it must be one of \"frontrun\", \"beta-lambda\", \
+             \"work-conserving\", \"latest\", \"target-queueing-delay\" (did you mean \"latest\"?)"
                 .into(),
         ),
         (

@@ -1,0 +1,28 @@
+//! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them a policy heeds is
+//! its own word ([`super::Policy::options`]).
+
+use super::when::When;
+use crate::model::selection::DropRule;
+
+/// The options of all policies, each with the project's default.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What becomes of requests that stand in the way of a good batch (flag `drop`).
+    pub drop: DropRule,
+    /// When a batch is held back no longer, instead of the policy's own rule (flag `when`).
+    pub when: Option<&'static When>,
+    /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
+    pub frontends: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { drop: DropRule::Window, when: None, frontends: 1 }
+    }
+}
+
+impl From<DropRule> for Options {
+    fn from(drop: DropRule) -> Options {
+        Options { drop, ..Options::default() }
+    }
+}

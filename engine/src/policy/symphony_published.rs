@@ -1,0 +1,14 @@
+//! `symphony-published`: a batch waits until frontrun, the last moment at which one more request could still join it
+//! (Symphony, section 4.3, the second of its two extreme options, which its evaluation uses). The other rules for
+//! how long it waits are in [`super::when`]; option `when` chooses one.
+
+use super::deferring::Deferring;
+use super::when::FRONTRUN;
+
+/// The policy.
+pub(super) static SYMPHONY_PUBLISHED: Deferring = Deferring {
+    name: "symphony-published",
+    about: "hold each batch back until the last moment at which it can still grow (Symphony, section 4.3)",
+    options: &["drop", "when"],
+    deferral: &FRONTRUN,
+};
