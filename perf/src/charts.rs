@@ -79,8 +79,8 @@ impl Axis {
         let highest = if highest > from { highest } else { from + 1.0 };
         let step = round_step((highest - from) / 5.0);
         let count = ((highest - from) / step - 1e-9).ceil() as usize;
-        let decimals = (-step.log10().floor()).max(0.0) as usize
-            + usize::from((step * 10f64.powf(-step.log10().floor())).fract() != 0.0);
+        let whole = |value: f64| (value - value.round()).abs() < 1e-9 * value;
+        let decimals = (0..9).find(|&decimals| whole(step * 10f64.powi(decimals))).unwrap_or(9) as usize;
         let ticks = (0..=count).map(|i| from + i as f64 * step);
         let ticks = ticks.map(|at| (at, format!("{at:.decimals$}"))).collect();
         Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks }
@@ -319,6 +319,7 @@ mod tests {
         assert_eq!(ticks(&Axis::up_to("", 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(ticks(&Axis::up_to("", 1.2)), ["0.00", "0.25", "0.50", "0.75", "1.00", "1.25"]);
         assert_eq!(ticks(&Axis::between("", 1.0, 1.8)), ["1.0", "1.2", "1.4", "1.6", "1.8"]);
+        assert_eq!(ticks(&Axis::up_to("", 1083.0)), ["0", "250", "500", "750", "1000", "1250"]);
         assert_eq!(ticks(&Axis::up_to("", 0.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
     }
 

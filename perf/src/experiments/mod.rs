@@ -15,17 +15,39 @@ pub mod setting;
 pub mod systems;
 pub mod table;
 
+mod clockwork_slos;
+mod nexus_drops;
+mod symphony_figure1;
+mod symphony_figure10;
+mod symphony_figure11;
+mod symphony_figure13;
+mod symphony_figure4;
+mod symphony_figure6;
+mod symphony_figure7;
+mod symphony_table2;
 mod symphony_table4;
 
 use crate::charts::Figure;
 use std::io;
-use table::{Row, Table};
+use table::Table;
 
 /// Every experiment, in the order of the papers.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &symphony_table2::Fluctuations,
+    &symphony_figure1::Frontends,
+    &symphony_figure4::Deferral,
+    &symphony_figure6::Zoos,
+    &symphony_figure7::Characteristics,
     &symphony_table4::Goodput,
     &symphony_table4::Batches,
     &symphony_table4::Queueing,
+    &symphony_figure10::Stability,
+    &symphony_figure11::Growth,
+    &symphony_figure13::Latency,
+    &nexus_drops::Lazy,
+    &nexus_drops::LazyAndEarly,
+    &clockwork_slos::Lowest,
+    &clockwork_slos::Isolation,
 ];
 
 /// One figure or table of a paper.
@@ -135,12 +157,6 @@ pub enum Unit {
 /// A cell with a number of this many decimals.
 pub fn cell(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
-}
-
-/// The number in column `column` of the first row in which each of `keys` (column, text) holds; NaN if there is none.
-pub fn look_up(table: &Table, keys: &[(&str, &str)], column: &str) -> f64 {
-    let matches = |row: &Row<'_>| keys.iter().all(|&(key, text)| row.text(key) == text);
-    table.rows().find(matches).map_or(f64::NAN, |row| row.number(column))
 }
 
 #[cfg(test)]

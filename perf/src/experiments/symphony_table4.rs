@@ -6,7 +6,7 @@
 use super::setting::{INCEPTION_RESNET, Model, RESNET50, Setting};
 use super::systems::{ALL, COMPARED, System};
 use super::table::Table;
-use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell, look_up};
+use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
 use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
 use std::io;
 use symphony::clock::Nanos;
@@ -104,7 +104,7 @@ impl Experiment for Goodput {
                 _ => Paper::Silent,
             };
             claims.extend(ALL.iter().map(|system| {
-                let here = look_up(table, &[("model", name), ("system", system.name)], "goodput_rps");
+                let here = table.number(&[("model", name), ("system", system.name)], "goodput_rps");
                 Claim::new(format!("{name}: goodput, {}", system.label), paper(system), here, Unit::Rps)
             }));
         }
@@ -113,7 +113,7 @@ impl Experiment for Goodput {
 }
 
 fn goodputs(table: &Table, model: &Model<'_>) -> Panel {
-    let goodput = |system: &System| look_up(table, &[("model", model.name), ("system", system.name)], "goodput_rps");
+    let goodput = |system: &System| table.number(&[("model", model.name), ("system", system.name)], "goodput_rps");
     let bar = |(at, system): (usize, &System)| {
         system.series(Shape::Bars { offset: 0.0, width: 0.7 }, [(at as f64, goodput(system))])
     };
@@ -179,7 +179,8 @@ impl Experiment for Batches {
 
 /// The share of requests that ran in batches of at least `size`.
 fn share_from(table: &Table, model: &str, system: &str, size: f64) -> f64 {
-    let mut rows = table.with("model", model).filter(|row| row.text("system") == system).peekable();
+    let keys = [("model", model), ("system", system)];
+    let mut rows = table.having(&keys).peekable();
     if rows.peek().is_none() {
         return f64::NAN;
     }
@@ -187,9 +188,10 @@ fn share_from(table: &Table, model: &str, system: &str, size: f64) -> f64 {
 }
 
 fn sizes(table: &Table, model: &Model<'_>, system: &System) -> Panel {
-    let rows = table.with("model", model.name).filter(|row| row.text("system") == system.name);
-    let points = rows.map(|row| (row.number("batch"), row.number("share_of_requests") * 100.0));
-    let highest = table.with("model", model.name).map(|row| row.number("share_of_requests")).fold(0.0, f64::max);
+    let points = table.points(&[("model", model.name), ("system", system.name)], "batch", "share_of_requests");
+    let points = points.into_iter().map(|(batch, share)| (batch, share * 100.0));
+    let of_model = [("model", model.name)];
+    let highest = table.having(&of_model).map(|row| row.number("share_of_requests")).fold(0.0, f64::max);
     Panel {
         title: format!("{}, {}", model.name, system.label),
         x: Axis::up_to("batch size", staggered(model).0 + 2.0),
@@ -202,7 +204,7 @@ fn sizes(table: &Table, model: &Model<'_>, system: &System) -> Panel {
 pub(super) struct Queueing;
 
 /// Points of a distribution in the CSV file.
-const STEPS: usize = 50;
+const STEPS: usize = 100;
 
 impl Experiment for Queueing {
     fn name(&self) -> &'static str {
@@ -233,7 +235,7 @@ impl Experiment for Queueing {
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let at = |model: &str, system: &str, share: &str| {
-            look_up(table, &[("model", model), ("system", system), ("share_of_requests", share)], "queueing_ms")
+            table.number(&[("model", model), ("system", system), ("share_of_requests", share)], "queueing_ms")
         };
         let mut claims = Vec::new();
         for Model { name, slo_ms, .. } in MODELS {
@@ -251,9 +253,9 @@ impl Experiment for Queueing {
 
 fn waiting(table: &Table, model: &Model<'_>) -> Panel {
     let line = |system: &System| {
-        let rows = table.with("model", model.name).filter(|row| row.text("system") == system.name);
-        let points = rows.map(|row| (row.number("queueing_ms"), row.number("share_of_requests") * 100.0));
-        system.series(Shape::Line, points)
+        let keys = [("model", model.name), ("system", system.name)];
+        let points = table.points(&keys, "queueing_ms", "share_of_requests");
+        system.series(Shape::Line, points.into_iter().map(|(wait, share)| (wait, share * 100.0)))
     };
     Panel {
         title: format!("{}, SLO {} ms, {GPUS} GPUs", model.name, model.slo_ms),

@@ -5,10 +5,10 @@ use crate::charts::{COLOURS, Series, Shape};
 use plotters::style::RGBColor;
 use std::io;
 use symphony::model::selection::DropRule;
-use symphony::policy::{self, Policy};
-use symphony::sim::goodput;
+use symphony::policy::when::{self, When};
+use symphony::policy::{self, Options, Policy};
 use symphony::sim::report::Report;
-use symphony::sim::{self, Fault, Observer};
+use symphony::sim::{self, Fault, Observer, goodput};
 use symphony::workload::Workload;
 
 /// A scheduler and how it is set.
@@ -20,29 +20,50 @@ pub struct System {
     pub label: &'static str,
     policy: &'static str,
     drop: DropRule,
+    when: Option<&'static When>,
+    frontends: usize,
     colour: usize,
 }
 
-/// The published rule, which the papers' figures call Symphony.
-pub const PUBLISHED: System = System::new("symphony-published", "Symphony (as published)", "symphony", 0);
+/// The published rule, which Symphony's figures call Symphony.
+pub const PUBLISHED: System =
+    System::new("symphony-published", "Symphony (as published)", "symphony-published", 0);
+
+/// This engine's default.
+pub const DEFAULT: System = System::new("symphony", "this engine's default", "symphony", 1);
 
 /// Runs what there is as soon as a GPU is free, with the published drop rule.
 pub const WORK_CONSERVING: System = System::new("work-conserving", "work-conserving", "work-conserving", 6);
 
+/// The rule of Symphony's section 4.3, which starts a batch early where waiting does not pay.
+pub const BETA_LAMBDA: System =
+    System { when: Some(&when::BETA_LAMBDA), colour: 5, ..PUBLISHED }.named("beta-lambda", "beta-lambda rule");
+
+/// Clockwork (OSDI 2020).
+pub const CLOCKWORK: System = System::new("clockwork", "Clockwork", "clockwork", 2);
+
+/// Nexus (SOSP 2019) with one frontend.
+pub const NEXUS: System = System::new("nexus", "Nexus", "nexus", 3);
+
 /// The systems that Symphony's figures compare, and this engine's default.
-pub const COMPARED: &[System] = &[PUBLISHED];
+pub const COMPARED: &[System] = &[PUBLISHED, DEFAULT];
 
 /// Every system.
-pub const ALL: &[System] = &[PUBLISHED, WORK_CONSERVING];
+pub const ALL: &[System] = &[PUBLISHED, DEFAULT, WORK_CONSERVING, BETA_LAMBDA];
 
 impl System {
     const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
-        System { name, label, policy, drop: DropRule::Window, colour }
+        System { name, label, policy, drop: DropRule::Window, when: None, frontends: 1, colour }
     }
 
-    /// The same with another drop rule, under another name.
-    pub const fn dropping(self, drop: DropRule, name: &'static str, label: &'static str) -> System {
-        System { drop, name, label, ..self }
+    /// The same under another name and label.
+    pub const fn named(self, name: &'static str, label: &'static str) -> System {
+        System { name, label, ..self }
+    }
+
+    /// The same with another drop rule.
+    pub const fn dropping(self, drop: DropRule) -> System {
+        System { drop, ..self }
     }
 
     /// The same in another colour, for charts without the system whose colour it is.
@@ -50,11 +71,23 @@ impl System {
         System { colour, ..self }
     }
 
+    /// The same with so many frontends that route without knowing of each other.
+    pub const fn routed_by(self, frontends: usize) -> System {
+        System { frontends, ..self }
+    }
+
     /// The highest rate at which every model's bad rate is at most 1 %, and the run at that rate.
     ///
     /// Errors: as [`sim::simulate`].
     pub fn goodput(&self, workload: &Workload) -> io::Result<Report> {
-        goodput::search(workload, self.policy(), self.drop, &mut |_| {})
+        goodput::search(workload, self.policy(), &self.options(), &mut |_| {})
+    }
+
+    /// The rate of [`System::goodput`]; 0 where no rate passes.
+    ///
+    /// Errors: as [`sim::simulate`].
+    pub fn goodput_rps(&self, workload: &Workload) -> io::Result<f64> {
+        Ok(self.goodput(workload)?.goodput_rps.unwrap_or(0.0))
     }
 
     /// One run at the workload's own rate.
@@ -68,11 +101,15 @@ impl System {
     ///
     /// Errors: as [`sim::simulate`].
     pub fn observed(&self, workload: &Workload, observer: &mut dyn Observer) -> io::Result<Report> {
-        sim::simulate_observed(workload, self.policy(), self.drop, Fault::default(), observer)
+        sim::simulate_observed(workload, self.policy(), &self.options(), Fault::default(), observer)
     }
 
     fn policy(&self) -> &'static dyn Policy {
         policy::by_name(self.policy).expect("every system names a policy: a test looks")
+    }
+
+    fn options(&self) -> Options {
+        Options { drop: self.drop, when: self.when, frontends: self.frontends }
     }
 
     /// The system's colour.

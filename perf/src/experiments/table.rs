@@ -47,9 +47,19 @@ impl Table {
         self.rows.iter().map(|cells| Row { columns: &self.columns, cells })
     }
 
-    /// The rows in which `column` is `text`.
-    pub fn with<'a>(&'a self, column: &'a str, text: &'a str) -> impl Iterator<Item = Row<'a>> {
-        self.rows().filter(move |row| row.text(column) == text)
+    /// The rows in which each of `keys` (column, text) holds.
+    pub fn having<'a>(&'a self, keys: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = Row<'a>> {
+        self.rows().filter(move |row| keys.iter().all(|&(key, text)| row.text(key) == text))
+    }
+
+    /// Columns `x` and `y` of the rows in which each of `keys` (column, text) holds.
+    pub fn points(&self, keys: &[(&str, &str)], x: &str, y: &str) -> Vec<(f64, f64)> {
+        self.having(keys).map(|row| (row.number(x), row.number(y))).collect()
+    }
+
+    /// The number in `column` of the first row in which each of `keys` (column, text) holds; NaN if there is none.
+    pub fn number(&self, keys: &[(&str, &str)], column: &str) -> f64 {
+        self.having(keys).next().map_or(f64::NAN, |row| row.number(column))
     }
 
     /// The different texts of a column, in order of appearance.
@@ -99,7 +109,7 @@ mod tests {
         let table = Table::new(&["system", "rps"], rows);
         let read = Table::parse(&table.csv(), &["system", "rps"]).unwrap();
         assert_eq!(read, table);
-        assert_eq!(read.with("system", "nexus, 8 frontends").next().unwrap().number("rps"), 12.5);
+        assert_eq!(read.number(&[("system", "nexus, 8 frontends")], "rps"), 12.5);
         assert!(read.rows().next().unwrap().number("system").is_nan());
     }
 
