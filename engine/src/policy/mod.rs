@@ -9,7 +9,11 @@
 
 pub mod deferred;
 mod deferring;
+mod epoch;
+mod nexus;
 mod options;
+mod queue;
+mod shepherd;
 mod symphony;
 mod symphony_published;
 pub mod when;
@@ -19,7 +23,7 @@ use crate::clock::Nanos;
 use crate::model::Terms;
 use crate::workload::Workload;
 pub use options::Options;
-use symphony_transport::message::{BatchHeader, Completion, Ending, Request};
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
 
 /// A whole scheduler, as the simulator drives it. All times are virtual or all are real: it never asks.
 pub trait Scheduler {
@@ -37,6 +41,13 @@ pub trait Scheduler {
 pub trait Decisions {
     /// Run these requests, `batch.size` in all, as the header says.
     fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// As [`Decisions::run`], for a batch that [`Decisions::preempt`] may stop. A GPU can be given the next one when it
+    /// has completed or was stopped.
+    fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// Stop the preemptible batch of `gpu`: the word takes d_ctrl, the GPU's time until then is wasted, no completion
+    /// comes, and its requests are added to `back`: they are the scheduler's again. False, and nothing changes, where no
+    /// such batch runs or it will have ended before the word is there.
+    fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool;
     /// This request ends without having run.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
@@ -90,8 +101,13 @@ pub struct Moment<'a> {
 }
 
 /// Every policy, the default first.
-pub static POLICIES: &[&dyn Policy] =
-    &[&symphony::SYMPHONY, &symphony_published::SYMPHONY_PUBLISHED, &work_conserving::WORK_CONSERVING];
+pub static POLICIES: &[&dyn Policy] = &[
+    &symphony::SYMPHONY,
+    &symphony_published::SYMPHONY_PUBLISHED,
+    &work_conserving::WORK_CONSERVING,
+    &nexus::NEXUS,
+    &shepherd::SHEPHERD,
+];
 
 /// The policy of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Policy> {

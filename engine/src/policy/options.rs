@@ -13,11 +13,13 @@ pub struct Options {
     pub when: Option<&'static When>,
     /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
+    /// How many times as large as a running batch another must be to preempt it, at least 1 (flag `preempt`).
+    pub preempt: f64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { drop: DropRule::Window, when: None, frontends: 1 }
+        Options { drop: DropRule::Window, when: None, frontends: 1, preempt: 3.03 }
     }
 }
 

@@ -40,6 +40,9 @@ pub trait Observer {
         _finished: Nanos,
     ) {
     }
+    /// A batch that was sent stops at `stopped` (when it would have started, if that is still to come) and will not have
+    /// run; its requests are the scheduler's again. The GPU's time from its start until then is wasted.
+    fn preempted(&mut self, _batch: &BatchHeader, _requests: &[Request], _stopped: Nanos) {}
     /// A request ended without having run.
     fn ended(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {}
 }
@@ -152,12 +155,30 @@ struct Running {
     started: Nanos,
 }
 
+/// A batch that may yet be preempted.
+struct Preemptible {
+    header: BatchHeader,
+    requests: Vec<Request>,
+    /// When its GPU would be free without it.
+    free_at: Nanos,
+    started: Nanos,
+    finished: Nanos,
+}
+
 /// The GPUs and what is kept of what happens on them.
 struct World<'a> {
     now: Nanos,
+    /// d_ctrl: how long a word takes to a GPU.
+    control: Nanos,
     completions: BinaryHeap<Reverse<Running>>,
     /// When each GPU really is free.
     free_at: Vec<Nanos>,
+    /// What each GPU runs or will run that may be preempted.
+    preemptible: Vec<Option<Preemptible>>,
+    /// Batches that were preempted and whose completions have not been taken out yet.
+    stopped: Vec<u64>,
+    /// Memory for requests, to be used again.
+    spare: Vec<Vec<Request>>,
     fault: Fault,
     random: Pcg64Mcg,
     tally: Tally,
@@ -168,8 +189,12 @@ impl<'a> World<'a> {
     fn new(workload: &Workload, fault: Fault, observer: &'a mut dyn Observer) -> World<'a> {
         World {
             now: Nanos::ZERO,
+            control: workload.network.control,
             completions: BinaryHeap::new(),
             free_at: vec![Nanos::ZERO; workload.gpus],
+            preemptible: std::iter::repeat_with(|| None).take(workload.gpus).collect(),
+            stopped: Vec::new(),
+            spare: Vec::new(),
             fault,
             random: Pcg64Mcg::seed_from_u64(workload.seed),
             tally: Tally::new(workload),
@@ -184,7 +209,44 @@ impl<'a> World<'a> {
     fn take_completion(&mut self) -> Completion {
         let Reverse(Running { finished, batch, model, gpu, started }) =
             self.completions.pop().expect("only asked when there is one");
+        self.skip_stopped();
+        let done = self.preemptible[gpu.0 as usize].take_if(|running| running.header.batch == batch);
+        if let Some(done) = done {
+            self.tally.ran(&done.header, (&done.requests, &[]), Some(done.started), done.finished);
+            self.recycle(done.requests);
+        }
         Completion { batch, started, finished, model, gpu }
+    }
+
+    /// Takes out the next completions that will not be, since their batches were preempted.
+    fn skip_stopped(&mut self) {
+        while let Some(next) = self.completions.peek()
+            && let Some(at) = self.stopped.iter().position(|&batch| batch == next.0.batch)
+        {
+            self.stopped.swap_remove(at);
+            self.completions.pop();
+        }
+    }
+
+    fn recycle(&mut self, mut requests: Vec<Request>) {
+        requests.clear();
+        self.spare.push(requests);
+    }
+
+    /// Puts a batch on its GPU and tells when it starts, if it can, and is through.
+    fn send(&mut self, batch: &BatchHeader, requests: (&[Request], &[Request])) -> (Option<Nanos>, Nanos) {
+        let gpu = batch.gpu.0 as usize;
+        let start = batch.exec_at.max(self.free_at[gpu]);
+        let started = (start <= batch.latest).then_some(start);
+        let finished = match started {
+            Some(start) => start + self.run_time(batch.duration),
+            None => start,
+        };
+        self.free_at[gpu] = finished;
+        let BatchHeader { batch: number, model, gpu, .. } = *batch;
+        self.completions.push(Reverse(Running { finished, batch: number, model, gpu, started: start }));
+        self.observer.ran(self.now, batch, requests, started, finished);
+        (started, finished)
     }
 
     /// How long the batch really takes.
@@ -199,18 +261,38 @@ impl<'a> World<'a> {
 
 impl Decisions for World<'_> {
     fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
-        let gpu = batch.gpu.0 as usize;
-        let start = batch.exec_at.max(self.free_at[gpu]);
-        let started = (start <= batch.latest).then_some(start);
-        let finished = match started {
-            Some(start) => start + self.run_time(batch.duration),
-            None => start,
-        };
-        self.free_at[gpu] = finished;
-        let BatchHeader { batch: number, model, gpu: on, .. } = batch;
-        self.completions.push(Reverse(Running { finished, batch: number, model, gpu: on, started: start }));
-        self.observer.ran(self.now, &batch, requests, started, finished);
+        let (started, finished) = self.send(&batch, requests);
         self.tally.ran(&batch, requests, started, finished);
+    }
+
+    fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let free_at = self.free_at[batch.gpu.0 as usize];
+        let (started, finished) = self.send(&batch, requests);
+        let Some(started) = started else { return self.tally.ran(&batch, requests, None, finished) };
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.extend_from_slice(requests.0);
+        kept.extend_from_slice(requests.1);
+        let running = &mut self.preemptible[batch.gpu.0 as usize];
+        assert!(running.is_none(), "GPU {} already runs a batch that may be preempted", batch.gpu.0);
+        *running = Some(Preemptible { header: batch, requests: kept, free_at, started, finished });
+    }
+
+    fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool {
+        let at = gpu.0 as usize;
+        let word_there = self.now + self.control;
+        let Some(stopped) = self.preemptible[at].take_if(|running| running.finished > word_there) else {
+            return false;
+        };
+        let end = word_there.max(stopped.started);
+        let begun = stopped.started < word_there;
+        self.free_at[at] = if begun { word_there } else { stopped.free_at };
+        self.stopped.push(stopped.header.batch);
+        self.skip_stopped();
+        self.observer.preempted(&stopped.header, &stopped.requests, end);
+        self.tally.preempted(&stopped.header, stopped.started, end);
+        back.extend_from_slice(&stopped.requests);
+        self.recycle(stopped.requests);
+        true
     }
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {

@@ -37,7 +37,13 @@ pub struct Report {
     pub gpu_utilization: f64,
     /// For each GPU, the share of time in which it ran a batch.
     pub gpu_busy: Vec<f64>,
-    /// Requests per batch.
+    /// Batches that were stopped while they ran or before; only where there were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub preemptions: u64,
+    /// The part of `gpu_utilization` that went to batches that were stopped; only where there were any.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub gpu_wasted: f64,
+    /// Requests per batch, of those that ran to their end.
     pub mean_batch: f64,
     /// Entry b is the count of batches of size b.
     pub batch_histogram: Vec<u64>,
@@ -51,6 +57,14 @@ pub struct Report {
     pub wall_s: f64,
     /// Events processed: arrivals, completions and timers.
     pub events: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_nothing(share: &f64) -> bool {
+    *share == 0.0
 }
 
 /// Percentiles of time in the queue, milliseconds.
@@ -113,6 +127,8 @@ pub(super) struct Tally {
     result_delay: Nanos,
     models: Vec<ModelReport>,
     busy: Vec<Nanos>,
+    preemptions: u64,
+    wasted: Nanos,
     batch_histogram: Vec<u64>,
     queueing: Histogram<u64>,
     latency: Histogram<u64>,
@@ -131,6 +147,8 @@ impl Tally {
             result_delay: workload.network.result,
             models: workload.models.iter().map(|model| named(&model.name)).collect(),
             busy: vec![Nanos::ZERO; workload.gpus],
+            preemptions: 0,
+            wasted: Nanos::ZERO,
             batch_histogram: vec![0],
             queueing: histogram(),
             latency: histogram(),
@@ -169,8 +187,8 @@ impl Tally {
             all.for_each(|request| self.ended(request, Ending::DroppedAtBackend));
             return;
         };
-        self.busy[batch.gpu.0 as usize] +=
-            finished.clamp(self.from, self.to) - started.clamp(self.from, self.to);
+        let busy = self.within(started, finished);
+        self.busy[batch.gpu.0 as usize] += busy;
         if (self.from..self.to).contains(&started) {
             let size = batch.size as usize;
             self.batch_histogram.resize(self.batch_histogram.len().max(size + 1), 0);
@@ -179,6 +197,19 @@ impl Tally {
         for request in all {
             self.answered(request, started, finished);
         }
+    }
+
+    /// A batch was stopped at `stopped`; its requests have not ended.
+    pub(super) fn preempted(&mut self, batch: &BatchHeader, started: Nanos, stopped: Nanos) {
+        let wasted = self.within(started, stopped);
+        self.busy[batch.gpu.0 as usize] += wasted;
+        self.wasted += wasted;
+        self.preemptions += u64::from((self.from..self.to).contains(&stopped));
+    }
+
+    /// How much of a GPU's time between two instants counts.
+    fn within(&self, from: Nanos, to: Nanos) -> Nanos {
+        to.clamp(self.from, self.to) - from.clamp(self.from, self.to)
     }
 
     fn answered(&mut self, request: &Request, started: Nanos, finished: Nanos) {
@@ -222,6 +253,8 @@ impl Tally {
             bad_rate: if offered == 0 { 0.0 } else { (offered - good) as f64 / offered as f64 },
             worst_bad_rate: self.models.iter().map(ModelReport::bad_rate).fold(0.0, f64::max),
             gpu_utilization: gpu_busy.iter().sum::<f64>() / gpu_busy.len().max(1) as f64,
+            preemptions: self.preemptions,
+            gpu_wasted: self.wasted.as_secs_f64() / (window_s * gpu_busy.len().max(1) as f64),
             gpu_busy,
             mean_batch: if batches == 0 { 0.0 } else { batched as f64 / batches as f64 },
             batch_histogram: self.batch_histogram,

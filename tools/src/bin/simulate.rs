@@ -33,6 +33,12 @@ struct CommandLine {
     /// How long a batch is held back, for policy symphony-published; the rules are listed below
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
+    /// Frontends that route requests without knowing of each other, for policy nexus (default 1)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    frontends: Option<u16>,
+    /// How many times as large as a running batch another must be to preempt it, for policy shepherd (default 3.03)
+    #[arg(long, value_name = "FACTOR", value_parser = at_least_one)]
+    preempt: Option<f64>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
@@ -57,6 +63,13 @@ fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
         _ => Err("give a number above 0".to_owned()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value >= 1.0 => Ok(value),
+        _ => Err("give a number of at least 1, or inf to preempt nothing".to_owned()),
     }
 }
 
@@ -111,7 +124,12 @@ fn run(line: &CommandLine) -> Result<(), String> {
 
 /// The policy's options, from the flags that it heeds; any other is a mistake.
 fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
-    let given = [("drop", line.drop.is_some()), ("when", line.when.is_some())];
+    let given = [
+        ("drop", line.drop.is_some()),
+        ("when", line.when.is_some()),
+        ("frontends", line.frontends.is_some()),
+        ("preempt", line.preempt.is_some()),
+    ];
     for (flag, _) in given.into_iter().filter(|&(flag, given)| given && !policy.options().contains(&flag)) {
         let right = policy::taking(flag).join(", ");
         return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
@@ -127,6 +145,8 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         })?;
         options.when = Some(rule);
     }
+    options.frontends = line.frontends.map_or(options.frontends, usize::from);
+    options.preempt = line.preempt.unwrap_or(options.preempt);
     Ok(options)
 }
 
