@@ -14,8 +14,8 @@ use std::ops::Range;
 /// Grey, for what is no measurement: bounds, axes and legends.
 pub const GREY: RGBColor = RGBColor(0x88, 0x88, 0x88);
 
-/// Colours for what is compared, told apart by colour-blind readers too (Okabe and Ito's, the first our own blue).
-pub const COLOURS: [RGBColor; 8] = [
+/// Colours for what is compared, told apart by colour-blind readers too (most are Okabe and Ito's).
+pub const COLOURS: [RGBColor; 10] = [
     RGBColor(0x1f, 0x5f, 0xa8),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -24,6 +24,8 @@ pub const COLOURS: [RGBColor; 8] = [
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x33, 0x33, 0x33),
     RGBColor(0x8f, 0x5f, 0x2f),
+    RGBColor(0x7a, 0x6f, 0xb8),
+    RGBColor(0xb0, 0xa0, 0x20),
 ];
 
 /// The font of labels and legends.

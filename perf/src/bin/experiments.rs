@@ -104,11 +104,12 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
             bar.inc(weight as u64);
             bar.set_message(chosen[at].name());
         },
-        &|at, rows| {
+        &|at, rows, took| {
             let experiment = chosen[at];
             output.write(experiment, rows)?;
+            let (since, took) = (began.elapsed().as_secs_f64(), took.as_secs_f64());
             let svg = output.file(experiment, "svg");
-            bar.suspend(|| println!("{:>5.0} s  {}", began.elapsed().as_secs_f64(), svg.display()));
+            bar.suspend(|| println!("{since:>5.0} s: {} ({took:.0} s of a core)", svg.display()));
             Ok(())
         },
     );

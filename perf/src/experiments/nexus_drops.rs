@@ -36,7 +36,7 @@ fn alphas(effort: Effort) -> Vec<f64> {
 }
 
 fn setting(alpha_ms: f64, effort: Effort) -> Setting {
-    Setting::new(1, [model(alpha_ms)], effort).lasting(10.0, effort.choose(600.0, 3600.0))
+    Setting::new(1, [model(alpha_ms)], effort).lasting(10.0, effort.choose(200.0, 2000.0))
 }
 
 /// Figure 5.

@@ -1,20 +1,21 @@
-//! Runs jobs over threads: the longest first, and tells when all of an experiment are done. Called by the command
-//! `experiments`.
+//! Runs jobs over threads: one experiment after the other, that with the longest job first, and in each the longest
+//! jobs first, so that at the end no thread waits long for another. Called by the command `experiments`.
 
 use super::{Job, Rows};
 use std::io;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Runs `jobs` (an experiment's index and a job of it) on `threads` threads. `progress` hears of each job that is done
 /// and its weight. `finished` is called once for each experiment, with its rows in the order in which its jobs
-/// stand in `jobs`, whatever the order in which they ran.
+/// stand in `jobs`, whatever the order in which they ran, and the time that they took together.
 ///
 /// Errors: the first of a job or of `finished`; no further job is then begun.
 pub fn run(
     jobs: Vec<(usize, Job)>,
     threads: usize,
     progress: &(dyn Fn(usize, f64) + Sync),
-    finished: &(dyn Fn(usize, Rows) -> io::Result<()> + Sync),
+    finished: &(dyn Fn(usize, Rows, Duration) -> io::Result<()> + Sync),
 ) -> io::Result<()> {
     let board = Mutex::new(Board::new(jobs));
     std::thread::scope(|scope| {
@@ -26,10 +27,19 @@ pub fn run(
 }
 
 struct Board {
-    /// The longest last.
+    /// What comes first is last.
     pending: Vec<Pending>,
-    experiments: Vec<Vec<Option<Rows>>>,
+    experiments: Vec<Found>,
     result: io::Result<()>,
+}
+
+/// What is known of an experiment.
+#[derive(Default)]
+struct Found {
+    /// Its jobs' rows.
+    places: Vec<Option<Rows>>,
+    longest: f64,
+    took: Duration,
 }
 
 struct Pending {
@@ -44,21 +54,26 @@ impl Board {
         let mut board = Board { pending: Vec::new(), experiments: Vec::new(), result: Ok(()) };
         for (experiment, job) in jobs {
             if board.experiments.len() <= experiment {
-                board.experiments.resize(experiment + 1, Vec::new());
+                board.experiments.resize_with(experiment + 1, Found::default);
             }
-            let places = &mut board.experiments[experiment];
-            board.pending.push(Pending { experiment, place: places.len(), job });
-            places.push(None);
+            let found = &mut board.experiments[experiment];
+            found.longest = found.longest.max(job.weight);
+            board.pending.push(Pending { experiment, place: found.places.len(), job });
+            found.places.push(None);
         }
-        board.pending.sort_by(|a, b| a.job.weight.total_cmp(&b.job.weight));
+        let Board { pending, experiments, .. } = &mut board;
+        let order = |of: &Pending| (experiments[of.experiment].longest, of.experiment, of.job.weight);
+        pending.sort_by(|a, b| order(a).partial_cmp(&order(b)).expect("weights are numbers: a test looks"));
         board
     }
 
     /// Keeps what a job found; all of its experiment's rows if it was the last one.
-    fn keep(&mut self, experiment: usize, place: usize, rows: Rows) -> Option<Rows> {
-        let places = &mut self.experiments[experiment];
-        places[place] = Some(rows);
-        places.iter().all(Option::is_some).then(|| places.iter_mut().flatten().flat_map(std::mem::take).collect())
+    fn keep(&mut self, experiment: usize, place: usize, rows: Rows, took: Duration) -> Option<(Rows, Duration)> {
+        let found = &mut self.experiments[experiment];
+        found.places[place] = Some(rows);
+        found.took += took;
+        let done = found.places.iter().all(Option::is_some);
+        done.then(|| (found.places.drain(..).flatten().flatten().collect(), found.took))
     }
 
     fn fail(&mut self, error: io::Error) {
@@ -72,20 +87,21 @@ impl Board {
 fn work(
     board: &Mutex<Board>,
     progress: &(dyn Fn(usize, f64) + Sync),
-    finished: &(dyn Fn(usize, Rows) -> io::Result<()> + Sync),
+    finished: &(dyn Fn(usize, Rows, Duration) -> io::Result<()> + Sync),
 ) {
     let locked = || board.lock().expect("no thread panics with the lock held");
     loop {
         let Some(Pending { experiment, place, job }) = locked().pending.pop() else { return };
         let weight = job.weight;
+        let began = Instant::now();
         let outcome = (job.run)();
         progress(experiment, weight);
         let all = match outcome {
-            Ok(rows) => locked().keep(experiment, place, rows),
+            Ok(rows) => locked().keep(experiment, place, rows, began.elapsed()),
             Err(error) => return locked().fail(error),
         };
-        if let Some(rows) = all
-            && let Err(error) = finished(experiment, rows)
+        if let Some((rows, took)) = all
+            && let Err(error) = finished(experiment, rows, took)
         {
             return locked().fail(error);
         }
@@ -104,7 +120,7 @@ mod tests {
     fn rows_come_in_the_order_of_the_jobs_whatever_the_order_of_work() {
         let jobs = vec![numbered(0, 1.0, "a"), numbered(1, 2.0, "x"), numbered(0, 9.0, "b"), numbered(0, 5.0, "c")];
         let results = Mutex::new(vec![String::new(); 2]);
-        let finished = |experiment: usize, rows: Rows| {
+        let finished = |experiment: usize, rows: Rows, _| {
             results.lock().unwrap()[experiment] = rows.concat().concat();
             Ok(())
         };
@@ -116,7 +132,7 @@ mod tests {
     fn after_an_error_no_further_job_begins() {
         let failing = Job::new(9.0, || Err(io::Error::other("no such trace")));
         let never = Job::new(1.0, || unreachable!("the job before it failed"));
-        let error = run(vec![(0, never), (0, failing)], 1, &|_, _| {}, &|_, _| Ok(())).unwrap_err();
+        let error = run(vec![(0, never), (0, failing)], 1, &|_, _| {}, &|_, _, _| Ok(())).unwrap_err();
         assert_eq!(error.to_string(), "no such trace");
     }
 }

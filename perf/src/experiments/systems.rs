@@ -5,6 +5,7 @@ use crate::charts::{COLOURS, Series, Shape};
 use plotters::style::RGBColor;
 use std::io;
 use symphony::model::selection::DropRule;
+use symphony::policy::clockwork::BatchSizes;
 use symphony::policy::when::{self, When};
 use symphony::policy::{self, Options, Policy};
 use symphony::sim::report::Report;
@@ -22,6 +23,8 @@ pub struct System {
     drop: DropRule,
     when: Option<&'static When>,
     frontends: usize,
+    /// Clockwork's alone.
+    any_batch: bool,
     colour: usize,
 }
 
@@ -39,21 +42,48 @@ pub const WORK_CONSERVING: System = System::new("work-conserving", "work-conserv
 pub const BETA_LAMBDA: System =
     System { when: Some(&when::BETA_LAMBDA), colour: 5, ..PUBLISHED }.named("beta-lambda", "beta-lambda rule");
 
-/// Clockwork (OSDI 2020).
-pub const CLOCKWORK: System = System::new("clockwork", "Clockwork", "clockwork", 2);
+/// Clockwork (OSDI 2020) with any batch size, as Symphony's evaluation has it.
+pub const CLOCKWORK: System = System { any_batch: true, ..CLOCKWORK_POW2 }.named("clockwork", "Clockwork");
+
+/// Clockwork (OSDI 2020) as published: batches of a power of two.
+pub const CLOCKWORK_POW2: System = System::new("clockwork-pow2", "Clockwork, powers of two", "clockwork", 2);
 
 /// Nexus (SOSP 2019) with one frontend.
 pub const NEXUS: System = System::new("nexus", "Nexus", "nexus", 3);
 
-/// The systems that Symphony's figures compare, and this engine's default.
-pub const COMPARED: &[System] = &[PUBLISHED, DEFAULT];
+/// Nexus with eight frontends that do not coordinate, as in Symphony's Figure 6.
+pub const NEXUS_8: System = System { colour: 4, ..NEXUS }.routed_by(8).named("nexus-8", "Nexus, 8 frontends");
+
+/// What is published of Shepherd (NSDI 2023).
+pub const SHEPHERD: System = System::new("shepherd", "Shepherd", "shepherd", 7);
+
+/// Clipper (NSDI 2017): batch sizes that adapt, lazy dropping.
+pub const CLIPPER: System = System::new("clipper", "Clipper", "clipper", 8);
+
+/// Triton's dynamic batcher.
+pub const TRITON: System = System::new("triton", "Triton", "triton", 9);
+
+/// The systems that Symphony's figures compare, Shepherd and this engine's default.
+pub const COMPARED: &[System] = &[PUBLISHED, DEFAULT, CLOCKWORK, NEXUS, NEXUS_8, SHEPHERD];
 
 /// Every system.
-pub const ALL: &[System] = &[PUBLISHED, DEFAULT, WORK_CONSERVING, BETA_LAMBDA];
+pub const ALL: &[System] = &[
+    PUBLISHED,
+    DEFAULT,
+    CLOCKWORK,
+    CLOCKWORK_POW2,
+    NEXUS,
+    NEXUS_8,
+    SHEPHERD,
+    CLIPPER,
+    TRITON,
+    WORK_CONSERVING,
+    BETA_LAMBDA,
+];
 
 impl System {
     const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
-        System { name, label, policy, drop: DropRule::Window, when: None, frontends: 1, colour }
+        System { name, label, policy, drop: DropRule::Window, when: None, frontends: 1, any_batch: false, colour }
     }
 
     /// The same under another name and label.
@@ -109,7 +139,12 @@ impl System {
     }
 
     fn options(&self) -> Options {
-        Options { drop: self.drop, when: self.when, frontends: self.frontends }
+        let mut options =
+            Options { drop: self.drop, when: self.when, frontends: self.frontends, ..Options::default() };
+        if self.any_batch {
+            options.clockwork.batches = BatchSizes::Any;
+        }
+        options
     }
 
     /// The system's colour.
