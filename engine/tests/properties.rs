@@ -17,25 +17,31 @@ struct Watch {
     network: Network,
     drop: DropRule,
     faults: bool,
+    /// Requests go straight to a GPU, each as it comes; else a batch fetches its inputs when it is put together.
+    pushed: bool,
     profiles: Vec<Profile>,
     endings: HashMap<u64, u32>,
     arrived: u64,
     gpu_free_at: Vec<Nanos>,
     gpu_busy: Vec<Nanos>,
+    /// When each batch was to finish.
+    finishes: HashMap<u64, Nanos>,
     decisions: Vec<(Nanos, u64, u32, Nanos, usize)>,
 }
 
 impl Watch {
-    fn new(workload: &Workload, drop: DropRule, fault: Fault) -> Watch {
+    fn new(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> Watch {
         Watch {
             network: workload.network,
             drop,
             faults: fault.slowdown > 0.0,
+            pushed: policy.name() == "nexus",
             profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
             endings: HashMap::new(),
             arrived: 0,
             gpu_free_at: vec![Nanos::ZERO; workload.gpus],
             gpu_busy: vec![Nanos::ZERO; workload.gpus],
+            finishes: HashMap::new(),
             decisions: Vec::new(),
         }
     }
@@ -50,7 +56,11 @@ impl Watch {
         assert!(size >= 1, "an empty batch was sent");
         assert!(all.iter().all(|request| request.model == batch.model), "models are mixed in a batch");
         assert_eq!(batch.duration, self.profiles[batch.model.0 as usize].latency(size));
-        assert!(batch.exec_at >= now + self.network.delay(size), "it starts before its inputs can be there");
+        let inputs_there = match self.pushed {
+            true => all.iter().map(|request| request.arrival + self.network.delay(1)).max(),
+            false => Some(now + self.network.delay(size)),
+        };
+        assert!(Some(batch.exec_at) >= inputs_there, "it starts before its inputs can be there");
         assert!(all.iter().all(|request| request.arrival <= now), "it holds a request that has not come yet");
     }
 }
@@ -80,6 +90,7 @@ impl Observer for Watch {
         assert!(started >= self.gpu_free_at[gpu], "it starts on a GPU that is busy");
         self.gpu_free_at[gpu] = finished;
         self.gpu_busy[gpu] += finished - started;
+        self.finishes.insert(batch.batch, finished);
         if self.faults {
             return;
         }
@@ -89,6 +100,14 @@ impl Observer for Watch {
             let first = all.iter().map(|request| request.deadline).min().unwrap();
             assert!(finished <= first, "a batch finishes after its first deadline");
         }
+    }
+
+    fn preempted(&mut self, batch: &BatchHeader, requests: &[Request], stopped: Nanos) {
+        let gpu = batch.gpu.0 as usize;
+        let finished = self.finishes[&batch.batch];
+        self.gpu_free_at[gpu] = stopped;
+        self.gpu_busy[gpu] = self.gpu_busy[gpu] - (finished - stopped);
+        requests.iter().for_each(|request| *self.endings.entry(request.id).or_default() -= 1);
     }
 
     fn ended(&mut self, request: &Request, ending: Ending, _now: Nanos) {
@@ -156,7 +175,9 @@ fn rules() -> impl Strategy<Value = DropRule> {
 }
 
 fn watch(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> (Watch, Report) {
-    let mut watch = Watch::new(workload, drop, fault);
+    // A policy that has no drop rule promises what the rule that drops least does: no batch after a deadline.
+    let drop = if policy.options().contains(&"drop") { drop } else { DropRule::Timeout };
+    let mut watch = Watch::new(workload, policy, drop, fault);
     let report = simulate_observed(workload, policy, &Options::from(drop), fault, &mut watch).unwrap();
     (watch, report)
 }
@@ -182,7 +203,7 @@ proptest! {
         for (offered, ended) in counted {
             prop_assert_eq!(offered, ended);
         }
-        if drop != DropRule::Fcfs {
+        if watch.drop != DropRule::Fcfs {
             prop_assert!(report.models.iter().all(|model| model.late == 0));
         }
     }

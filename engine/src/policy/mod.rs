@@ -7,15 +7,21 @@
 //!
 //! To add a policy: write its file, add a line to [`POLICIES`].
 
+mod clipper;
+pub mod clockwork;
 pub mod deferred;
 mod deferring;
 mod epoch;
 mod nexus;
 mod options;
+mod pull;
 mod queue;
 mod shepherd;
 mod symphony;
 mod symphony_published;
+pub mod triton;
+#[cfg(test)]
+mod watched;
 pub mod when;
 mod work_conserving;
 
@@ -107,6 +113,9 @@ pub static POLICIES: &[&dyn Policy] = &[
     &work_conserving::WORK_CONSERVING,
     &nexus::NEXUS,
     &shepherd::SHEPHERD,
+    &clockwork::Clockwork,
+    &clipper::Clipper,
+    &triton::Triton,
 ];
 
 /// The policy of this name.
@@ -119,12 +128,12 @@ pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name()).collect()
 }
 
-/// The names of those that heed this flag of the [`Options`].
+/// The names of the policies that heed this flag of the [`Options`].
 pub fn taking(flag: &str) -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.options().contains(&flag)).map(|policy| policy.name()).collect()
 }
 
-/// The names of those that the pinned threads run.
+/// The names of the policies that the pinned threads run.
 pub fn served() -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.deferral().is_some()).map(|policy| policy.name()).collect()
 }

@@ -1,6 +1,8 @@
 //! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them a policy heeds is
 //! its own word ([`super::Policy::options`]).
 
+use super::clockwork::ClockworkOptions;
+use super::triton::TritonOptions;
 use super::when::When;
 use crate::model::selection::DropRule;
 
@@ -13,13 +15,25 @@ pub struct Options {
     pub when: Option<&'static When>,
     /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
-    /// How many times as large as a running batch another must be to preempt it, at least 1 (flag `preempt`).
+    /// How many times as large as a running batch another must be to preempt it, at least 1 (flag
+    /// `shepherd-preempt`).
     pub preempt: f64,
+    /// How `clockwork` plans (flags `clockwork-batches` and `clockwork-ahead-ms`).
+    pub clockwork: ClockworkOptions,
+    /// How `triton` batches (flags `triton-queue-delay-ms` and `triton-preferred`).
+    pub triton: TritonOptions,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { drop: DropRule::Window, when: None, frontends: 1, preempt: 3.03 }
+        Options {
+            drop: DropRule::Window,
+            when: None,
+            frontends: 1,
+            preempt: 3.03,
+            clockwork: ClockworkOptions::default(),
+            triton: TritonOptions::default(),
+        }
     }
 }
 

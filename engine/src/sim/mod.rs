@@ -300,3 +300,6 @@ impl Decisions for World<'_> {
         self.tally.ended(request, ending);
     }
 }
+
+#[cfg(test)]
+mod tests;

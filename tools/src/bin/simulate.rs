@@ -9,6 +9,7 @@ use std::time::Duration;
 use symphony::clock::Nanos;
 use symphony::config::read_workload;
 use symphony::model::selection::DropRule;
+use symphony::policy::clockwork::BatchSizes;
 use symphony::policy::{self, Options, POLICIES, Policy, when};
 use symphony::sim::goodput::search;
 use symphony::sim::report::Report;
@@ -36,9 +37,25 @@ struct CommandLine {
     /// Frontends that route requests without knowing of each other, for policy nexus (default 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     frontends: Option<u16>,
-    /// How many times as large as a running batch another must be to preempt it, for policy shepherd (default 3.03)
+    /// How many times as large as a running batch another must be for policy shepherd to preempt it (default 3.03)
     #[arg(long, value_name = "FACTOR", value_parser = at_least_one)]
-    preempt: Option<f64>,
+    shepherd_preempt: Option<f64>,
+    /// Batch sizes of policy clockwork: pow2 (default) or any
+    #[arg(long, value_name = "SIZES", value_parser = sizes)]
+    clockwork_batches: Option<BatchSizes>,
+    /// Policy clockwork gives a GPU more once it has less than this to do (default 5)
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    clockwork_ahead_ms: Option<f64>,
+    /// How long a request of policy triton waits for a preferred batch size (default: what is left of the SLO
+    /// when a full batch waits for another)
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    triton_queue_delay_ms: Option<f64>,
+    /// Preferred batch sizes of policy triton, such as 4,8 (default: the largest that runs in half the SLO, alone)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    triton_preferred: Option<Vec<u16>>,
+    /// Policy triton rejects a request that has waited for longer (default: when the largest batch would be late)
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    triton_timeout_ms: Option<f64>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
@@ -71,6 +88,17 @@ fn at_least_one(text: &str) -> Result<f64, String> {
         Ok(value) if value >= 1.0 => Ok(value),
         _ => Err("give a number of at least 1, or inf to preempt nothing".to_owned()),
     }
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value >= 0.0 && value.is_finite() => Ok(value),
+        _ => Err("give a number from 0".to_owned()),
+    }
+}
+
+fn sizes(text: &str) -> Result<BatchSizes, String> {
+    BatchSizes::parse(text).ok_or_else(|| "give pow2 or any".to_owned())
 }
 
 fn after_help() -> String {
@@ -128,7 +156,12 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         ("drop", line.drop.is_some()),
         ("when", line.when.is_some()),
         ("frontends", line.frontends.is_some()),
-        ("preempt", line.preempt.is_some()),
+        ("shepherd-preempt", line.shepherd_preempt.is_some()),
+        ("clockwork-batches", line.clockwork_batches.is_some()),
+        ("clockwork-ahead-ms", line.clockwork_ahead_ms.is_some()),
+        ("triton-queue-delay-ms", line.triton_queue_delay_ms.is_some()),
+        ("triton-timeout-ms", line.triton_timeout_ms.is_some()),
+        ("triton-preferred", line.triton_preferred.is_some()),
     ];
     for (flag, _) in given.into_iter().filter(|&(flag, given)| given && !policy.options().contains(&flag)) {
         let right = policy::taking(flag).join(", ");
@@ -146,7 +179,14 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         options.when = Some(rule);
     }
     options.frontends = line.frontends.map_or(options.frontends, usize::from);
-    options.preempt = line.preempt.unwrap_or(options.preempt);
+    options.preempt = line.shepherd_preempt.unwrap_or(options.preempt);
+    let clockwork = &mut options.clockwork;
+    clockwork.batches = line.clockwork_batches.unwrap_or(clockwork.batches);
+    clockwork.ahead = line.clockwork_ahead_ms.map_or(clockwork.ahead, Nanos::from_millis_f64);
+    options.triton.max_queue_delay = line.triton_queue_delay_ms.map(Nanos::from_millis_f64);
+    options.triton.timeout = line.triton_timeout_ms.map(Nanos::from_millis_f64);
+    options.triton.preferred = line.triton_preferred.iter().flatten().map(|&size| size.into()).collect();
+    options.triton.preferred.sort_unstable();
     Ok(options)
 }
 

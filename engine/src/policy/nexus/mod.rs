@@ -192,3 +192,6 @@ impl Scheduler for Cluster {
         self.in_transfer.front().map_or(Nanos::MAX, |&(at, _)| at)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,9 @@ const FIT_DOUBLINGS: f64 = 24.0;
 /// Steps of [`fit`]'s bisection: the factor is right to 2^-24 of that.
 const FIT_STEPS: usize = 24;
 
+/// What the batches of a model that is too slow to wait for another batch may cost, in single requests.
+const LITTLE_MORE: f64 = 1.05;
+
 /// The schedule for a cluster of `gpus`: the rates are scaled by the largest common factor for which the packing needs
 /// no more GPUs than there are, so that spare GPUs (or what is missing) are shared out in proportion. Where even rates
 /// near zero need more, the emptiest nodes share a GPU, and some requests will be dropped. Rates must be positive.
@@ -100,11 +103,24 @@ impl Session<'_> {
         self.profile.latency(batch).as_secs_f64()
     }
 
-    /// B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a whole one. A model
-    /// that is too slow for that runs single requests.
+    /// B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a whole one. The paper
+    /// has no schedule for a model that is too slow for that; here it is planned for with single requests.
     fn largest_batch(&self) -> usize {
+        self.steady_batch().max(1)
+    }
+
+    fn steady_batch(&self) -> usize {
         let fits = |batch: usize| self.profile.latency(batch).0.saturating_mul(2) <= self.budget.0;
-        last_that(self.profile.max_batch(), fits).max(1)
+        last_that(self.profile.max_batch(), fits)
+    }
+
+    /// The batch that a full node runs: B; where there is none, what costs little more than a single request.
+    fn full_batch(&self) -> usize {
+        let little_more = self.latency(1) * LITTLE_MORE;
+        match self.steady_batch() {
+            0 => last_that(self.profile.max_batch(), |batch| self.latency(batch) <= little_more),
+            batch => batch,
+        }
     }
 
     /// T = B / l(B), requests per second that one GPU can serve.
@@ -133,8 +149,8 @@ impl Session<'_> {
 
     /// The node that runs one largest batch after the other.
     fn full(&self, session: usize, rate: f64) -> Node {
-        let batch = self.largest_batch();
-        Node { shares: vec![Share { session, batch, rate }], cycle: self.latency(batch), occupancy: 1.0 }
+        let share = Share { session, batch: self.full_batch(), rate };
+        Node { shares: vec![share], cycle: self.latency(self.largest_batch()), occupancy: 1.0 }
     }
 }
 
@@ -163,8 +179,10 @@ fn schedule_residue(sessions: &[Session<'_>], residues: Vec<(usize, f64)>) -> Ve
     alone.sort_by(|a, b| b.occupancy.total_cmp(&a.occupancy));
     let mut nodes: Vec<Node> = Vec::new();
     for new in alone {
-        let fitting =
-            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, merged_occupancy(sessions, node, &new)?)));
+        let fitting = nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, node)| Some((at, merged_occupancy(sessions, node, &new)?)));
         match fitting.max_by(|a, b| a.1.total_cmp(&b.1)) {
             Some((at, occupancy)) => merge(&mut nodes[at], new, occupancy),
             None => nodes.push(new),
@@ -281,7 +299,8 @@ mod tests {
         let models = vec![slow; 5];
         let nodes = fit(&sessions(&models, &[10.0; 5]), 2);
         assert_eq!(nodes.len(), 2);
-        let mut hosted: Vec<_> = nodes.iter().flat_map(|node| &node.shares).map(|share| share.session).collect();
+        let mut hosted: Vec<_> =
+            nodes.iter().flat_map(|node| &node.shares).map(|share| share.session).collect();
         hosted.sort_unstable();
         assert_eq!(hosted, [0, 1, 2, 3, 4]);
     }

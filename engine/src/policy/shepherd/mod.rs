@@ -37,7 +37,7 @@ impl Policy for Shepherd {
     }
 
     fn options(&self) -> &'static [&'static str] {
-        &["preempt"]
+        &["shepherd-preempt"]
     }
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
@@ -308,3 +308,6 @@ impl Scheduler for Herds {
         self.expiries.min_key()
     }
 }
+
+#[cfg(test)]
+mod tests;
