@@ -1,21 +1,45 @@
 //! Invariants of the scheduler over random workloads, watched event by event in the simulator: they hold for every
-//! policy and drop rule, whatever the models, the load and the network.
+//! policy with every option, whatever the models, the load and the network. [`MAY_BE_LATE`] lists the exceptions.
 
 use proptest::prelude::*;
 use std::collections::HashMap;
 use symphony::clock::Nanos;
 use symphony::model::selection::DropRule;
-use symphony::policy::{Options, POLICIES, Policy};
+use symphony::policy::clockwork::{BatchSizes, ClockworkOptions};
+use symphony::policy::triton::TritonOptions;
+use symphony::policy::{Options, POLICIES, Policy, when};
 use symphony::profile::Profile;
 use symphony::sim::report::Report;
 use symphony::sim::{Fault, Observer, simulate_observed};
 use symphony::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::message::{BatchHeader, Ending, Request};
 
+/// The policies that do not promise that a batch finishes by its first deadline, and why. Any other does, unless its drop
+/// rule is fcfs.
+const MAY_BE_LATE: [(&str, &str); 2] = [
+    ("clipper", "it learns from late batches how large they may be"),
+    ("triton", "it starts whatever has not waited for longer than its timeout"),
+];
+
+/// What a policy with these options promises.
+#[derive(Clone, Copy)]
+struct Promise {
+    in_time: bool,
+    drops_nothing: bool,
+}
+
+impl Promise {
+    fn of(policy: &dyn Policy, options: &Options) -> Promise {
+        let drops_nothing = policy.options().contains(&"drop") && options.drop == DropRule::Fcfs;
+        let may_be_late = MAY_BE_LATE.iter().any(|&(name, _)| name == policy.name());
+        Promise { in_time: !drops_nothing && !may_be_late, drops_nothing }
+    }
+}
+
 /// How a request ended, and everything that was seen of batches.
 struct Watch {
     network: Network,
-    drop: DropRule,
+    promise: Promise,
     faults: bool,
     /// Requests go straight to a GPU, each as it comes; else a batch fetches its inputs when it is put together.
     pushed: bool,
@@ -30,10 +54,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> Watch {
+    fn new(workload: &Workload, policy: &dyn Policy, promise: Promise, fault: Fault) -> Watch {
         Watch {
             network: workload.network,
-            drop,
+            promise,
             faults: fault.slowdown > 0.0,
             pushed: policy.name() == "nexus",
             profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
@@ -96,7 +120,7 @@ impl Observer for Watch {
         }
         assert_eq!(started, batch.exec_at, "without faults a batch starts when it was told to");
         assert_eq!(finished - started, batch.duration);
-        if self.drop != DropRule::Fcfs {
+        if self.promise.in_time {
             let first = all.iter().map(|request| request.deadline).min().unwrap();
             assert!(finished <= first, "a batch finishes after its first deadline");
         }
@@ -104,15 +128,14 @@ impl Observer for Watch {
 
     fn preempted(&mut self, batch: &BatchHeader, requests: &[Request], stopped: Nanos) {
         let gpu = batch.gpu.0 as usize;
-        let finished = self.finishes[&batch.batch];
         self.gpu_free_at[gpu] = stopped;
-        self.gpu_busy[gpu] = self.gpu_busy[gpu] - (finished - stopped);
+        self.gpu_busy[gpu] = self.gpu_busy[gpu] - (self.finishes[&batch.batch] - stopped);
         requests.iter().for_each(|request| *self.endings.entry(request.id).or_default() -= 1);
     }
 
     fn ended(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         assert!(
-            self.drop != DropRule::Fcfs || ending == Ending::Overloaded,
+            !self.promise.drops_nothing || ending == Ending::Overloaded,
             "rule fcfs drops nothing but what does not fit"
         );
         self.end(request);
@@ -170,15 +193,31 @@ fn policies() -> impl Strategy<Value = &'static dyn Policy> {
     prop::sample::select(POLICIES.to_vec())
 }
 
-fn rules() -> impl Strategy<Value = DropRule> {
-    prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec())
+/// Options of every kind at once: a policy heeds its own.
+fn options() -> impl Strategy<Value = Options> {
+    let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
+    let when = prop::option::of(prop::sample::select(when::RULES.to_vec()));
+    let clockwork = (prop::sample::select(BatchSizes::ALL.map(|sizes| sizes.0).to_vec()), 0.1f64..20.0);
+    let ms = |range| prop::option::of(range).prop_map(|ms: Option<f64>| ms.map(Nanos::from_millis_f64));
+    let triton = (ms(0.0..20.0), prop::collection::btree_set(1usize..40, 0..4), ms(0.1..40.0));
+    let preempt = prop_oneof![1.0f64..5.0, Just(f64::INFINITY)];
+    (drop, when, 1usize..5, preempt, clockwork, triton).prop_map(
+        |(drop, when, frontends, preempt, (batches, ahead), triton)| {
+            let (max_queue_delay, preferred, timeout) = triton;
+            let preferred = preferred.into_iter().collect();
+            let mut options = Options::from(drop);
+            options.when = when;
+            options.frontends = frontends;
+            options.clockwork = ClockworkOptions { batches, ahead: Nanos::from_millis_f64(ahead) };
+            options.triton = TritonOptions { max_queue_delay, preferred, timeout };
+            options
+        },
+    )
 }
 
-fn watch(workload: &Workload, policy: &dyn Policy, drop: DropRule, fault: Fault) -> (Watch, Report) {
-    // A policy that has no drop rule promises what the rule that drops least does: no batch after a deadline.
-    let drop = if policy.options().contains(&"drop") { drop } else { DropRule::Timeout };
-    let mut watch = Watch::new(workload, policy, drop, fault);
-    let report = simulate_observed(workload, policy, &Options::from(drop), fault, &mut watch).unwrap();
+fn watch(workload: &Workload, policy: &dyn Policy, options: &Options, fault: Fault) -> (Watch, Report) {
+    let mut watch = Watch::new(workload, policy, Promise::of(policy, options), fault);
+    let report = simulate_observed(workload, policy, options, fault, &mut watch).unwrap();
     (watch, report)
 }
 
@@ -190,39 +229,39 @@ fn bytes(mut report: Report) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn every_request_ends_exactly_once_and_no_batch_breaks_a_promise(
-        workload in workloads(), policy in policies(), drop in rules(),
+        workload in workloads(), policy in policies(), options in options(),
     ) {
-        let (watch, report) = watch(&workload, policy, drop, Fault::default());
+        let (watch, report) = watch(&workload, policy, &options, Fault::default());
         prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
         prop_assert!(watch.endings.values().all(|&ended| ended == 1));
         let counted = report.models.iter().map(|m| (m.offered, m.good + m.dropped + m.late + m.rejected));
         for (offered, ended) in counted {
             prop_assert_eq!(offered, ended);
         }
-        if watch.drop != DropRule::Fcfs {
+        if Promise::of(policy, &options).in_time {
             prop_assert!(report.models.iter().all(|model| model.late == 0));
         }
     }
 
     #[test]
     fn gpus_that_are_slower_than_their_profile_lose_no_request(
-        workload in workloads(), policy in policies(), drop in rules(), slowdown in 0.01f64..1.0,
+        workload in workloads(), policy in policies(), options in options(), slowdown in 0.01f64..1.0,
     ) {
-        let (watch, _) = watch(&workload, policy, drop, Fault { slowdown });
+        let (watch, _) = watch(&workload, policy, &options, Fault { slowdown });
         prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
         prop_assert!(watch.endings.values().all(|&ended| ended == 1));
     }
 
     #[test]
     fn busy_time_is_the_sum_of_batches(
-        workload in workloads(), policy in policies(), drop in rules(),
+        workload in workloads(), policy in policies(), options in options(),
     ) {
         let whole = Workload { warmup: Nanos::ZERO, duration: Nanos::from_secs(1), ..workload };
-        let (watch, report) = watch(&whole, policy, drop, Fault::default());
+        let (watch, report) = watch(&whole, policy, &options, Fault::default());
         let batches: u64 = report.batch_histogram.iter().sum();
         prop_assert!(batches <= watch.decisions.len() as u64);
         for (gpu, share) in report.gpu_busy.iter().enumerate() {
@@ -239,11 +278,18 @@ proptest! {
 
     #[test]
     fn the_same_events_give_the_same_decisions(
-        workload in workloads(), policy in policies(), drop in rules(), slowdown in prop_oneof![Just(0.0), Just(0.3)],
+        workload in workloads(), policy in policies(), options in options(), slowdown in prop_oneof![Just(0.0), Just(0.3)],
     ) {
-        let (first, one) = watch(&workload, policy, drop, Fault { slowdown });
-        let (second, two) = watch(&workload, policy, drop, Fault { slowdown });
+        let (first, one) = watch(&workload, policy, &options, Fault { slowdown });
+        let (second, two) = watch(&workload, policy, &options, Fault { slowdown });
         prop_assert_eq!(first.decisions, second.decisions);
         prop_assert_eq!(bytes(one), bytes(two));
+    }
+}
+
+#[test]
+fn only_policies_that_exist_may_be_late() {
+    for (name, _) in MAY_BE_LATE {
+        assert!(POLICIES.iter().any(|policy| policy.name() == name), "{name} is no policy");
     }
 }

@@ -247,13 +247,14 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
 /// The policy: one that the pinned threads run.
 fn read_policy(root: &Table<'_>) -> Option<&'static dyn Policy> {
     let Some(value) = root.optional("policy") else { return Some(policy::POLICIES[0]) };
-    let chosen = policy::by_name(value.word(&policy::names())?)?;
-    if chosen.deferral().is_none() {
-        let right = format!("serve with one of {}", policy::served().join(", "));
-        value.report(format!("\"{}\" runs in `simulate` only", chosen.name()), right);
+    let served = policy::served();
+    let named = value.is_text().then(|| value.text("a policy")).flatten().and_then(policy::by_name);
+    if let Some(simulated) = named.filter(|policy| policy.deferral().is_none()) {
+        let right = format!("serve with one of {}", served.join(", "));
+        value.report(format!("\"{}\" runs in `simulate` only", simulated.name()), right);
         return None;
     }
-    Some(chosen)
+    policy::by_name(value.word(&served)?)
 }
 
 /// The rule `when`, if there is one; a mistake where the policy has its own.

@@ -7,7 +7,7 @@ use super::when::FRONTRUN;
 /// The policy.
 pub(super) static SYMPHONY: Deferring = Deferring {
     name: "symphony",
-    about: "the default: hold each batch back while it can still grow",
+    about: "the default: hold a batch back while one more request could join",
     options: &["drop"],
     deferral: &FRONTRUN,
 };

@@ -8,7 +8,7 @@ use super::when::FRONTRUN;
 /// The policy.
 pub(super) static SYMPHONY_PUBLISHED: Deferring = Deferring {
     name: "symphony-published",
-    about: "hold each batch back until the last moment at which it can still grow (Symphony, section 4.3)",
+    about: "hold a batch back while one more request could join (Symphony, section 4.3)",
     options: &["drop", "when"],
     deferral: &FRONTRUN,
 };

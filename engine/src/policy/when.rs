@@ -29,14 +29,14 @@ impl Deferral for When {
 /// Hold back while one more request could join.
 pub static FRONTRUN: When = When {
     name: "frontrun",
-    about: "until the last moment at which one more request could join (Symphony, section 4.3)",
+    about: "while one more request could join (Symphony, section 4.3)",
     rule: |moment| moment.frontrun,
 };
 
 /// Hold back while waiting costs less per request than starting would.
 pub static BETA_LAMBDA: When = When {
     name: "beta-lambda",
-    about: "until more requests wait than come during the fixed cost of a batch, frontrun at most (section 4.3)",
+    about: "until more wait than come in the time beta, or frontrun (section 4.3)",
     rule: |moment| {
         let come_meanwhile = fixed_cost(&moment.terms.profile).as_secs_f64() * moment.rate_rps;
         if moment.size as f64 > come_meanwhile { moment.earliest } else { moment.frontrun }
@@ -46,7 +46,7 @@ pub static BETA_LAMBDA: When = When {
 /// Do not hold back.
 pub static WORK_CONSERVING: When = When {
     name: "work-conserving",
-    about: "not at all: a batch is schedulable from its first request on (Symphony, section 4.3)",
+    about: "not at all (Symphony, section 4.3)",
     rule: |moment| moment.earliest,
 };
 
@@ -60,7 +60,7 @@ pub static LATEST: When = When {
 /// Hold back for as long as a batch of the target size needs to come together.
 pub static TARGET_QUEUEING_DELAY: When = When {
     name: "target-queueing-delay",
-    about: "until the requests of a target batch have had the time to come since the last batch started",
+    about: "for target / rate from the last batch's start on",
     rule: |moment| {
         let gather = match moment.rate_rps > 0.0 {
             true => Nanos::from_secs_f64(moment.target as f64 / moment.rate_rps),

@@ -163,7 +163,9 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         ("triton-timeout-ms", line.triton_timeout_ms.is_some()),
         ("triton-preferred", line.triton_preferred.is_some()),
     ];
-    for (flag, _) in given.into_iter().filter(|&(flag, given)| given && !policy.options().contains(&flag)) {
+    if let Some((flag, _)) =
+        given.into_iter().find(|&(flag, given)| given && !policy.options().contains(&flag))
+    {
         let right = policy::taking(flag).join(", ");
         return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
     }

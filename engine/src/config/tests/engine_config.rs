@@ -130,6 +130,12 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
                 .into(),
         ),
         (
+            format!("policy = \"clockwork\"\n{CPU}{MODEL}"),
+            "symphony.toml:1: policy: \"clockwork\" runs in `simulate` only; serve with one of symphony, \
+             symphony-published, work-conserving"
+                .into(),
+        ),
+        (
             format!("when = \"latest\"\n{CPU}{MODEL}"),
             "symphony.toml:1: when: policy \"symphony\" has a rule of its own; take it out, or set policy = \
              \"symphony-published\""

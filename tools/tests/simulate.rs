@@ -1,0 +1,89 @@
+//! `simulate` as a user runs it: every policy on every workload file of the project, and what is said of wrong flags.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use symphony::policy::{POLICIES, when};
+
+fn workloads() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+    found.sort();
+    found
+}
+
+fn simulate(arguments: &[&str]) -> Output {
+    let table4 = workloads().into_iter().find(|path| path.ends_with("table4-resnet50.toml")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_simulate")).arg(table4).args(arguments).output().unwrap()
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let output = simulate(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?} was taken");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn every_policy_runs_every_workload_file() {
+    let files = workloads();
+    assert!(!files.is_empty());
+    for policy in POLICIES {
+        let run = Command::new(env!("CARGO_BIN_EXE_simulate"))
+            .args(["--json", "--duration", "0.2", "--policy", policy.name()])
+            .args(&files)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}: {}", policy.name(), String::from_utf8_lossy(&run.stderr));
+        let reports: Vec<Value> = run
+            .stdout
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect();
+        assert_eq!(reports.len(), files.len());
+        for report in reports {
+            assert_eq!(report["policy"], policy.name());
+            assert!(
+                report["good_rps"].as_f64().unwrap() > 0.0,
+                "{} on {}",
+                policy.name(),
+                report["workload"]
+            );
+        }
+    }
+}
+
+#[test]
+fn the_help_lists_each_policy_and_each_rule_with_a_line() {
+    let help = String::from_utf8(simulate(&["--help"]).stdout).unwrap();
+    for name in POLICIES.iter().map(|policy| policy.name()).chain(when::names()) {
+        assert!(
+            help.lines().any(|line| line.starts_with(&format!("  {name} "))),
+            "{name} is not in:\n{help}"
+        );
+    }
+}
+
+#[test]
+fn a_flag_that_the_policy_does_not_take_is_refused_with_those_that_do() {
+    assert_eq!(
+        refusal(&["--policy", "work-conserving", "--when", "latest"]),
+        "--when: policy work-conserving does not take it; it goes with symphony-published\n"
+    );
+    let told = refusal(&["--policy", "clipper", "--drop", "window"]);
+    assert!(told.starts_with("--drop: policy clipper does not take it; it goes with symphony, "), "{told}");
+    assert!(refusal(&["--clockwork-batches", "any"]).ends_with("it goes with clockwork\n"));
+    assert!(refusal(&["--triton-preferred", "4,8"]).ends_with("it goes with triton\n"));
+}
+
+#[test]
+fn a_flag_with_a_wrong_value_is_told_what_would_be_right() {
+    let told = refusal(&["--policy", "symphony-published", "--when", "later"]);
+    assert!(told.starts_with("--when: \"later\" is no rule; give one of frontrun, beta-lambda, "), "{told}");
+    assert!(refusal(&["--policy", "clockwork", "--clockwork-batches", "3"]).contains("give pow2 or any"));
+    assert!(
+        refusal(&["--policy", "clockwork", "--clockwork-ahead-ms", "0"]).contains("give a number above 0")
+    );
+    assert!(refusal(&["--policy", "triton", "--triton-preferred", "0"]).contains("1..=1024"));
+}
