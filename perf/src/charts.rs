@@ -170,11 +170,13 @@ impl Shape {
 }
 
 const PANEL: (u32, u32) = (400, 290);
+/// A panel without others.
+const LONE_PANEL: (u32, u32) = (640, 330);
 const MARGIN: u32 = 14;
-const TITLE_HEIGHT: u32 = 34;
+const TITLE_ROW: u32 = 24;
 const LEGEND_ROW: u32 = 20;
-/// Pixels per character of a legend, on the safe side: the reader's font is not known.
-const CHARACTER: f64 = 6.6;
+/// Pixels per character of a title and of a legend, on the safe side: the reader's font is not known.
+const CHARACTERS: (f64, f64) = (8.4, 6.8);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Coordinates = Cartesian2d<Axis, Axis>;
@@ -187,18 +189,23 @@ impl Figure {
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut svg = String::new();
         let columns = self.columns.clamp(1, self.panels.len().max(1)) as u32;
-        let width = columns * PANEL.0 + 2 * MARGIN;
-        let legend = self.legend(f64::from(width - 2 * MARGIN));
-        let head = TITLE_HEIGHT + legend.len() as u32 * LEGEND_ROW + 8;
+        let size = if self.panels.len() == 1 { LONE_PANEL } else { PANEL };
+        let inner = columns * size.0;
+        let title = wrapped(&self.title, (f64::from(inner) / CHARACTERS.0) as usize);
+        let legend = self.legend(f64::from(inner));
+        let below_title = MARGIN + title.len() as u32 * TITLE_ROW;
+        let head = below_title + legend.len() as u32 * LEGEND_ROW + 8;
         let rows = (self.panels.len() as u32).div_ceil(columns);
-        let area = SVGBackend::with_string(&mut svg, (width, head + rows * PANEL.1 + MARGIN)).into_drawing_area();
+        let whole = (inner + 2 * MARGIN, head + rows * size.1 + MARGIN);
+        let area = SVGBackend::with_string(&mut svg, whole).into_drawing_area();
         area.fill(&WHITE)?;
-        area.draw(&Text::new(self.title.clone(), (MARGIN as i32 + 4, 12), TITLE.into_font()))?;
-        draw_legend(&area, &legend)?;
+        for (line, row) in title.into_iter().zip(0..) {
+            area.draw(&Text::new(line, (MARGIN as i32 + 4, 12 + row * TITLE_ROW as i32), TITLE.into_font()))?;
+        }
+        draw_legend(&area, &legend, below_title)?;
         for (at, panel) in self.panels.iter().enumerate() {
             let (column, row) = (at as u32 % columns, at as u32 / columns);
-            let corner = (MARGIN + column * PANEL.0, head + row * PANEL.1);
-            panel.draw(&area.clone().shrink(corner, PANEL))?;
+            panel.draw(&area.clone().shrink((MARGIN + column * size.0, head + row * size.1), size))?;
         }
         area.present()?;
         drop(area);
@@ -216,7 +223,7 @@ impl Figure {
         let mut rows = Vec::new();
         let (mut row, mut at) = (Vec::new(), 0.0);
         for entry in entries {
-            let needs = 44.0 + entry.label.chars().count() as f64 * CHARACTER;
+            let needs = 44.0 + entry.label.chars().count() as f64 * CHARACTERS.1;
             if at + needs > width && !row.is_empty() {
                 rows.push(std::mem::take(&mut row));
                 at = 0.0;
@@ -229,9 +236,21 @@ impl Figure {
     }
 }
 
-fn draw_legend(area: &Area<'_>, rows: &[Vec<(f64, &Series)>]) -> Drawn {
+/// Lines of whole words, each of at most `width` characters where its words allow.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < width => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn draw_legend(area: &Area<'_>, rows: &[Vec<(f64, &Series)>], top: u32) -> Drawn {
     for (at, row) in rows.iter().enumerate() {
-        let y = (TITLE_HEIGHT + at as u32 * LEGEND_ROW) as i32 + 8;
+        let y = (top + at as u32 * LEGEND_ROW) as i32 + 8;
         for &(x, series) in row {
             let x = MARGIN as i32 + 4 + x as i32;
             draw_key(area, series, (x, y))?;

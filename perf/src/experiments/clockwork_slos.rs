@@ -12,6 +12,9 @@ use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use std::io;
 use symphony::clock::Nanos;
 use symphony::profile::Profile;
+use symphony::sim::Observer;
+use symphony::workload::Workload;
+use symphony_transport::message::{BatchHeader, Request};
 
 const WORKERS: usize = 6;
 /// From one execution of a single request, 2.9 ms, each half as long again as the one before, up to 74 ms.
@@ -142,9 +145,10 @@ const SCENARIOS: [(&str, usize, usize); 3] =
     [("no batch clients", 0, 0), ("12 big-batch clients", 12, 16), ("48 small-batch clients", 48, 4)];
 const SENSITIVE: usize = 6;
 const SENSITIVE_RPS: f64 = 200.0;
-/// Batch work has no SLO in the paper. Here it has one that it can wait for.
-const BATCH_SLO_MS: f64 = 2_000.0;
-/// Batch clients submit anew what was answered: always more than six GPUs can take.
+/// Batch work has no SLO in the paper: here it has one that no run is long enough to make urgent.
+const BATCH_SLO_MS: f64 = 600_000.0;
+/// The paper's batch clients submit anew what was answered. Here they offer more than six GPUs can take, and what waits
+/// only grows.
 const BATCH_RPS: f64 = 7_000.0;
 
 impl Experiment for Isolation {
@@ -229,13 +233,39 @@ fn shared((_, clients, outstanding): (&str, usize, usize), slo: f64, effort: Eff
 }
 
 fn isolation(system: &System, scenario: &str, slo: f64, setting: &Setting) -> io::Result<super::Rows> {
-    let report = system.run(setting.workload())?;
-    let (sensitive, batch) = report.models.split_at(SENSITIVE);
-    let good = |models: &[symphony::sim::report::ModelReport]| models.iter().map(|model| model.good).sum::<u64>() as f64;
+    let Workload { warmup, duration, .. } = *setting.workload();
+    let mut done = BatchWork { from: warmup, to: warmup + duration, requests: 0 };
+    let report = system.observed(setting.workload(), &mut done)?;
+    let sensitive = &report.models[..SENSITIVE];
+    let good: u64 = sensitive.iter().map(|model| model.good).sum();
     let offered: u64 = sensitive.iter().map(|model| model.offered).sum();
-    let satisfied = good(sensitive) / offered.max(1) as f64;
-    let goodput = good(batch) / setting.workload().duration.as_secs_f64();
-    Ok(vec![vec![system.name.to_owned(), scenario.to_owned(), cell(slo, 1), cell(satisfied, 5), cell(goodput, 1)]])
+    let satisfied = good as f64 / offered.max(1) as f64;
+    let batch_rps = done.requests as f64 / duration.as_secs_f64();
+    Ok(vec![vec![system.name.to_owned(), scenario.to_owned(), cell(slo, 1), cell(satisfied, 5), cell(batch_rps, 1)]])
+}
+
+/// Counts the batch clients' requests that are done while the run counts. Most are only done long after, when
+/// nothing new comes.
+struct BatchWork {
+    from: Nanos,
+    to: Nanos,
+    requests: usize,
+}
+
+impl Observer for BatchWork {
+    fn ran(
+        &mut self,
+        _now: Nanos,
+        batch: &BatchHeader,
+        requests: (&[Request], &[Request]),
+        started: Option<Nanos>,
+        finished: Nanos,
+    ) {
+        let counts = batch.model.0 as usize >= SENSITIVE && (self.from..self.to).contains(&finished);
+        if counts && started.is_some() {
+            self.requests += requests.0.len() + requests.1.len();
+        }
+    }
 }
 
 #[cfg(test)]

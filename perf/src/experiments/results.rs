@@ -127,7 +127,6 @@ fn verdict(claim: &Claim) -> String {
 impl Unit {
     fn bare(self, value: f64) -> String {
         match self {
-            _ if !value.is_finite() => "-".to_owned(),
             Unit::Rps => format!("{value:.0}"),
             Unit::Ms => format!("{value:.1}"),
             Unit::Percent => format!("{:.1}", value * 100.0),
@@ -138,6 +137,9 @@ impl Unit {
     }
 
     fn written(self, value: f64) -> String {
+        if !value.is_finite() {
+            return "-".to_owned();
+        }
         let unit = match self {
             Unit::Rps => " r/s",
             Unit::Ms => " ms",

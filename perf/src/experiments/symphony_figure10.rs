@@ -84,7 +84,6 @@ impl Experiment for Stability {
             let at_end = good.last().map_or(f64::NAN, |point| point.1);
             let flat = match system.name {
                 "symphony-published" | "nexus" => Paper::Is(1.0),
-                "clockwork" => Paper::AtMost(0.9),
                 _ => Paper::Silent,
             };
             let what = format!("{}: good at {HIGHEST_RPS} offered requests/s over its peak", system.label);

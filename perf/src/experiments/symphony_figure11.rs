@@ -34,7 +34,7 @@ impl Experiment for Growth {
         let pairs = gpus.iter().flat_map(|&gpus| COMPARED.iter().map(move |&system| (gpus, system)));
         let job = |(gpus, system): (usize, System)| {
             let setting = Setting::copies(gpus, RESNET50.with_slo(100.0), MODELS, effort);
-            let setting = setting.lasting_for(effort.choose(20_000.0, 60_000.0), 5.0);
+            let setting = setting.lasting_for(effort.choose(12_000.0, 60_000.0), 5.0);
             Job::new(setting.search_weight(), move || {
                 let goodput = system.goodput_rps(setting.workload())?;
                 Ok(vec![vec![gpus.to_string(), system.name.to_owned(), cell(goodput, 1)]])

@@ -42,7 +42,7 @@ impl Experiment for Latency {
             for system in [PUBLISHED, DEFAULT] {
                 let network = Network { control: Nanos::from_millis_f64(latency_us / 1e3), ..Network::default() };
                 let setting = Setting::copies(GPUS, RESNET50.with_slo(slo_ms), MODELS, effort);
-                let setting = setting.network(network).lasting(2.0, effort.choose(15.0, 60.0));
+                let setting = setting.network(network).lasting(2.0, effort.choose(10.0, 60.0));
                 jobs.push(Job::new(setting.search_weight(), move || {
                     let goodput = system.goodput_rps(setting.workload())?;
                     let names = [slo_ms.to_string(), latency_us.to_string(), system.name.to_owned()];

@@ -67,7 +67,7 @@ impl Case {
         };
         let gpus = (models.len() as f64 * self.gpus_per_model).round() as usize;
         let setting = Setting::new(gpus, models, effort).arriving(&Arrival::Gamma(self.shape));
-        setting.lasting_for(effort.choose(3_000.0, 10_000.0), effort.choose(10.0, 30.0))
+        setting.lasting_for(effort.choose(3_000.0, 10_000.0), effort.choose(3.0, 30.0))
     }
 
     /// The cells that name it.
@@ -131,7 +131,7 @@ impl Experiment for Deferral {
                 DEFERRING.iter().map(row).collect()
             })
         };
-        examples().into_iter().chain(sample(effort.choose(120, ALL))).map(job).collect()
+        examples().into_iter().chain(sample(effort.choose(90, ALL))).map(job).collect()
     }
 
     fn figure(&self, table: &Table) -> Figure {
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_every_value_of_every_dimension() {
-        let cases: Vec<Case> = sample(120).collect();
+        let cases: Vec<Case> = sample(90).collect();
         for column in 1..6 {
             let values: HashSet<String> = cases.iter().map(|case| case.cells()[column].clone()).collect();
             assert!(values.len() >= 5, "{values:?}");

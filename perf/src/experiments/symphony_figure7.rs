@@ -3,7 +3,7 @@
 //! About 4 minutes of one core.
 
 use super::setting::{RESNET50, Setting};
-use super::systems::{COMPARED, System};
+use super::systems::{CLOCKWORK, COMPARED, NEXUS, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, Figure, Panel, Shape};
@@ -39,7 +39,7 @@ impl Experiment for Characteristics {
         for (popularity, arrivals) in POPULARITIES.iter().flat_map(|p| ARRIVALS.iter().map(move |a| (p, a))) {
             for (&slo_ms, &system) in slos.iter().flat_map(|slo| COMPARED.iter().map(move |s| (slo, s))) {
                 let setting = Setting::copies(GPUS, RESNET50.with_slo(slo_ms), MODELS, effort);
-                let setting = setting.arriving(&arrivals.1).lasting(2.0, effort.choose(15.0, 60.0));
+                let setting = setting.arriving(&arrivals.1).lasting(2.0, effort.choose(10.0, 60.0));
                 let setting = if *popularity == "equal" { setting } else { setting.zipf(0.9) };
                 jobs.push(Job::new(setting.search_weight(), move || {
                     let goodput = system.goodput_rps(setting.workload())?;
@@ -76,9 +76,12 @@ impl Experiment for Characteristics {
                 table.number(&keys, "goodput_rps")
             };
             for slo in ["20", "100"] {
-                for other in ["clockwork", "nexus", "symphony"] {
-                    let here = goodput(slo, "symphony-published") / goodput(slo, other);
-                    let what = format!("{popularity}, {arrivals}, SLO {slo} ms: symphony-published over {other}");
+                for other in [CLOCKWORK, NEXUS] {
+                    let here = goodput(slo, PUBLISHED.name) / goodput(slo, other.name);
+                    let what = format!(
+                        "{popularity}, {arrivals}, SLO {slo} ms: Symphony as published over {}",
+                        other.label
+                    );
                     claims.push(Claim::new(what, Paper::Silent, here, Unit::Times));
                 }
             }

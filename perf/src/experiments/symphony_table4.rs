@@ -8,6 +8,7 @@ use super::systems::{ALL, COMPARED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
 use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use std::collections::BTreeMap;
 use std::io;
 use symphony::clock::Nanos;
 use symphony::sim::Observer;
@@ -160,7 +161,7 @@ impl Experiment for Batches {
 
     fn figure(&self, table: &Table) -> Figure {
         let panels = MODELS.iter().flat_map(|model| COMPARED.iter().map(move |system| sizes(table, model, system)));
-        Figure { title: self.about().to_owned(), columns: COMPARED.len(), panels: panels.collect() }
+        Figure { title: self.about().to_owned(), columns: 3, panels: panels.collect() }
     }
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
@@ -265,25 +266,27 @@ fn waiting(table: &Table, model: &Model<'_>) -> Panel {
     }
 }
 
-/// How long each request that ran has waited, ns.
+/// How long each request that ran has waited.
 struct Waits {
     from: Nanos,
-    waits: Vec<u64>,
+    /// By the request's id. One whose batch was preempted runs again, and its last start counts.
+    waits: BTreeMap<u64, Nanos>,
 }
 
 impl Waits {
     fn new(workload: &Workload) -> Waits {
-        Waits { from: workload.warmup, waits: Vec::new() }
+        Waits { from: workload.warmup, waits: BTreeMap::new() }
     }
 
     /// Rows of a share of the requests and the wait that it did not exceed.
-    fn quantiles(mut self) -> Rows {
-        self.waits.sort_unstable();
-        let Some(last) = self.waits.len().checked_sub(1) else { return Vec::new() };
+    fn quantiles(self) -> Rows {
+        let mut waits: Vec<Nanos> = self.waits.into_values().collect();
+        waits.sort_unstable();
+        let Some(last) = waits.len().checked_sub(1) else { return Vec::new() };
         let quantile = |step: usize| {
             let share = step as f64 / STEPS as f64;
-            let wait = self.waits[(share * last as f64).round() as usize];
-            vec![cell(share, 2), cell(Nanos(wait).as_millis_f64(), 3)]
+            let wait = waits[(share * last as f64).round() as usize];
+            vec![cell(share, 2), cell(wait.as_millis_f64(), 3)]
         };
         (0..=STEPS).map(quantile).collect()
     }
@@ -300,6 +303,12 @@ impl Observer for Waits {
     ) {
         let Some(started) = started else { return };
         let counted = requests.0.iter().chain(requests.1).filter(|request| request.arrival >= self.from);
-        self.waits.extend(counted.map(|request| (started - request.arrival).0));
+        self.waits.extend(counted.map(|request| (request.id, started - request.arrival)));
+    }
+
+    fn preempted(&mut self, _batch: &BatchHeader, requests: &[Request], _stopped: Nanos) {
+        for request in requests {
+            self.waits.remove(&request.id);
+        }
     }
 }
