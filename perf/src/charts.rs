@@ -3,10 +3,10 @@
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
+use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
 use std::ops::Range;
@@ -264,7 +264,9 @@ fn draw_legend(area: &Area<'_>, rows: &[Vec<(f64, &Series)>], top: u32) -> Drawn
 fn draw_key(area: &Area<'_>, series: &Series, (x, y): (i32, i32)) -> Drawn {
     let colour = series.colour;
     match series.shape {
-        Shape::Bars { .. } => area.draw(&Rectangle::new([(x + 5, y - 5), (x + 19, y + 5)], colour.filled()))?,
+        Shape::Bars { .. } => {
+            area.draw(&Rectangle::new([(x + 5, y - 5), (x + 19, y + 5)], colour.filled()))?
+        }
         Shape::Dashed => {
             for part in 0..3 {
                 let from = x + part * 9;

@@ -42,7 +42,8 @@ struct CommandLine {
     redraw: bool,
 }
 
-const AFTER_HELP: &str = "Exit codes: 0 done; 1 a file can't be read or written; 2 bad usage; 130 interrupted.";
+const AFTER_HELP: &str =
+    "Exit codes: 0 done; 1 a file can't be read or written; 2 bad usage; 130 interrupted.";
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
@@ -74,7 +75,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>, String> {
         let known: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name()).collect();
         return Err(format!("{unknown:?} is no experiment; give `all` or any of {}", known.join(", ")));
     }
-    let wanted = |experiment: &&dyn Experiment| names.iter().any(|name| name == "all" || name == experiment.name());
+    let wanted =
+        |experiment: &&dyn Experiment| names.iter().any(|name| name == "all" || name == experiment.name());
     Ok(EXPERIMENTS.iter().copied().filter(wanted).collect())
 }
 
@@ -92,7 +94,8 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
         .flat_map(|(at, experiment)| experiment.jobs(effort).into_iter().map(move |job| (at, job)))
         .collect();
     bar.set_length(jobs.iter().map(|(_, job)| job.weight as u64).sum());
-    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {percent:>3} %, {eta} left; {msg}");
+    let style =
+        ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {percent:>3} %, {eta} left; {msg}");
     bar.set_style(style.expect("the template is right: it is drawn in each run"));
     bar.enable_steady_tick(Duration::from_millis(200));
     let began = Instant::now();
@@ -128,7 +131,9 @@ fn end_cleanly_when_interrupted(output: Arc<Output>, bar: ProgressBar) -> io::Re
         if signals.forever().next().is_some() {
             let _guard = output.quiet();
             bar.finish_and_clear();
-            eprintln!("experiments: interrupted; experiments that were done are written, the others are as before");
+            eprintln!(
+                "experiments: interrupted; experiments that were done are written, the others are as before"
+            );
             std::process::exit(130);
         }
     });

@@ -2,7 +2,7 @@
 //! that submit batch work. The GPU is the paper's V100 (its Table 1): no load of weights, no network and no jitter,
 //! which a simulator does not have.
 //!
-//! Under a minute of one core each.
+//! Under 10 s of one core each.
 
 use super::setting::{Model, Setting};
 use super::systems::{CLOCKWORK, DEFAULT, PUBLISHED, System};
@@ -117,10 +117,12 @@ impl Experiment for Lowest {
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let mut claims = Vec::new();
-        for (clients, (rate, slo)) in
-            CLIENTS.iter().flat_map(|n| [(600.0, "9.8"), (1200.0, "22.0"), (2400.0, "74.3")].map(|said| (n, said)))
+        for (clients, (rate, slo)) in CLIENTS
+            .iter()
+            .flat_map(|n| [(600.0, "9.8"), (1200.0, "22.0"), (2400.0, "74.3")].map(|said| (n, said)))
         {
-            let keys = [("clients", &*clients.to_string()), ("rate_rps", &*f64::to_string(&rate)), ("slo_ms", slo)];
+            let keys =
+                [("clients", &*clients.to_string()), ("rate_rps", &*f64::to_string(&rate)), ("slo_ms", slo)];
             let found = |system: &System| {
                 table.number(&[keys[0], keys[1], keys[2], ("system", system.name)], "satisfaction")
             };
@@ -132,7 +134,8 @@ impl Experiment for Lowest {
 }
 
 fn satisfaction(table: &Table, system: &System, clients: usize, rate: f64) -> Vec<f64> {
-    let keys = [("system", system.name), ("clients", &*clients.to_string()), ("rate_rps", &*rate.to_string())];
+    let keys =
+        [("system", system.name), ("clients", &*clients.to_string()), ("rate_rps", &*rate.to_string())];
     table.having(&keys).map(|row| row.number("satisfaction")).collect()
 }
 
@@ -166,7 +169,9 @@ impl Experiment for Isolation {
 
     fn jobs(&self, effort: Effort) -> Vec<Job> {
         let mut jobs = Vec::new();
-        for (system, scenario) in SYSTEMS.iter().flat_map(|&system| SCENARIOS.map(|scenario| (system, scenario))) {
+        for (system, scenario) in
+            SYSTEMS.iter().flat_map(|&system| SCENARIOS.map(|scenario| (system, scenario)))
+        {
             for slo in (0..SLOS).map(slo_ms) {
                 let setting = shared(scenario, slo, effort);
                 let weight = setting.run_weight(setting.workload().rate_rps);
@@ -209,7 +214,9 @@ impl Experiment for Isolation {
             };
             for (scenario, ..) in &SCENARIOS[1..] {
                 let here = satisfied(scenario) / satisfied(SCENARIOS[0].0);
-                let what = format!("Clockwork, SLO {slo} ms, {scenario}: satisfaction over that without batch clients");
+                let what = format!(
+                    "Clockwork, SLO {slo} ms, {scenario}: satisfaction over that without batch clients"
+                );
                 claims.push(Claim::new(what, Paper::Is(1.0), here, Unit::Times));
             }
         }
@@ -241,7 +248,13 @@ fn isolation(system: &System, scenario: &str, slo: f64, setting: &Setting) -> io
     let offered: u64 = sensitive.iter().map(|model| model.offered).sum();
     let satisfied = good as f64 / offered.max(1) as f64;
     let batch_rps = done.requests as f64 / duration.as_secs_f64();
-    Ok(vec![vec![system.name.to_owned(), scenario.to_owned(), cell(slo, 1), cell(satisfied, 5), cell(batch_rps, 1)]])
+    Ok(vec![vec![
+        system.name.to_owned(),
+        scenario.to_owned(),
+        cell(slo, 1),
+        cell(satisfied, 5),
+        cell(batch_rps, 1),
+    ]])
 }
 
 /// Counts the batch clients' requests that are done while the run counts. Most are only done long after, when

@@ -177,7 +177,11 @@ mod tests {
         for experiment in EXPERIMENTS {
             let jobs = experiment.jobs(Effort { full: false, seed: 1 });
             assert!(!jobs.is_empty(), "{}", experiment.name());
-            assert!(jobs.iter().all(|job| job.weight > 0.0 && job.weight.is_finite()), "{}", experiment.name());
+            assert!(
+                jobs.iter().all(|job| job.weight > 0.0 && job.weight.is_finite()),
+                "{}",
+                experiment.name()
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 //! queue whatever it costs; early dropping gives up what would spoil a batch of the right size. One GPU, SLO 100 ms, 500
 //! requests a second where it always runs the batch of 25 that takes half of the SLO; alpha varies, beta follows.
 //!
-//! Under 20 s of one core each.
+//! Under 5 s of one core each.
 
 use super::setting::{Model, Setting};
 use super::systems::{DEFAULT, PUBLISHED, System, WORK_CONSERVING};
@@ -32,7 +32,9 @@ fn model(alpha_ms: f64) -> Model<'static> {
 
 fn alphas(effort: Effort) -> Vec<f64> {
     let steps = effort.choose(8, 16);
-    (0..=steps).map(|at| ALPHAS_MS.0 + (ALPHAS_MS.1 - ALPHAS_MS.0) * f64::from(at) / f64::from(steps)).collect()
+    (0..=steps)
+        .map(|at| ALPHAS_MS.0 + (ALPHAS_MS.1 - ALPHAS_MS.0) * f64::from(at) / f64::from(steps))
+        .collect()
 }
 
 fn setting(alpha_ms: f64, effort: Effort) -> Setting {
@@ -59,12 +61,19 @@ impl Experiment for Lazy {
 
     fn jobs(&self, effort: Effort) -> Vec<Job> {
         let mut jobs = Vec::new();
-        for (alpha, arrivals) in alphas(effort).into_iter().flat_map(|alpha| ARRIVALS.iter().map(move |a| (alpha, a))) {
+        for (alpha, arrivals) in
+            alphas(effort).into_iter().flat_map(|alpha| ARRIVALS.iter().map(move |a| (alpha, a)))
+        {
             for system in [LAZY, EARLY] {
                 let setting = setting(alpha, effort).arriving(&arrivals.1).rate(OPTIMAL_RPS * 0.9);
                 jobs.push(Job::new(setting.run_weight(OPTIMAL_RPS), move || {
                     let bad = system.run(setting.workload())?.bad_rate;
-                    Ok(vec![vec![cell(alpha, 2), arrivals.0.to_owned(), system.name.to_owned(), cell(bad, 5)]])
+                    Ok(vec![vec![
+                        cell(alpha, 2),
+                        arrivals.0.to_owned(),
+                        system.name.to_owned(),
+                        cell(bad, 5),
+                    ]])
                 }));
             }
         }
@@ -74,7 +83,8 @@ impl Experiment for Lazy {
     fn figure(&self, table: &Table) -> Figure {
         let lines = ARRIVALS.iter().enumerate().flat_map(|(at, (arrivals, _))| {
             [(LAZY, Shape::Marked), (EARLY, Shape::Dashed)].map(|(system, shape)| {
-                let points = table.points(&[("arrivals", arrivals), ("system", system.name)], "alpha_ms", "bad_rate");
+                let points =
+                    table.points(&[("arrivals", arrivals), ("system", system.name)], "alpha_ms", "bad_rate");
                 Series {
                     label: format!("{}, {arrivals}", system.label),
                     colour: COLOURS[at],
@@ -151,7 +161,8 @@ impl Experiment for LazyAndEarly {
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let gain = |alpha: &String| {
-            let goodput = |system: &str| table.number(&[("alpha_ms", alpha), ("system", system)], "goodput_rps");
+            let goodput =
+                |system: &str| table.number(&[("alpha_ms", alpha), ("system", system)], "goodput_rps");
             goodput("early") / goodput("lazy")
         };
         let most = table.distinct("alpha_ms").iter().map(gain).reduce(f64::max).unwrap_or(f64::NAN);

@@ -68,7 +68,13 @@ impl Board {
     }
 
     /// Keeps what a job found; all of its experiment's rows if it was the last one.
-    fn keep(&mut self, experiment: usize, place: usize, rows: Rows, took: Duration) -> Option<(Rows, Duration)> {
+    fn keep(
+        &mut self,
+        experiment: usize,
+        place: usize,
+        rows: Rows,
+        took: Duration,
+    ) -> Option<(Rows, Duration)> {
         let found = &mut self.experiments[experiment];
         found.places[place] = Some(rows);
         found.took += took;
@@ -118,7 +124,8 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_jobs_whatever_the_order_of_work() {
-        let jobs = vec![numbered(0, 1.0, "a"), numbered(1, 2.0, "x"), numbered(0, 9.0, "b"), numbered(0, 5.0, "c")];
+        let jobs =
+            vec![numbered(0, 1.0, "a"), numbered(1, 2.0, "x"), numbered(0, 9.0, "b"), numbered(0, 5.0, "c")];
         let results = Mutex::new(vec![String::new(); 2]);
         let finished = |experiment: usize, rows: Rows, _| {
             results.lock().unwrap()[experiment] = rows.concat().concat();

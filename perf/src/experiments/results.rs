@@ -57,7 +57,12 @@ pub fn differs(experiment: &dyn Experiment, table: &Table) -> bool {
 }
 
 fn noteworthy(claim: &Claim) -> bool {
-    difference(claim).is_some_and(|difference| !(difference.abs() <= NOTEWORTHY))
+    difference(claim).is_some_and(|difference| !near(difference))
+}
+
+/// Whether a difference is one to pass over; one that is not a number is not.
+fn near(difference: f64) -> bool {
+    difference.abs() <= NOTEWORTHY
 }
 
 /// How far ours is from the paper's, as a share of the paper's; from the nearer end of a range; 0 within it.
@@ -75,22 +80,26 @@ fn difference(claim: &Claim) -> Option<f64> {
 }
 
 fn overview(tables: &[(&dyn Experiment, Table)]) -> String {
-    let mut text = String::from("| experiment | what it shows | within 10 % of the paper |\n| --- | --- | --- |\n");
+    let mut text =
+        String::from("| experiment | what it shows | within 10 % of the paper |\n| --- | --- | --- |\n");
     for experiment in EXPERIMENTS {
         let name = experiment.name();
         let Some((_, table)) = tables.iter().find(|(known, _)| known.name() == name) else { continue };
         let claims = experiment.claims(table);
         let compared = claims.iter().filter(|claim| difference(claim).is_some()).count();
-        let near = claims.iter().filter(|claim| difference(claim).is_some_and(|d| d.abs() <= NOTEWORTHY)).count();
-        let verdict = if compared == 0 { "no figures to compare".to_owned() } else { format!("{near} of {compared}") };
-        writeln!(text, "| [{name}](#{name}) | {} | {verdict} |", experiment.about()).expect("memory takes it");
+        let agree = claims.iter().filter(|claim| difference(claim).is_some_and(near)).count();
+        let verdict =
+            if compared == 0 { "no figures to compare".to_owned() } else { format!("{agree} of {compared}") };
+        writeln!(text, "| [{name}](#{name}) | {} | {verdict} |", experiment.about())
+            .expect("memory takes it");
     }
     text
 }
 
 fn section(experiment: &dyn Experiment, table: &Table) -> String {
     let name = experiment.name();
-    let mut text = format!("{} ([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n", experiment.about());
+    let mut text =
+        format!("{} ([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n", experiment.about());
     let claims = experiment.claims(table);
     if !claims.is_empty() {
         text += "\n| | the paper says | here | difference |\n| --- | --- | --- | --- |\n";

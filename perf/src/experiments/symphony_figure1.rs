@@ -1,7 +1,7 @@
 //! Symphony's Figure 1: what Nexus loses when several frontends route requests without knowing of each other, over
 //! setups from 8 to 64 GPUs, 1 to 37 models and SLOs of 20 to 100 ms.
 //!
-//! About a minute of one core.
+//! About 10 s of one core.
 
 use super::setting::{RESNET50, Setting, zoo_1080ti, zoo_a100};
 use super::systems::NEXUS;
@@ -71,7 +71,12 @@ impl Experiment for Frontends {
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let claim = |&(name, _): &Setup| {
             let here = 1.0 - relative(table, name, 8);
-            Claim::new(format!("{name}: lost by 8 frontends"), Paper::Between(0.05, 0.40), here, Unit::Percent)
+            Claim::new(
+                format!("{name}: lost by 8 frontends"),
+                Paper::Between(0.05, 0.40),
+                here,
+                Unit::Percent,
+            )
         };
         SETUPS.iter().map(claim).collect()
     }

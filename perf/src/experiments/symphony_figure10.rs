@@ -1,7 +1,7 @@
 //! Symphony's Figure 10: what a system under more load than it can take still finishes, and how busy the GPUs are
 //! under less. 10 models like ResNet50 with an SLO of 100 ms on 24 GPUs.
 //!
-//! About a minute of one core.
+//! About 10 s of one core.
 
 use super::setting::{RESNET50, Setting};
 use super::systems::{COMPARED, System};
@@ -89,7 +89,8 @@ impl Experiment for Stability {
             let what = format!("{}: good at {HIGHEST_RPS} offered requests/s over its peak", system.label);
             claims.push(Claim::new(what, flat, at_end / peak, Unit::Times));
             let busy = table.number(&[("system", system.name), ("offered_rps", "10000")], "gpu_utilization");
-            let what = format!("{}: GPUs busy at half of Symphony's goodput (10000 requests/s)", system.label);
+            let what =
+                format!("{}: GPUs busy at half of Symphony's goodput (10000 requests/s)", system.label);
             claims.push(Claim::new(what, Paper::Silent, busy, Unit::Percent));
         }
         claims

@@ -1,7 +1,7 @@
 //! Symphony's Figure 11 (right): goodput by number of GPUs, 20 equally popular models like ResNet50, SLO 100 ms. Its left
 //! side is `scale`'s (docs/performance.md).
 //!
-//! About 4 minutes of one core: 512 GPUs serve 460 thousand requests a second.
+//! About 30 s of one core: 256 GPUs serve 230 thousand requests a second.
 
 use super::setting::{RESNET50, Setting};
 use super::systems::{COMPARED, System};
@@ -65,7 +65,12 @@ impl Experiment for Growth {
         let claim = |system: &System| {
             let here = per_gpu(system.name, "256") / per_gpu(system.name, "32");
             let paper = if system.name == "symphony-published" { Paper::Is(1.0) } else { Paper::Silent };
-            Claim::new(format!("{}: goodput per GPU of 256 GPUs over that of 32", system.label), paper, here, Unit::Times)
+            Claim::new(
+                format!("{}: goodput per GPU of 256 GPUs over that of 32", system.label),
+                paper,
+                here,
+                Unit::Times,
+            )
         };
         COMPARED.iter().map(claim).collect()
     }

@@ -1,7 +1,7 @@
 //! Symphony's Figure 13: what the network's latency costs in goodput, 20 models like ResNet50 on 32 GPUs. The latency is
 //! what the scheduler allows for between its decision and the batch's start (d_ctrl), as the paper's high percentile is.
 //!
-//! About 2 minutes of one core.
+//! About 20 s of one core.
 
 use super::setting::{RESNET50, Setting};
 use super::systems::{DEFAULT, PUBLISHED};
@@ -40,7 +40,8 @@ impl Experiment for Latency {
         let latencies = || RDMA_US.iter().chain(&TCP_US[1..]);
         for (slo_ms, &latency_us) in SLOS_MS.iter().flat_map(|&slo| latencies().map(move |us| (slo, us))) {
             for system in [PUBLISHED, DEFAULT] {
-                let network = Network { control: Nanos::from_millis_f64(latency_us / 1e3), ..Network::default() };
+                let network =
+                    Network { control: Nanos::from_millis_f64(latency_us / 1e3), ..Network::default() };
                 let setting = Setting::copies(GPUS, RESNET50.with_slo(slo_ms), MODELS, effort);
                 let setting = setting.network(network).lasting(2.0, effort.choose(10.0, 60.0));
                 jobs.push(Job::new(setting.search_weight(), move || {
@@ -58,7 +59,9 @@ impl Experiment for Latency {
             let most = latencies.last().copied().unwrap_or(0.0);
             let mut series = Vec::new();
             for (at, slo_ms) in SLOS_MS.iter().enumerate() {
-                for (system, shape, of) in [(PUBLISHED, Shape::Marked, "as published"), (DEFAULT, Shape::Dashed, "our default")] {
+                for (system, shape, of) in
+                    [(PUBLISHED, Shape::Marked, "as published"), (DEFAULT, Shape::Dashed, "our default")]
+                {
                     let keys = [("slo_ms", &*slo_ms.to_string()), ("system", system.name)];
                     let points = table.points(&keys, "latency_us", "goodput_rps");
                     let shown = points.into_iter().filter(|point| latencies.contains(&point.0));
@@ -77,8 +80,10 @@ impl Experiment for Latency {
                 series,
             }
         };
-        let panels =
-            vec![panel("(left) within RDMA range", "us", 1.0, &RDMA_US), panel("(right) within TCP range", "ms", 1e3, &TCP_US)];
+        let panels = vec![
+            panel("(left) within RDMA range", "us", 1.0, &RDMA_US),
+            panel("(right) within TCP range", "ms", 1e3, &TCP_US),
+        ];
         Figure { title: self.about().to_owned(), columns: 2, panels }
     }
 

@@ -1,7 +1,7 @@
 //! Symphony's Figure 4: the goodput of holding batches back over that of the work-conserving policy, over the settings of
 //! its Table 3 and mixed models. Table 3 has 7,560 settings; a run takes an even sample of them, a larger one with `--full`.
 //!
-//! About 4 minutes of one core.
+//! About 2 minutes of one core.
 
 use super::setting::{Model, Setting, zoo_1080ti};
 use super::systems::{BETA_LAMBDA, DEFAULT, PUBLISHED, System, WORK_CONSERVING};
@@ -17,8 +17,7 @@ const GPUS_PER_MODEL: [f64; 7] = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0];
 const SLOS_MS: [f64; 5] = [20.0, 25.0, 30.0, 40.0, 50.0];
 const SHAPES: [f64; 6] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0];
 /// Settings of all.
-const ALL: usize =
-    MODELS.len() * COPIES.len() * GPUS_PER_MODEL.len() * SLOS_MS.len() * SHAPES.len();
+const ALL: usize = MODELS.len() * COPIES.len() * GPUS_PER_MODEL.len() * SLOS_MS.len() * SHAPES.len();
 /// The 35 models of the paper's Table 5 together.
 const MIXED: &str = "mixed";
 
@@ -74,20 +73,36 @@ impl Case {
     fn cells(&self) -> [String; 6] {
         let slo = self.slo_ms.map_or("own".to_owned(), |slo| slo.to_string());
         let Case { panel, model, copies, gpus_per_model, shape, .. } = self;
-        [panel.to_string(), model.to_string(), copies.to_string(), gpus_per_model.to_string(), slo, shape.to_string()]
+        [
+            panel.to_string(),
+            model.to_string(),
+            copies.to_string(),
+            gpus_per_model.to_string(),
+            slo,
+            shape.to_string(),
+        ]
     }
 }
 
 /// The settings of panels (a), (b) and (c).
 fn examples() -> Vec<Case> {
     let mut cases = Vec::new();
+    for (gpus_per_model, shape) in
+        [1.0, 2.0, 4.0].into_iter().flat_map(|gpus| [0.1, 1.0].map(|shape| (gpus, shape)))
+    {
+        cases.push(Case { panel: "a", model: MIXED, copies: 1, gpus_per_model, slo_ms: None, shape });
+    }
     for shape in [0.1, 0.3, 1.0] {
-        for gpus_per_model in [1.0, 2.0] {
-            cases.push(Case { panel: "a", model: MIXED, copies: 1, gpus_per_model, slo_ms: None, shape });
-        }
         for (panel, model) in [("b", "DenseNet121"), ("c", "BERT")] {
             for slo_ms in [30.0, 50.0] {
-                cases.push(Case { panel, model, copies: 24, gpus_per_model: 2.0, slo_ms: Some(slo_ms), shape });
+                cases.push(Case {
+                    panel,
+                    model,
+                    copies: 24,
+                    gpus_per_model: 2.0,
+                    slo_ms: Some(slo_ms),
+                    shape,
+                });
             }
         }
     }
@@ -114,7 +129,17 @@ impl Experiment for Deferral {
     }
 
     fn columns(&self) -> &'static [&'static str] {
-        &["panel", "model", "copies", "gpus_per_model", "slo_ms", "gamma_shape", "system", "goodput_rps", "relative"]
+        &[
+            "panel",
+            "model",
+            "copies",
+            "gpus_per_model",
+            "slo_ms",
+            "gamma_shape",
+            "system",
+            "goodput_rps",
+            "relative",
+        ]
     }
 
     fn jobs(&self, effort: Effort) -> Vec<Job> {
@@ -131,7 +156,7 @@ impl Experiment for Deferral {
                 DEFERRING.iter().map(row).collect()
             })
         };
-        examples().into_iter().chain(sample(effort.choose(90, ALL))).map(job).collect()
+        examples().into_iter().chain(sample(effort.choose(120, ALL))).map(job).collect()
     }
 
     fn figure(&self, table: &Table) -> Figure {
@@ -157,7 +182,12 @@ impl Experiment for Deferral {
             Claim::new("(a) mixed models: least gain", Paper::Is(1.34), least(&mixed), Unit::Times),
             Claim::new("(a) mixed models: largest gain", Paper::Is(1.89), most(&mixed), Unit::Times),
             Claim::new("(b) DenseNet121, SLO 30 ms: least gain", Paper::Is(1.14), least(&dense), Unit::Times),
-            Claim::new("(b) DenseNet121, SLO 30 ms: largest gain", Paper::Is(2.52), most(&dense), Unit::Times),
+            Claim::new(
+                "(b) DenseNet121, SLO 30 ms: largest gain",
+                Paper::Is(2.52),
+                most(&dense),
+                Unit::Times,
+            ),
             Claim::new("(c) BERT: least gain", Paper::Is(1.0), least(&bert), Unit::Times),
             Claim::new("(c) BERT: largest gain", Paper::Is(1.0), most(&bert), Unit::Times),
         ];
@@ -166,12 +196,23 @@ impl Experiment for Deferral {
                 .having(&[("panel", "d"), ("system", system.name)])
                 .map(|row| row.number("relative"))
                 .collect();
-            let share = |least: f64| all.iter().filter(|&&gain| gain >= least).count() as f64 / all.len() as f64;
+            let share =
+                |least: f64| all.iter().filter(|&&gain| gain >= least).count() as f64 / all.len() as f64;
             let said = |paper: Paper| if system.name == PUBLISHED.name { paper } else { Paper::Silent };
             let of = format!("(d) {}", system.label);
             claims.extend([
-                Claim::new(format!("{of}: cases with 0.95 and more"), said(Paper::AtLeast(0.95)), share(0.95), Unit::Percent),
-                Claim::new(format!("{of}: cases with 1.5 and more"), said(Paper::AtLeast(0.10)), share(1.5), Unit::Percent),
+                Claim::new(
+                    format!("{of}: cases with 0.95 and more"),
+                    said(Paper::AtLeast(0.95)),
+                    share(0.95),
+                    Unit::Percent,
+                ),
+                Claim::new(
+                    format!("{of}: cases with 1.5 and more"),
+                    said(Paper::AtLeast(0.10)),
+                    share(1.5),
+                    Unit::Percent,
+                ),
                 Claim::new(format!("{of}: largest gain"), said(Paper::AtLeast(2.0)), most(&all), Unit::Times),
             ]);
         }
@@ -198,7 +239,12 @@ fn example(table: &Table, panel: &str, title: &str) -> Panel {
     let of_panel = [("panel", panel)];
     let highest = table.having(&of_panel).map(|row| row.number("relative")).fold(1.0, f64::max);
     let x = if panel == "a" { "GPUs per model, Gamma shape" } else { "SLO (ms), Gamma shape" };
-    Panel { title: title.to_owned(), x: Axis::named(x, names), y: Axis::up_to("relative goodput", highest), series }
+    Panel {
+        title: title.to_owned(),
+        x: Axis::named(x, names),
+        y: Axis::up_to("relative goodput", highest),
+        series,
+    }
 }
 
 /// The distribution over the sample of Table 3.
@@ -241,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_every_value_of_every_dimension() {
-        let cases: Vec<Case> = sample(90).collect();
+        let cases: Vec<Case> = sample(120).collect();
         for column in 1..6 {
             let values: HashSet<String> = cases.iter().map(|case| case.cells()[column].clone()).collect();
             assert!(values.len() >= 5, "{values:?}");

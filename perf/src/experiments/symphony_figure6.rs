@@ -1,7 +1,7 @@
 //! Symphony's Figure 6: goodput of mixed model zoos on 64 GPUs, all models, those that gain from batching (beta over
 //! 2 alpha) and those that do not.
 //!
-//! About 4 minutes of one core: the A100's models serve 60 thousand requests a second.
+//! About 20 s of one core: the A100's models serve 60 thousand requests a second.
 
 use super::setting::{Model, Setting, zoo_1080ti, zoo_a100};
 use super::systems::{CLOCKWORK, COMPARED, NEXUS, NEXUS_8, PUBLISHED, System};
@@ -50,7 +50,8 @@ impl Experiment for Zoos {
                     let report = system.goodput(setting.workload())?;
                     let goodput = report.goodput_rps.unwrap_or(0.0);
                     let names = [card, subset, system.name].map(str::to_owned);
-                    let found = [cell(goodput, 1), cell(report.gpu_utilization, 4), cell(report.mean_batch, 2)];
+                    let found =
+                        [cell(goodput, 1), cell(report.gpu_utilization, 4), cell(report.mean_batch, 2)];
                     Ok(vec![names.into_iter().chain(found).collect()])
                 })
             }));
@@ -87,7 +88,8 @@ impl Experiment for Zoos {
                 _ => Paper::Is(1.23),
             };
             for other in [CLOCKWORK, NEXUS, NEXUS_8] {
-                let here = goodput(table, card, subset, PUBLISHED.name) / goodput(table, card, subset, other.name);
+                let here =
+                    goodput(table, card, subset, PUBLISHED.name) / goodput(table, card, subset, other.name);
                 let what = format!("{card}, {subset}: Symphony as published over {}", other.label);
                 claims.push(Claim::new(what, paper, here, Unit::Times));
             }

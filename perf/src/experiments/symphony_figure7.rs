@@ -1,6 +1,6 @@
 //! Symphony's Figure 7: goodput of 20 models like ResNet50 on 32 GPUs, by SLO, popularity and burstiness.
 //!
-//! About 4 minutes of one core.
+//! About a minute of one core.
 
 use super::setting::{RESNET50, Setting};
 use super::systems::{CLOCKWORK, COMPARED, NEXUS, PUBLISHED, System};
@@ -70,9 +70,16 @@ impl Experiment for Characteristics {
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let mut claims = Vec::new();
-        for (popularity, (arrivals, _)) in POPULARITIES.iter().flat_map(|p| ARRIVALS.iter().map(move |a| (p, a))) {
+        for (popularity, (arrivals, _)) in
+            POPULARITIES.iter().flat_map(|p| ARRIVALS.iter().map(move |a| (p, a)))
+        {
             let goodput = |slo: &str, system: &str| {
-                let keys = [("popularity", *popularity), ("arrivals", *arrivals), ("slo_ms", slo), ("system", system)];
+                let keys = [
+                    ("popularity", *popularity),
+                    ("arrivals", *arrivals),
+                    ("slo_ms", slo),
+                    ("system", system),
+                ];
                 table.number(&keys, "goodput_rps")
             };
             for slo in ["20", "100"] {

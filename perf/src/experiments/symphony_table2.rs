@@ -59,7 +59,10 @@ impl Experiment for Fluctuations {
             label: if frontends == 1 { "1 frontend".to_owned() } else { format!("{frontends} frontends") },
             colour: COLOURS[at],
             shape: Shape::bar_beside(at, FRONTENDS.len()),
-            points: (0..).map(f64::from).zip(SETUPS.iter().map(|setup| deviation(table, setup, frontends))).collect(),
+            points: (0..)
+                .map(f64::from)
+                .zip(SETUPS.iter().map(|setup| deviation(table, setup, frontends)))
+                .collect(),
         };
         let panel = Panel {
             title: "one backend of 100".to_owned(),
@@ -79,7 +82,12 @@ impl Experiment for Fluctuations {
             claims.push(Claim::new(format!("{of}: mean RPW"), Paper::Is(*mean), found, Unit::Count));
             for (frontends, paper) in FRONTENDS.into_iter().zip(deviations) {
                 let what = format!("{of}: standard deviation, {frontends} frontends");
-                claims.push(Claim::new(what, Paper::Is(*paper), deviation(table, setup, frontends), Unit::Count));
+                claims.push(Claim::new(
+                    what,
+                    Paper::Is(*paper),
+                    deviation(table, setup, frontends),
+                    Unit::Count,
+                ));
             }
         }
         claims
@@ -115,5 +123,11 @@ fn counted(setup: &Setup, frontends: usize, windows: u32, seed: u64) -> Rows {
     let mean = sum / samples;
     let deviation = (squares / samples - mean * mean).sqrt();
     let Setup { window_ms, rate_rps, .. } = setup;
-    vec![vec![window_ms.to_string(), rate_rps.to_string(), frontends.to_string(), cell(mean, 3), cell(deviation, 4)]]
+    vec![vec![
+        window_ms.to_string(),
+        rate_rps.to_string(),
+        frontends.to_string(),
+        cell(mean, 3),
+        cell(deviation, 4),
+    ]]
 }

@@ -81,7 +81,11 @@ impl Experiment for Goodput {
     }
 
     fn figure(&self, table: &Table) -> Figure {
-        Figure { title: self.about().to_owned(), columns: 2, panels: MODELS.iter().map(|m| goodputs(table, m)).collect() }
+        Figure {
+            title: self.about().to_owned(),
+            columns: 2,
+            panels: MODELS.iter().map(|m| goodputs(table, m)).collect(),
+        }
     }
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
@@ -93,10 +97,30 @@ impl Experiment for Goodput {
             let name = model.name;
             let ((alone, alone_rps), (together, together_rps)) = (uncoordinated(&model), staggered(&model));
             claims.extend([
-                Claim::new(format!("{name}: batch without coordination"), Paper::Is(batches.0), alone, Unit::Count),
-                Claim::new(format!("{name}: throughput without coordination"), Paper::Is(bounds.0), alone_rps, Unit::Rps),
-                Claim::new(format!("{name}: batch of staggered execution"), Paper::Is(batches.1), together, Unit::Count),
-                Claim::new(format!("{name}: throughput of staggered execution"), Paper::Is(bounds.1), together_rps, Unit::Rps),
+                Claim::new(
+                    format!("{name}: batch without coordination"),
+                    Paper::Is(batches.0),
+                    alone,
+                    Unit::Count,
+                ),
+                Claim::new(
+                    format!("{name}: throughput without coordination"),
+                    Paper::Is(bounds.0),
+                    alone_rps,
+                    Unit::Rps,
+                ),
+                Claim::new(
+                    format!("{name}: batch of staggered execution"),
+                    Paper::Is(batches.1),
+                    together,
+                    Unit::Count,
+                ),
+                Claim::new(
+                    format!("{name}: throughput of staggered execution"),
+                    Paper::Is(bounds.1),
+                    together_rps,
+                    Unit::Rps,
+                ),
             ]);
             let paper = |system: &System| match system.name {
                 "symphony-published" => Paper::Is(measured[0]),
@@ -114,11 +138,13 @@ impl Experiment for Goodput {
 }
 
 fn goodputs(table: &Table, model: &Model<'_>) -> Panel {
-    let goodput = |system: &System| table.number(&[("model", model.name), ("system", system.name)], "goodput_rps");
+    let goodput =
+        |system: &System| table.number(&[("model", model.name), ("system", system.name)], "goodput_rps");
     let bar = |(at, system): (usize, &System)| {
         system.series(Shape::Bars { offset: 0.0, width: 0.7 }, [(at as f64, goodput(system))])
     };
-    let bounds = [("bound: staggered", staggered(model).1), ("bound: no coordination", uncoordinated(model).1)];
+    let bounds =
+        [("bound: staggered", staggered(model).1), ("bound: no coordination", uncoordinated(model).1)];
     let mut series: Vec<Series> = ALL.iter().enumerate().map(bar).collect();
     for ((label, bound), shape) in bounds.into_iter().zip([Shape::Line, Shape::Dashed]) {
         let points = vec![(-0.6, bound), (ALL.len() as f64 - 0.4, bound)];
@@ -160,7 +186,8 @@ impl Experiment for Batches {
     }
 
     fn figure(&self, table: &Table) -> Figure {
-        let panels = MODELS.iter().flat_map(|model| COMPARED.iter().map(move |system| sizes(table, model, system)));
+        let panels =
+            MODELS.iter().flat_map(|model| COMPARED.iter().map(move |system| sizes(table, model, system)));
         Figure { title: self.about().to_owned(), columns: 3, panels: panels.collect() }
     }
 
@@ -189,7 +216,8 @@ fn share_from(table: &Table, model: &str, system: &str, size: f64) -> f64 {
 }
 
 fn sizes(table: &Table, model: &Model<'_>, system: &System) -> Panel {
-    let points = table.points(&[("model", model.name), ("system", system.name)], "batch", "share_of_requests");
+    let points =
+        table.points(&[("model", model.name), ("system", system.name)], "batch", "share_of_requests");
     let points = points.into_iter().map(|(batch, share)| (batch, share * 100.0));
     let of_model = [("model", model.name)];
     let highest = table.having(&of_model).map(|row| row.number("share_of_requests")).fold(0.0, f64::max);
@@ -231,7 +259,11 @@ impl Experiment for Queueing {
     }
 
     fn figure(&self, table: &Table) -> Figure {
-        Figure { title: self.about().to_owned(), columns: 2, panels: MODELS.iter().map(|m| waiting(table, m)).collect() }
+        Figure {
+            title: self.about().to_owned(),
+            columns: 2,
+            panels: MODELS.iter().map(|m| waiting(table, m)).collect(),
+        }
     }
 
     fn claims(&self, table: &Table) -> Vec<Claim> {

@@ -39,8 +39,8 @@ pub const DEFAULT: System = System::new("symphony", "this engine's default", "sy
 pub const WORK_CONSERVING: System = System::new("work-conserving", "work-conserving", "work-conserving", 6);
 
 /// The rule of Symphony's section 4.3, which starts a batch early where waiting does not pay.
-pub const BETA_LAMBDA: System =
-    System { when: Some(&when::BETA_LAMBDA), colour: 5, ..PUBLISHED }.named("beta-lambda", "beta-lambda rule");
+pub const BETA_LAMBDA: System = System { when: Some(&when::BETA_LAMBDA), colour: 5, ..PUBLISHED }
+    .named("beta-lambda", "beta-lambda rule");
 
 /// Clockwork (OSDI 2020) with any batch size, as Symphony's evaluation has it.
 pub const CLOCKWORK: System = System { any_batch: true, ..CLOCKWORK_POW2 }.named("clockwork", "Clockwork");
@@ -83,7 +83,16 @@ pub const ALL: &[System] = &[
 
 impl System {
     const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
-        System { name, label, policy, drop: DropRule::Window, when: None, frontends: 1, any_batch: false, colour }
+        System {
+            name,
+            label,
+            policy,
+            drop: DropRule::Window,
+            when: None,
+            frontends: 1,
+            any_batch: false,
+            colour,
+        }
     }
 
     /// The same under another name and label.
