@@ -176,7 +176,7 @@ const MARGIN: u32 = 14;
 const TITLE_ROW: u32 = 24;
 const LEGEND_ROW: u32 = 20;
 /// Pixels per character of a title and of a legend, on the safe side: the reader's font is not known.
-const CHARACTERS: (f64, f64) = (8.4, 6.8);
+const CHARACTERS: (f64, f64) = (8.0, 6.8);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Coordinates = Cartesian2d<Axis, Axis>;

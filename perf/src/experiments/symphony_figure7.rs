@@ -84,9 +84,9 @@ impl Experiment for Characteristics {
             };
             for slo in ["20", "100"] {
                 for other in [CLOCKWORK, NEXUS] {
-                    let here = goodput(slo, PUBLISHED.name) / goodput(slo, other.name);
+                    let here = goodput(slo, other.name) / goodput(slo, PUBLISHED.name);
                     let what = format!(
-                        "{popularity}, {arrivals}, SLO {slo} ms: Symphony as published over {}",
+                        "{popularity}, {arrivals}, SLO {slo} ms: {} over Symphony as published",
                         other.label
                     );
                     claims.push(Claim::new(what, Paper::Silent, here, Unit::Times));
