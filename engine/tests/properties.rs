@@ -208,6 +208,7 @@ fn options() -> impl Strategy<Value = Options> {
             let mut options = Options::from(drop);
             options.when = when;
             options.frontends = frontends;
+            options.preempt = preempt;
             options.clockwork = ClockworkOptions { batches, ahead: Nanos::from_millis_f64(ahead) };
             options.triton = TritonOptions { max_queue_delay, preferred, timeout };
             options
