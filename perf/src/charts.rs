@@ -1,5 +1,5 @@
 //! How our charts look, and the drawing of a [`Figure`]: panels of lines and bars side by side, with one legend above
-//! them all, outside of the lines. The experiments draw whole figures; [`crate::scale::chart`] shares the style.
+//! them all, outside of the lines. Every experiment's chart is one; the colours are those of [`crate::scale::chart`].
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 

@@ -1,12 +1,14 @@
 //! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times one would be.
+//!
+//! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
 use super::report::Report;
-use crate::charts::{AXIS, COLOURS, GREY as LINEAR, LABEL, TITLE};
 use plotters::prelude::*;
 use std::error::Error;
 use std::path::Path;
 
-const MEASURED: RGBColor = COLOURS[0];
+const MEASURED: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
+const LINEAR: RGBColor = RGBColor(0x88, 0x88, 0x88);
 
 /// Writes the chart of `sweep`, one report per number of ModelThreads.
 ///
@@ -20,7 +22,7 @@ pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
     area.fill(&WHITE)?;
     let title = sweep.first().map_or(String::new(), caption);
     let mut chart = ChartBuilder::on(&area)
-        .caption(title, TITLE)
+        .caption(title, ("sans-serif", 16))
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(64)
@@ -30,8 +32,8 @@ pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
         .x_desc("ModelThreads, a core each")
         .y_desc("million requests per second")
         .x_labels((most as usize + 1).min(16))
-        .label_style(LABEL)
-        .axis_desc_style(AXIS)
+        .label_style(("sans-serif", 13))
+        .axis_desc_style(("sans-serif", 14))
         .light_line_style(WHITE)
         .draw()?;
     chart
@@ -47,10 +49,11 @@ pub fn draw(sweep: &[Report], file: &Path) -> Result<(), Box<dyn Error>> {
         Circle::new(point, 4, style)
     });
     chart.draw_series(marks)?;
+    let label = ("sans-serif", 13);
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
-        .label_font(LABEL)
+        .label_font(label)
         .border_style(LINEAR)
         .draw()?;
     area.present()?;
