@@ -15,7 +15,7 @@ use std::ops::Range;
 pub const GREY: RGBColor = RGBColor(0x88, 0x88, 0x88);
 
 /// Colours for what is compared, told apart by colour-blind readers too (most are Okabe and Ito's).
-pub const COLOURS: [RGBColor; 10] = [
+pub const COLOURS: [RGBColor; 11] = [
     RGBColor(0x1f, 0x5f, 0xa8),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -26,6 +26,7 @@ pub const COLOURS: [RGBColor; 10] = [
     RGBColor(0x8f, 0x5f, 0x2f),
     RGBColor(0x7a, 0x6f, 0xb8),
     RGBColor(0xb0, 0xa0, 0x20),
+    RGBColor(0x8f, 0xd9, 0xc0),
 ];
 
 /// The font of labels and legends.

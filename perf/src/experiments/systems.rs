@@ -43,10 +43,11 @@ pub const BETA_LAMBDA: System = System { when: Some(&when::BETA_LAMBDA), colour:
     .named("beta-lambda", "beta-lambda rule");
 
 /// Clockwork (OSDI 2020) with any batch size, as Symphony's evaluation has it.
-pub const CLOCKWORK: System = System { any_batch: true, ..CLOCKWORK_POW2 }.named("clockwork", "Clockwork");
+pub const CLOCKWORK: System =
+    System { any_batch: true, colour: 2, ..CLOCKWORK_POW2 }.named("clockwork", "Clockwork");
 
 /// Clockwork (OSDI 2020) as published: batches of a power of two.
-pub const CLOCKWORK_POW2: System = System::new("clockwork-pow2", "Clockwork, powers of two", "clockwork", 2);
+pub const CLOCKWORK_POW2: System = System::new("clockwork-pow2", "Clockwork, powers of two", "clockwork", 10);
 
 /// Nexus (SOSP 2019) with one frontend.
 pub const NEXUS: System = System::new("nexus", "Nexus", "nexus", 3);
