@@ -8,7 +8,7 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::by_name;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, RankInput, RankState};
+use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use symphony::workload::Network;
 use symphony_transport::message::{BatchHeader, Completion, Ending, ModelId, Request};
 
@@ -25,8 +25,8 @@ struct Rings {
 }
 
 impl ModelSink for Rings {
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.words.push_back(RankInput::Ready { model, latest, delay });
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.words.push_back(RankInput::Ready { model, offer });
     }
     fn withdraw(&mut self, model: ModelId) {
         self.words.push_back(RankInput::Withdraw(model));
@@ -62,6 +62,7 @@ impl Engine {
             deferral: by_name(policy).unwrap().deferral().unwrap(),
             // More than a step of `settle`, so that a thread that runs late by one is no reason to drop.
             slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
+            gpus,
         };
         Engine {
             now: Nanos::ZERO,

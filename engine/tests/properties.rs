@@ -30,7 +30,7 @@ struct Promise {
 
 impl Promise {
     fn of(policy: &dyn Policy, options: &Options) -> Promise {
-        let drops_nothing = policy.options().contains(&"drop") && options.drop == DropRule::Fcfs;
+        let drops_nothing = policy.options().contains(&"drop") && options.drop == Some(DropRule::Fcfs);
         let may_be_late = MAY_BE_LATE.iter().any(|&(name, _)| name == policy.name());
         Promise { in_time: !drops_nothing && !may_be_late, drops_nothing }
     }

@@ -13,7 +13,7 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::POLICIES;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, RankInput, RankState};
+use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use symphony::workload::Network;
@@ -63,8 +63,8 @@ struct Out {
 }
 
 impl ModelSink for Out {
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.words.push(RankInput::Ready { model, latest, delay });
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.words.push(RankInput::Ready { model, offer });
     }
 
     fn withdraw(&mut self, model: ModelId) {
@@ -131,6 +131,7 @@ impl World {
                 drop: setting.drop,
                 deferral: policy.deferral().unwrap(),
                 slack: Slack { frontrun: Nanos::from_micros(10), latest: Nanos::from_micros(5) },
+                gpus: setting.gpus,
             })
             .collect();
         let named = terms.iter().map(|terms| ("a model", terms));
@@ -545,10 +546,11 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         }
         recorder.publish();
     };
+    let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), early: false };
     for round in 0..3 * limits::MAX_GPUS as u64 {
         let model = ModelId((round % limits::MAX_MODELS as u64) as u32);
         let now = Nanos(round * 1_000);
-        hear(now, RankInput::Ready { model, latest: Nanos(u64::MAX / 4), delay: Nanos(1) }, &mut grants);
+        hear(now, RankInput::Ready { model, offer }, &mut grants);
         for Grant { model, gpu, .. } in std::mem::take(&mut grants) {
             let report = GpuReport { model, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
             hear(now, RankInput::Report(report), &mut grants);

@@ -238,7 +238,7 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
     let policy = read_policy(root);
     let when = read_when(root, policy);
     let rules = DropRule::ALL.map(|(_, name, _)| name);
-    let drop = root.optional("drop").map_or(Some(rules[0]), |v| v.word(&rules));
+    let drop = root.optional("drop").map_or(Some(None), |v| v.word(&rules).map(DropRule::parse));
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
@@ -260,7 +260,7 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
         file: file.into(),
         policy: policy?.name(),
         when: when?,
-        drop: DropRule::parse(drop?)?,
+        drop: drop?.unwrap_or(policy?.drop()),
         network: network?,
         cores,
         http: http?,

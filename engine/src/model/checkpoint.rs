@@ -5,10 +5,10 @@
 //! at the next event, the target from the rate.
 
 use super::rate::{RateMeter, RateParts};
-use super::selection::target_batch;
 use super::{ModelQueue, Terms};
 use crate::clock::Nanos;
 use crate::limits;
+use crate::rank::Offer;
 use symphony_transport::message::Request;
 
 /// A model's state, its queue aside.
@@ -18,8 +18,8 @@ pub struct Saved {
     pub rate: RateParts,
     /// When the model's last batch started.
     pub last_start: Nanos,
-    /// What the RankThread knows: latest and delay of the candidate that waits there.
-    pub published: Option<(Nanos, Nanos)>,
+    /// What the RankThread knows of the candidate that waits there.
+    pub told: Option<Offer>,
 }
 
 /// Why a model's state can't be restored.
@@ -43,7 +43,7 @@ impl ModelQueue {
         rate.advance(now);
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        Saved { rate, last_start: self.last_start, published: self.published }
+        Saved { rate, last_start: self.last_start, told: self.told }
     }
 
     /// The requests that wait, in deadline order.
@@ -79,12 +79,11 @@ impl ModelQueue {
         }
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
-        restored.rate_rps = rate.rate();
-        restored.target = target_batch(&restored.terms, restored.rate_rps);
         restored.rate = rate;
+        restored.read_rate();
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
-        restored.published = saved.published;
+        restored.told = saved.told;
         Ok(restored)
     }
 }

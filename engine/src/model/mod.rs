@@ -4,8 +4,9 @@
 //!
 //! ```text
 //! request, grant or timer -> re-select the batch -> set the timer
-//!    before frontrun      the candidate may still grow: only this queue knows of it
-//!    frontrun .. latest   schedulable: told to the RankThread, which grants a GPU or keeps it waiting
+//!    before frontrun      the candidate may still grow: only this queue knows of it, unless it would take a GPU that
+//!                         idles (its policy's head start): then it is offered to the RankThread as early
+//!    frontrun .. latest   due: told to the RankThread, which grants a GPU or keeps it waiting
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 
@@ -15,9 +16,9 @@ pub mod selection;
 
 use crate::clock::Nanos;
 use crate::limits;
-use crate::policy::{Deferral, Moment};
+use crate::policy::{Deferral, Demand, HeadStart, Moment};
 use crate::profile::Profile;
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, Offer};
 use crate::workload::Network;
 use rate::RateMeter;
 use selection::{DropRule, Finish, Selection, select, target_batch};
@@ -41,6 +42,8 @@ pub struct Terms {
     pub deferral: &'static dyn Deferral,
     /// What timers and threads add on real clocks; zero in virtual time.
     pub slack: Slack,
+    /// GPUs of the model's sub-cluster.
+    pub gpus: usize,
 }
 
 /// How much earlier than the formulas say things happen, to make up for the lateness of real timers and threads. The
@@ -89,8 +92,8 @@ impl Dispatch {
 
 /// Where a model's decisions go.
 pub trait ModelSink {
-    /// To the RankThread: a batch that must start by `latest` waits for a GPU, `delay` away.
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos);
+    /// To the RankThread: a batch waits for a GPU.
+    fn ready(&mut self, model: ModelId, offer: Offer);
     /// To the RankThread: it does not any more.
     fn withdraw(&mut self, model: ModelId);
     /// To the RankThread: a granted GPU's new free_at.
@@ -105,8 +108,10 @@ pub trait ModelSink {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     size: usize,
-    /// From when it is schedulable: exec_at - delay(b).
-    from: Nanos,
+    /// From when it would take a GPU that idles, less its delay; at most `due`.
+    early: Nanos,
+    /// From when it takes any GPU: exec_at - delay(b).
+    due: Nanos,
     /// D - l(b), less its slack.
     latest: Nanos,
     delay: Nanos,
@@ -120,27 +125,32 @@ pub struct ModelQueue {
     /// What the meter said when its last sample ended, and the batch size that it calls for.
     rate_rps: f64,
     target: usize,
+    /// The policy's, for this rate.
+    head_start: Option<HeadStart>,
     last_start: Nanos,
     candidate: Option<Candidate>,
-    /// What the RankThread was told: latest and delay of the candidate that waits there.
-    published: Option<(Nanos, Nanos)>,
+    /// What the RankThread was told of the candidate that waits there.
+    told: Option<Offer>,
     next_timer: Nanos,
 }
 
 impl ModelQueue {
     /// An empty queue; `now` starts its rate meter.
     pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
-        ModelQueue {
-            target: target_batch(&terms, 0.0),
+        let mut queue = ModelQueue {
             terms,
             queue: VecDeque::with_capacity(limits::MAX_QUEUE),
             rate: RateMeter::new(now),
             rate_rps: 0.0,
+            target: 1,
+            head_start: None,
             last_start: Nanos::ZERO,
             candidate: None,
-            published: None,
+            told: None,
             next_timer: Nanos::MAX,
-        }
+        };
+        queue.read_rate();
+        queue
     }
 
     /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
@@ -208,7 +218,7 @@ impl ModelQueue {
     /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
     /// candidate formed.
     pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
-        self.published = None;
+        self.told = None;
         self.update_rate(now);
         self.reselect(now, grant.free_at, sink);
         let mut report =
@@ -250,14 +260,22 @@ impl ModelQueue {
     #[inline]
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
-            self.rate_rps = self.rate.rate();
-            self.target = target_batch(&self.terms, self.rate_rps);
+            self.read_rate();
         }
+    }
+
+    /// What follows from the rate alone.
+    fn read_rate(&mut self) {
+        let terms = &self.terms;
+        self.rate_rps = self.rate.rate();
+        self.target = target_batch(terms, self.rate_rps);
+        let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
+        self.head_start = terms.deferral.head_start(&demand);
     }
 
     fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
-        let exec_at = finish.earliest_start(candidate.size).max(candidate.from + candidate.delay);
+        let exec_at = finish.earliest_start(candidate.size).max(candidate.early + candidate.delay);
         Dispatch {
             model: grant.model,
             gpu: grant.gpu,
@@ -302,7 +320,11 @@ impl ModelQueue {
             terms: &self.terms,
             target: self.target,
         });
-        Candidate { size, from: when.min(latest) - delay, latest, delay }
+        let due = when.min(latest);
+        let early = self.head_start.map_or(due, |HeadStart { after_last, lead }| {
+            due.min(self.last_start + after_last).min(due - lead)
+        });
+        Candidate { size, early: early - delay, due: due - delay, latest, delay }
     }
 
     /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still
@@ -315,21 +337,37 @@ impl ModelQueue {
 
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
-        let schedulable = self.candidate.filter(|candidate| candidate.from <= now);
-        let word = schedulable.map(|candidate| (candidate.latest, candidate.delay));
-        if word != self.published {
-            match word {
-                Some((latest, delay)) => sink.ready(self.terms.model, latest, delay),
+        let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
+            latest: candidate.latest,
+            delay: candidate.delay,
+            early: candidate.due > now,
+        });
+        if offer != self.told && !self.is_told_enough(offer) {
+            match offer {
+                Some(offer) => sink.ready(self.terms.model, offer),
                 None => sink.withdraw(self.terms.model),
             }
-            self.published = word;
+            self.told = offer;
         }
-        self.next_timer = match (self.candidate, schedulable) {
-            (None, _) => Nanos::MAX,
-            (Some(waiting), None) => waiting.from,
-            (Some(_), Some(_)) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
-            (Some(_), Some(ready)) => self.expiry(now, ready),
+        self.next_timer = match self.candidate {
+            None => Nanos::MAX,
+            Some(waiting) if waiting.early > now => waiting.early,
+            Some(early) if early.due > now => early.due,
+            Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
+            Some(due) => self.expiry(now, due),
         };
+    }
+
+    /// Whether what was told of an early candidate still serves: it has only grown, and takes at most a third longer
+    /// than was told. So a batch costs the RankThread a few words, however many requests join it.
+    fn is_told_enough(&self, offer: Option<Offer>) -> bool {
+        let (Some(told), Some(offer), Some(candidate)) = (self.told, offer, self.candidate) else {
+            return false;
+        };
+        let longer = told.latest - offer.latest;
+        let grown =
+            told.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
+        told.early && offer.early && grown
     }
 }
 

@@ -14,14 +14,17 @@ pub enum DropRule {
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
+    /// As the window, but requests are only dropped where at least as many more join the batch for it.
+    Exchange,
 }
 
 impl DropRule {
     /// Every rule with its name and what it does, for help texts.
-    pub const ALL: [(DropRule, &str, &str); 3] = [
-        (DropRule::Window, "window", "drop what keeps a batch of the target size from forming (default)"),
+    pub const ALL: [(DropRule, &str, &str); 4] = [
+        (DropRule::Window, "window", "drop what keeps a batch of the target size from forming"),
         (DropRule::Timeout, "timeout", "drop only what can't finish in time even alone"),
         (DropRule::Fcfs, "fcfs", "drop nothing; late requests run late"),
+        (DropRule::Exchange, "exchange", "as window, where at least as many more can join for those dropped"),
     ];
 
     /// The rule of this name.
@@ -42,6 +45,16 @@ pub struct Selection {
     pub dropped: usize,
     /// The batch; 0 only if nothing is left.
     pub size: usize,
+}
+
+impl Selection {
+    /// This, if the requests that it drops beyond `other` are no more than those that join its batch for it; else
+    /// `other`. Where the GPUs are full, a GPU's time serves as many as the target batch does in it, and to drop d
+    /// for a batch that is larger by g comes to the same at d = g (docs/scheduling.md).
+    pub fn if_worth(self, other: Selection) -> Selection {
+        let lost = self.dropped.saturating_sub(other.dropped);
+        if lost <= self.size.saturating_sub(other.size) { self } else { other }
+    }
 }
 
 /// When a batch could start and finish: fin(b) = max(now + delay(b), gpu_free_at) + l(b).
@@ -89,6 +102,7 @@ pub fn select(
     match rule {
         DropRule::Window => select_window(finish, target, len, deadline),
         DropRule::Timeout => select_window(finish, 1, len, deadline),
+        DropRule::Exchange => select_exchange(finish, target, len, deadline),
         DropRule::Fcfs => {
             let late = finish.at(1) > deadline(0);
             let size = if late { target.clamp(1, len) } else { grow(finish, 1, len, deadline(0)) };
@@ -115,6 +129,19 @@ fn select_window(
     }
     let room = len - dropped;
     Selection { dropped, size: grow(finish, wanted.min(room), room, deadline(dropped)) }
+}
+
+fn select_exchange(
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    let window = select_window(finish, target, len, &deadline);
+    if window.dropped == 0 {
+        return window;
+    }
+    window.if_worth(select_window(finish, 1, len, deadline))
 }
 
 /// The largest batch, from `size` up to `room`, that finishes by the deadline of its head.

@@ -24,8 +24,8 @@ enum Said {
 struct Log(Vec<Said>);
 
 impl ModelSink for Log {
-    fn ready(&mut self, _model: ModelId, latest: Nanos, delay: Nanos) {
-        self.0.push(Said::Ready(latest, delay));
+    fn ready(&mut self, _model: ModelId, offer: Offer) {
+        self.0.push(Said::Ready(offer.latest, offer.delay));
     }
     fn withdraw(&mut self, _model: ModelId) {
         self.0.push(Said::Withdraw);
@@ -58,6 +58,7 @@ fn terms(policy: &str, drop: DropRule) -> Terms {
         drop,
         deferral: by_name(policy).unwrap().deferral().unwrap(),
         slack: Slack::default(),
+        gpus: 8,
     }
 }
 

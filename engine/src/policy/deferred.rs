@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::model::selection::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, RankInput, RankState};
+use crate::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use crate::workload::Workload;
 use symphony_transport::message::{Completion, Ending, ModelId, Request};
 
@@ -39,6 +39,7 @@ impl Deferred {
                 drop,
                 deferral,
                 slack: Slack::default(),
+                gpus: workload.gpus,
             })
             .map(|terms| ModelQueue::new(terms, Nanos::ZERO))
             .collect::<Vec<_>>();
@@ -130,8 +131,8 @@ struct Outbox<'a> {
 }
 
 impl ModelSink for Outbox<'_> {
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.words.push(RankInput::Ready { model, latest, delay });
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.words.push(RankInput::Ready { model, offer });
     }
 
     fn withdraw(&mut self, model: ModelId) {

@@ -3,6 +3,7 @@
 
 use super::deferred::Deferred;
 use super::{Deferral, Options, Policy, Scheduler};
+use crate::model::selection::DropRule;
 use crate::workload::Workload;
 
 /// Such a policy.
@@ -11,6 +12,7 @@ pub(super) struct Deferring {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) options: &'static [&'static str],
+    pub(super) drop: DropRule,
     pub(super) deferral: &'static dyn Deferral,
 }
 
@@ -23,13 +25,17 @@ impl Policy for Deferring {
         self.about
     }
 
+    fn drop(&self) -> DropRule {
+        self.drop
+    }
+
     fn options(&self) -> &'static [&'static str] {
         self.options
     }
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
         let deferral = options.when.map_or(self.deferral, |rule| rule);
-        Box::new(Deferred::new(workload, options.drop, deferral))
+        Box::new(Deferred::new(workload, options.drop.unwrap_or(self.drop), deferral))
     }
 
     fn deferral(&self) -> Option<&'static dyn Deferral> {

@@ -17,7 +17,7 @@ mod options;
 mod pull;
 mod queue;
 mod shepherd;
-mod symphony;
+pub mod symphony;
 mod symphony_published;
 pub mod triton;
 #[cfg(test)]
@@ -27,6 +27,7 @@ mod work_conserving;
 
 use crate::clock::Nanos;
 use crate::model::Terms;
+use crate::model::selection::DropRule;
 use crate::workload::Workload;
 pub use options::Options;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
@@ -64,6 +65,10 @@ pub trait Policy: Sync + std::fmt::Debug {
     fn name(&self) -> &'static str;
     /// What it does and where it is from, in a line.
     fn about(&self) -> &'static str;
+    /// Its drop rule, where it heeds that option and is not told another.
+    fn drop(&self) -> DropRule {
+        DropRule::Window
+    }
     /// The flags of the [`Options`] that it heeds.
     fn options(&self) -> &'static [&'static str];
     /// A scheduler of this policy for the models and GPUs of a workload.
@@ -79,6 +84,31 @@ pub trait Deferral: Sync + Send + std::fmt::Debug {
     /// The time from which the candidate of this moment may start (the `when` of DESIGN.md, section 6). It is
     /// never held beyond `latest`, whatever this says.
     fn when(&self, moment: &Moment<'_>) -> Nanos;
+    /// From when, before that, the candidate would take a GPU that else idles. `None`: never. Asked once a rate
+    /// sample, not at each request.
+    fn head_start(&self, _demand: &Demand<'_>) -> Option<HeadStart> {
+        None
+    }
+}
+
+/// What is known of a model's traffic.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    /// The model's request rate; 0 while it is not known.
+    pub rate_rps: f64,
+    /// The batch size that the rate calls for.
+    pub target: usize,
+    /// The model's profile, SLO, delays and GPUs.
+    pub terms: &'a Terms,
+}
+
+/// How long before its `when` a candidate is offered, for a GPU that idles: from the earlier of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeadStart {
+    /// So long after the start of the model's last batch.
+    pub after_last: Nanos,
+    /// So long before `when`.
+    pub lead: Nanos,
 }
 
 /// What a [`Deferral`] may look at.

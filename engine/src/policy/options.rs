@@ -9,8 +9,8 @@ use crate::model::selection::DropRule;
 /// The options of all policies, each with the project's default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What becomes of requests that stand in the way of a good batch (flag `drop`).
-    pub drop: DropRule,
+    /// What becomes of requests that stand in the way of a good batch, instead of the policy's own rule (flag `drop`).
+    pub drop: Option<DropRule>,
     /// When a batch is held back no longer, instead of the policy's own rule (flag `when`).
     pub when: Option<&'static When>,
     /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
@@ -27,7 +27,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            drop: DropRule::Window,
+            drop: None,
             when: None,
             frontends: 1,
             preempt: 3.03,
@@ -39,6 +39,6 @@ impl Default for Options {
 
 impl From<DropRule> for Options {
     fn from(drop: DropRule) -> Options {
-        Options { drop, ..Options::default() }
+        Options { drop: Some(drop), ..Options::default() }
     }
 }

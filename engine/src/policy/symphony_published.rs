@@ -4,11 +4,13 @@
 
 use super::deferring::Deferring;
 use super::when::FRONTRUN;
+use crate::model::selection::DropRule;
 
 /// The policy.
 pub(super) static SYMPHONY_PUBLISHED: Deferring = Deferring {
     name: "symphony-published",
     about: "hold a batch back while one more request could join (Symphony, section 4.3)",
     options: &["drop", "when"],
+    drop: DropRule::Window,
     deferral: &FRONTRUN,
 };

@@ -112,6 +112,7 @@ mod tests {
             drop: DropRule::Window,
             deferral: &FRONTRUN,
             slack: Slack::default(),
+            gpus: 8,
         };
         rule.when(&Moment {
             now: Nanos(100 * MS),

@@ -3,11 +3,13 @@
 
 use super::deferring::Deferring;
 use super::when;
+use crate::model::selection::DropRule;
 
 /// The policy.
 pub(super) static WORK_CONSERVING: Deferring = Deferring {
     name: "work-conserving",
     about: "run what there is as soon as a GPU is free (Symphony, section 4.3)",
     options: &["drop"],
+    drop: DropRule::Window,
     deferral: &when::WORK_CONSERVING,
 };

@@ -1,7 +1,7 @@
 //! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
 //! what replay goes on from. Called by [`crate::recorder`] alone.
 
-use super::{Gpu, RankState};
+use super::{Gpu, Offer, RankState};
 use crate::clock::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -29,10 +29,8 @@ pub struct SavedGpu {
 pub struct SavedModel {
     /// Which.
     pub model: ModelId,
-    /// Its candidate's latest, [`Nanos::MAX`] if none waits.
-    pub latest: Nanos,
-    /// Its candidate's delay.
-    pub delay: Nanos,
+    /// Its candidate; a `latest` of [`Nanos::MAX`] if none waits.
+    pub offer: Offer,
     /// Its grant is under way.
     pub granted: bool,
 }
@@ -78,9 +76,11 @@ impl RankState {
     /// Every model that is not as it was at the start.
     pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
         self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
-            let latest = self.ready.get(at);
+            let early = self.early.get(at) < Nanos::MAX;
+            let latest = if early { self.early.get(at) } else { self.due.get(at) };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
-            known.then_some(SavedModel { model: ModelId(at as u32), latest, delay, granted })
+            let offer = Offer { latest, delay, early };
+            known.then_some(SavedModel { model: ModelId(at as u32), offer, granted })
         })
     }
 
@@ -108,8 +108,10 @@ impl RankState {
             return false;
         }
         self.granted[at] = saved.granted;
-        self.delay[at] = saved.delay;
-        self.ready.set(at, saved.latest);
+        self.delay[at] = saved.offer.delay;
+        self.forget(at);
+        let waiting = if saved.offer.early { &mut self.early } else { &mut self.due };
+        waiting.set(at, saved.offer.latest);
         true
     }
 

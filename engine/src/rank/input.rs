@@ -1,6 +1,6 @@
 //! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
 
-use super::{GpuReport, Grant, RankState};
+use super::{GpuReport, Grant, Offer, RankState};
 use crate::clock::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -11,10 +11,8 @@ pub enum RankInput {
     Ready {
         /// The model that has a candidate.
         model: ModelId,
-        /// The candidate's latest.
-        latest: Nanos,
-        /// The candidate's delay.
-        delay: Nanos,
+        /// On what terms.
+        offer: Offer,
     },
     /// [`RankState::on_withdraw`].
     Withdraw(ModelId),

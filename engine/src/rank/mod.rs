@@ -2,6 +2,10 @@
 //! of the two (Symphony, section 4.3 and appendix C; DESIGN.md, section 7). A pure state machine: `now` and
 //! messages come in, grants go out. Its work grows with batches, never with requests.
 //!
+//! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but take a GPU that
+//! would idle: only while few idle, so that at low load all wait and whole GPUs stay free to be given back. Of both
+//! the earliest `latest` goes first.
+//!
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
 
@@ -15,6 +19,23 @@ use crate::clock::Nanos;
 use crate::limits;
 use min_tree::MinTree;
 use symphony_transport::message::{Completion, GpuId, ModelId};
+
+/// A model's candidate, as the RankThread is told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offer {
+    /// It must start by then.
+    pub latest: Nanos,
+    /// It can start so long after it is granted a GPU.
+    pub delay: Nanos,
+    /// It is not due: it may only have a GPU that would idle.
+    pub early: bool,
+}
+
+/// How many GPUs idle at most for early candidates to be granted: twice the square root of all, which is how far the
+/// number of busy GPUs strays when each is busy at random.
+fn few(gpus: usize) -> usize {
+    (2.0 * (gpus as f64).sqrt()).ceil() as usize
+}
 
 /// A GPU is given to a model for one batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,8 +87,12 @@ pub struct RankState {
     gpus: Vec<Gpu>,
     /// free_at of each GPU that may be granted.
     free: MinTree,
-    /// `latest` of each model that waits for a GPU.
-    ready: MinTree,
+    /// `latest` of each model with a due candidate.
+    due: MinTree,
+    /// `latest` of each model with an early one.
+    early: MinTree,
+    /// Early ones are granted while at most so many GPUs idle.
+    few: usize,
     /// delay(b) of each model's candidate.
     delay: Vec<Nanos>,
     /// Models whose grant is under way: what they said before they saw it is void.
@@ -102,7 +127,9 @@ impl RankState {
         RankState {
             gpus: vec![idle; gpus],
             free,
-            ready: MinTree::new(models),
+            due: MinTree::new(models),
+            early: MinTree::new(models),
+            few: few(gpus),
             delay: vec![Nanos::ZERO; models],
             granted: vec![false; models],
             horizon: Nanos::ZERO,
@@ -124,24 +151,16 @@ impl RankState {
     #[inline]
     pub fn hear(&mut self, input: RankInput) {
         match input {
-            RankInput::Ready { model, latest, delay } => self.hear_ready(model, latest, delay),
-            RankInput::Withdraw(model) => self.ready.set(model.0 as usize, Nanos::MAX),
+            RankInput::Ready { model, offer } => self.hear_ready(model, offer),
+            RankInput::Withdraw(model) => self.forget(model.0 as usize),
             RankInput::Report(report) => self.hear_report(report),
             RankInput::Completion(completion) => self.hear_completion(completion),
         }
     }
 
-    /// `model` has a schedulable candidate: it can start `delay` after it is granted a GPU, and must start by
-    /// `latest`. Replaces what was known of the model.
-    pub fn on_ready(
-        &mut self,
-        now: Nanos,
-        model: ModelId,
-        latest: Nanos,
-        delay: Nanos,
-        grant: &mut impl FnMut(Grant),
-    ) {
-        self.hear_ready(model, latest, delay);
+    /// `model` has a schedulable candidate. Replaces what was known of the model.
+    pub fn on_ready(&mut self, now: Nanos, model: ModelId, offer: Offer, grant: &mut impl FnMut(Grant)) {
+        self.hear_ready(model, offer);
         self.match_waiting(now, grant);
     }
 
@@ -173,14 +192,35 @@ impl RankState {
         self.busy
     }
 
-    fn hear_ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+    fn hear_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
         let at = model.0 as usize;
         if self.granted[at] {
             return;
         }
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
-        self.ready.set(at, latest.min(Nanos(u64::MAX - 1)));
+        let (of, other) =
+            if early { (&mut self.early, &mut self.due) } else { (&mut self.due, &mut self.early) };
+        of.set(at, latest.min(Nanos(u64::MAX - 1)));
+        if other.get(at) != Nanos::MAX {
+            other.set(at, Nanos::MAX);
+        }
+    }
+
+    /// Takes a model's candidate out.
+    fn forget(&mut self, at: usize) {
+        for tree in [&mut self.due, &mut self.early] {
+            if tree.get(at) != Nanos::MAX {
+                tree.set(at, Nanos::MAX);
+            }
+        }
+    }
+
+    /// The candidate that is served first, by its `latest`.
+    #[inline]
+    fn first_waiting(&self) -> Option<(Nanos, usize)> {
+        let early = self.early.min_key() < self.due.min_key() && self.gpus.len() - self.busy <= self.few;
+        if early { self.early.min() } else { self.due.min() }
     }
 
     fn hear_report(&mut self, report: GpuReport) {
@@ -226,7 +266,7 @@ impl RankState {
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.next_timer = Nanos::MAX;
-        while let Some((latest, model)) = self.ready.min() {
+        while let Some((latest, model)) = self.first_waiting() {
             let start = now + self.delay[model];
             let bound = if self.keep_late { start } else { start.min(latest) };
             if let Some(gpu) = self.free.first_at_most(bound) {
@@ -243,7 +283,7 @@ impl RankState {
             }
             if latest < free_at && !self.keep_late {
                 // Its ModelThread sees the same and re-selects; it will be back with another batch.
-                self.ready.set(model, Nanos::MAX);
+                self.forget(model);
                 continue;
             }
             self.next_timer = free_at - self.delay[model];
@@ -262,8 +302,9 @@ impl RankState {
         self.busy += usize::from(!state.is_busy());
         state.taken = true;
         self.granted[model] = true;
-        self.ready.set(model, Nanos::MAX);
-        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at: state.free_at });
+        let free_at = state.free_at;
+        self.forget(model);
+        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at });
     }
 }
 

@@ -18,7 +18,8 @@ impl Bench {
 
     fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
         let grants = &mut self.grants;
-        self.rank.on_ready(now, ModelId(model), latest, delay, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        let offer = Offer { latest, delay, early: false };
+        self.rank.on_ready(now, ModelId(model), offer, &mut |g| grants.push((g.model.0, g.gpu.0)));
     }
 
     fn report(&mut self, now: Nanos, model: u32, gpu: u32, exec_at: Option<Nanos>, free_at: Nanos) {

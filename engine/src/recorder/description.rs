@@ -46,6 +46,8 @@ pub(super) struct ModelDescription {
     latest_slack_ns: u64,
     /// Its place among the profiles.
     profile: usize,
+    /// GPUs of its sub-cluster.
+    gpus: usize,
 }
 
 /// Of a RankThread.
@@ -98,6 +100,7 @@ impl ModelsDescription {
                 frontrun_slack_ns: terms.slack.frontrun.0,
                 latest_slack_ns: terms.slack.latest.0,
                 profile,
+                gpus: terms.gpus,
             });
         }
         made
@@ -136,6 +139,7 @@ impl ModelsDescription {
                         frontrun: Nanos(model.frontrun_slack_ns),
                         latest: Nanos(model.latest_slack_ns),
                     },
+                    gpus: model.gpus,
                 })
             })
             .collect()

@@ -8,7 +8,7 @@ use super::{RecordConfig, RecordError};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, Offer};
 use symphony_transport::message::{Ending, ModelId, Request};
 
 /// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
@@ -171,9 +171,9 @@ struct Recorded<'a, S> {
 
 impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     #[inline]
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.tape.write(Record::ready(model, latest, delay));
-        self.sink.ready(model, latest, delay);
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.tape.write(Record::ready(model, offer));
+        self.sink.ready(model, offer);
     }
 
     #[inline]

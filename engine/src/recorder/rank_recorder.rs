@@ -15,7 +15,7 @@ impl RankInput {
     #[inline]
     fn record(self, cluster: usize) -> Record {
         let record = match self {
-            RankInput::Ready { model, latest, delay } => Record::ready(model, latest, delay),
+            RankInput::Ready { model, offer } => Record::ready(model, offer),
             RankInput::Withdraw(model) => Record::withdraw(model),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),

@@ -8,7 +8,7 @@ use crate::model::Dispatch;
 use crate::model::checkpoint::Saved;
 use crate::model::rate::RateParts;
 use crate::rank::checkpoint::{SavedGpu, SavedModel};
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, Offer};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
@@ -35,6 +35,8 @@ pub(super) enum Kind {
     Came = 20,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
+    /// As `Ready`, of a candidate that is early.
+    Early = 37,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
@@ -74,6 +76,7 @@ impl Kind {
             34 => Kind::Report,
             35 => Kind::Completion,
             36 => Kind::Match,
+            37 => Kind::Early,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -226,8 +229,14 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn ready(model: ModelId, latest: Nanos, delay: Nanos) -> Record {
-        Record { a: latest.0, b: delay.0, ..Record::of(Kind::Ready, model) }
+    pub(super) fn ready(model: ModelId, offer: Offer) -> Record {
+        let kind = if offer.early { Kind::Early } else { Kind::Ready };
+        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, model) }
+    }
+
+    pub(super) fn as_offer(&self) -> Offer {
+        let early = self.kind() == Some(Kind::Early);
+        Offer { latest: Nanos(self.a), delay: Nanos(self.b), early }
     }
 
     #[inline]
@@ -314,9 +323,9 @@ impl Record {
     }
 
     pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; 2] {
-        let (latest, delay) = saved.published.unwrap_or_default();
+        let Offer { latest, delay, early } = saved.told.unwrap_or_default();
         let first = Record {
-            flag: u8::from(saved.published.is_some()),
+            flag: u8::from(saved.told.is_some()) | u8::from(early) << 1,
             small: queued as u16,
             a: saved.last_start.0,
             b: latest.0,
@@ -361,7 +370,11 @@ impl Record {
                 sample_ends: Nanos(second.b),
             },
             last_start: Nanos(first.a),
-            published: (first.flag != 0).then_some((Nanos(first.b), Nanos(first.c))),
+            told: (first.flag & 1 != 0).then_some(Offer {
+                latest: Nanos(first.b),
+                delay: Nanos(first.c),
+                early: first.flag & 2 != 0,
+            }),
         }
     }
 
@@ -397,9 +410,9 @@ impl Record {
 
     pub(super) fn saved_candidate(cluster: usize, saved: SavedModel) -> Record {
         Record {
-            small: u16::from(saved.granted),
-            a: saved.latest.0,
-            b: saved.delay.0,
+            small: u16::from(saved.granted) | u16::from(saved.offer.early) << 1,
+            a: saved.offer.latest.0,
+            b: saved.offer.delay.0,
             ..Record::of(Kind::SavedCandidate, saved.model)
         }
         .in_cluster(cluster)
@@ -408,9 +421,8 @@ impl Record {
     pub(super) fn as_saved_candidate(&self) -> SavedModel {
         SavedModel {
             model: self.model(),
-            latest: Nanos(self.a),
-            delay: Nanos(self.b),
-            granted: self.small != 0,
+            offer: Offer { latest: Nanos(self.a), delay: Nanos(self.b), early: self.small & 2 != 0 },
+            granted: self.small & 1 != 0,
         }
     }
 }
@@ -434,6 +446,7 @@ impl fmt::Display for Record {
             Kind::Stop => write!(f, "stop of model {model}"),
             Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
+            Kind::Early => write!(f, "model {model} early: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
             Kind::Report => {
@@ -534,7 +547,7 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
-            published: Some((Nanos(0), Nanos(1))),
+            told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
         };
         let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();

@@ -9,7 +9,7 @@ use super::{RecordError, model_recorder, rank_recorder};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, RankInput, RankState};
+use crate::rank::{GpuReport, Offer, RankInput, RankState};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
@@ -239,6 +239,7 @@ impl Models {
                 Some(Kind::Grant | Kind::Timer | Kind::Stop) => self.input(at, &record, run)?,
                 Some(
                     Kind::Ready
+                    | Kind::Early
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Dispatch
@@ -395,9 +396,9 @@ struct Collect<'a> {
 }
 
 impl ModelSink for Collect<'_> {
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+    fn ready(&mut self, model: ModelId, offer: Offer) {
         *self.ready = Some((self.now, self.event));
-        self.expected.push_back(Record::ready(model, latest, delay));
+        self.expected.push_back(Record::ready(model, offer));
     }
 
     fn withdraw(&mut self, model: ModelId) {
@@ -478,7 +479,14 @@ impl Rank {
                     run.done.decisions += 1;
                     run.confirm(at, &record)?;
                 }
-                Some(Kind::Ready | Kind::Withdraw | Kind::Report | Kind::Completion | Kind::Match) => {
+                Some(
+                    Kind::Ready
+                    | Kind::Early
+                    | Kind::Withdraw
+                    | Kind::Report
+                    | Kind::Completion
+                    | Kind::Match,
+                ) => {
                     self.known = true;
                     run.begin_input(at)?;
                     self.input(&record, run)?;
@@ -518,11 +526,9 @@ impl Rank {
             return Err("a model that it does not list".into());
         }
         match record.kind() {
-            Some(Kind::Ready) => state.hear(RankInput::Ready {
-                model: record.model(),
-                latest: Nanos(record.a),
-                delay: Nanos(record.b),
-            }),
+            Some(Kind::Ready | Kind::Early) => {
+                state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
+            }
             Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {
                 let report = record.as_report();

@@ -65,7 +65,7 @@ impl Record {
         match self.kind() {
             Some(Kind::Turn) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
-            Some(Kind::Ready) => {
+            Some(Kind::Ready | Kind::Early) => {
                 let latest = near(a, now);
                 if latest >> 32 | model >> 16 != 0 {
                     return self.in_full();
@@ -134,7 +134,7 @@ impl Record {
         Some(match kind {
             Kind::Turn => (Record::turn(Nanos(first >> 24 << 16 | small)), 1),
             Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
-            Kind::Ready => {
+            Kind::Ready | Kind::Early => {
                 let latest = from_near(upper, now);
                 (Record::with(kind, flag, 0, short_model, [latest, second()?, 0]), 2)
             }
@@ -202,7 +202,7 @@ mod tests {
                     Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }
-                    Kind::Ready => Record::with(kind, flag, 0, model, [a, b, 0]),
+                    Kind::Ready | Kind::Early => Record::with(kind, flag, 0, model, [a, b, 0]),
                     Kind::Grant | Kind::Granted => Record::with(kind, flag, 0, model, [a % wide, b, 0]),
                     Kind::Report => Record::with(kind, flag, small % 2, model, [a, b, c % wide]),
                     Kind::Dispatch => Record::with(kind, flag, small, model, [a, b, c % wide]),

@@ -14,7 +14,7 @@ use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, Offer};
 use std::sync::Arc;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
@@ -295,13 +295,13 @@ impl<O: Outlets> Outbox<O> {
 }
 
 impl<O: Outlets> ModelSink for Outbox<O> {
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
+    fn ready(&mut self, model: ModelId, offer: Offer) {
         let waiting = &mut self.waiting[model.0 as usize];
         if waiting.since == Nanos::MAX {
             waiting.since = self.due;
         }
-        waiting.delay = delay;
-        self.say(model, RankMessage::ready(model, latest, delay));
+        waiting.delay = offer.delay;
+        self.say(model, RankMessage::ready(model, offer));
     }
 
     fn withdraw(&mut self, model: ModelId) {
@@ -432,7 +432,7 @@ mod tests {
 
     impl World {
         fn new(burst: std::ops::Range<Nanos>) -> World {
-            let (mut models, mut ranks) = link(1, 1, MODELS);
+            let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
             let terms = |model| Terms {
                 model: ModelId(model),
@@ -440,8 +440,9 @@ mod tests {
                 slo: SLO,
                 network: Network::default(),
                 drop: DropRule::Window,
-                deferral: policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap(),
+                deferral: policy::by_name("symphony-published").and_then(policy::Policy::deferral).unwrap(),
                 slack: Slack::default(),
+                gpus: 8,
             };
             let outlets = Counted { batched: 0, dropped: 0 };
             let thread = ModelThread {

@@ -293,6 +293,7 @@ impl Builder {
                 drop: self.config.drop,
                 deferral: self.deferral,
                 slack: slack_for((*lateness).min(Nanos(model.slo.0 / LATENESS_IN_SLO))),
+                gpus: self.division.gpus_for(index),
             };
             queues.push(ModelQueue::new(terms, now));
         }

@@ -49,6 +49,11 @@ impl Pool {
 }
 
 impl Division {
+    /// GPUs of the sub-cluster that a model belongs to.
+    pub(super) fn gpus_for(&self, model: usize) -> usize {
+        self.groups[self.group_of[model]].gpus.len()
+    }
+
     /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more RankThreads than
     /// kinds, the pools with the most GPUs a part are split, as evenly as they go, until each RankThread has a
     /// sub-cluster. A pool's models are dealt out to its parts in their order.

@@ -4,7 +4,7 @@
 use super::counters::{Board, Counting, ModelTally};
 use crate::clock::Nanos;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant};
+use crate::rank::{GpuReport, Grant, Offer};
 use crate::recorder::ModelRecorder;
 use symphony_transport::message::{Ending, ModelId, Request};
 
@@ -167,8 +167,8 @@ struct Counted<'a, S> {
 
 impl<S: ModelSink> ModelSink for Counted<'_, S> {
     #[inline]
-    fn ready(&mut self, model: ModelId, latest: Nanos, delay: Nanos) {
-        self.sink.ready(model, latest, delay);
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.sink.ready(model, offer);
     }
 
     #[inline]

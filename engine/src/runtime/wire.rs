@@ -2,7 +2,7 @@
 //! back into the calls of [`RankState`](crate::rank::RankState) and [`ModelQueue`](crate::model::ModelQueue).
 
 use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant, RankInput};
+use crate::rank::{GpuReport, Grant, Offer, RankInput};
 use bytemuck::{Pod, Zeroable};
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -26,13 +26,14 @@ impl RankMessage {
     const READY: u32 = 1;
     const USED: u32 = 2;
     const UNUSED: u32 = 3;
+    const EARLY: u32 = 4;
 
-    pub(super) fn ready(model: ModelId, latest: Nanos, delay: Nanos) -> RankMessage {
+    pub(super) fn ready(model: ModelId, offer: Offer) -> RankMessage {
         RankMessage {
-            kind: RankMessage::READY,
+            kind: if offer.early { RankMessage::EARLY } else { RankMessage::READY },
             model,
-            first: latest,
-            second: delay,
+            first: offer.latest,
+            second: offer.delay,
             ..RankMessage::default()
         }
     }
@@ -61,7 +62,10 @@ impl RankMessage {
     pub(super) fn input(self) -> RankInput {
         let RankMessage { model, gpu, first, second, .. } = self;
         match self.kind {
-            RankMessage::READY => RankInput::Ready { model, latest: first, delay: second },
+            RankMessage::READY | RankMessage::EARLY => {
+                let early = self.kind == RankMessage::EARLY;
+                RankInput::Ready { model, offer: Offer { latest: first, delay: second, early } }
+            }
             RankMessage::USED => {
                 RankInput::Report(GpuReport { model, gpu, exec_at: Some(first), free_at: second })
             }
@@ -106,8 +110,10 @@ mod tests {
         assert_eq!(RankMessage::report(report).input(), RankInput::Report(report));
         let unused = GpuReport { exec_at: None, ..report };
         assert_eq!(RankMessage::report(unused).input(), RankInput::Report(unused));
-        let ready = RankInput::Ready { model, latest: first, delay: second };
-        assert_eq!(RankMessage::ready(model, first, second).input(), ready);
+        for early in [false, true] {
+            let offer = Offer { latest: first, delay: second, early };
+            assert_eq!(RankMessage::ready(model, offer).input(), RankInput::Ready { model, offer });
+        }
         assert_eq!(RankMessage::withdraw(model).input(), RankInput::Withdraw(model));
     }
 }

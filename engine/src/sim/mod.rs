@@ -93,7 +93,8 @@ pub fn simulate_observed(
             scheduler.on_timer(now, &mut world);
         }
     }
-    let drop = if policy.options().contains(&"drop") { options.drop.name() } else { "own" };
+    let drop =
+        if policy.options().contains(&"drop") { options.drop.unwrap_or(policy.drop()).name() } else { "own" };
     Ok(world.tally.report(workload, policy.name(), drop, began.elapsed(), events))
 }
 

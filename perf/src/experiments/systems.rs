@@ -20,7 +20,7 @@ pub struct System {
     /// Its name in charts.
     pub label: &'static str,
     policy: &'static str,
-    drop: DropRule,
+    drop: Option<DropRule>,
     when: Option<&'static When>,
     frontends: usize,
     /// Clockwork's alone.
@@ -84,16 +84,7 @@ pub const ALL: &[System] = &[
 
 impl System {
     const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
-        System {
-            name,
-            label,
-            policy,
-            drop: DropRule::Window,
-            when: None,
-            frontends: 1,
-            any_batch: false,
-            colour,
-        }
+        System { name, label, policy, drop: None, when: None, frontends: 1, any_batch: false, colour }
     }
 
     /// The same under another name and label.
@@ -103,7 +94,7 @@ impl System {
 
     /// The same with another drop rule.
     pub const fn dropping(self, drop: DropRule) -> System {
-        System { drop, ..self }
+        System { drop: Some(drop), ..self }
     }
 
     /// The same in another colour, for charts without the system whose colour it is.

@@ -7,7 +7,7 @@ use symphony::model::selection::{DropRule, Finish, select, target_batch};
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant};
+use symphony::rank::{GpuReport, Grant, Offer};
 use symphony::workload::Network;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request};
 
@@ -54,8 +54,11 @@ fn terms(slo_ms: f64, max_batch: usize) -> Terms {
         slo: Nanos::from_millis_f64(slo_ms),
         network: Network::default(),
         drop: DropRule::Window,
-        deferral: policy::POLICIES[0].deferral().expect("the default policy defers"),
+        deferral: policy::by_name("symphony-published")
+            .and_then(policy::Policy::deferral)
+            .expect("it defers"),
         slack: Slack::default(),
+        gpus: 8,
     }
 }
 
@@ -110,8 +113,8 @@ struct Sink {
 }
 
 impl ModelSink for Sink {
-    fn ready(&mut self, _model: ModelId, latest: Nanos, _delay: Nanos) {
-        black_box(latest);
+    fn ready(&mut self, _model: ModelId, offer: Offer) {
+        black_box(offer);
         self.ready = true;
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Operation, Repeat};
 use symphony::clock::Nanos;
-use symphony::rank::{GpuReport, Grant, RankState};
+use symphony::rank::{GpuReport, Grant, Offer, RankState};
 use symphony_transport::message::{Completion, GpuId, ModelId};
 
 /// Between two batches.
@@ -26,6 +26,11 @@ pub(super) fn operations() -> Vec<Operation> {
         }
     }
     operations
+}
+
+/// A candidate that is due.
+fn due(latest: Nanos) -> Offer {
+    Offer { latest, ..Offer::default() }
 }
 
 fn report(Grant { model, gpu, .. }: Grant, exec_at: Nanos, free_at: Nanos) -> GpuReport {
@@ -51,9 +56,7 @@ fn idle(gpus: usize) -> Repeat {
             model = (model + 1) % MODELS;
             let mut given = None;
             let id = ModelId(model as u32);
-            state.on_ready(now, id, now + Nanos::from_millis(1), Nanos::ZERO, &mut |grant| {
-                given = Some(grant)
-            });
+            state.on_ready(now, id, due(now + Nanos::from_millis(1)), &mut |grant| given = Some(grant));
             let sent = report(given.expect("a GPU is idle"), now, now + duration);
             state.on_gpu_report(now, sent, &mut |_| ());
             running.push_back(sent);
@@ -74,13 +77,13 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
     for gpu in 0..gpus as u64 {
         let mut given = None;
         let model = ModelId((gpu % waiting as u64) as u32);
-        state.on_ready(now, model, now + window, Nanos::ZERO, &mut |grant| given = Some(grant));
+        state.on_ready(now, model, due(now + window), &mut |grant| given = Some(grant));
         let free_at = now + Nanos(GAP.0 * (gpu + 1));
         state.on_gpu_report(now, report(given.expect("all GPUs are idle"), now, free_at), &mut |_| ());
     }
     for model in 0..waiting as u32 {
         let latest = now + window + Nanos(u64::from(model));
-        state.on_ready(now, ModelId(model), latest, Nanos::ZERO, &mut |_| ());
+        state.on_ready(now, ModelId(model), due(latest), &mut |_| ());
     }
     let mut gpu = 0;
     Box::new(move |times| {
@@ -97,7 +100,7 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
             state.on_completion(now, over, &mut |grant| given = Some(grant));
             let grant = given.expect("a model waits");
             state.on_gpu_report(now, report(grant, now, now + round), &mut |_| ());
-            state.on_ready(now, grant.model, now + window, Nanos::ZERO, &mut |_| ());
+            state.on_ready(now, grant.model, due(now + window), &mut |_| ());
             gpu = (gpu + 1) % gpus;
         }
     })

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony::clock::{Clock, Nanos};
-use symphony::model::selection::DropRule;
 use symphony::model::{ModelQueue, Slack, Terms};
 use symphony::policy;
 use symphony::rank::RankState;
@@ -304,9 +303,10 @@ impl World {
             profile: self.plan.profile.clone(),
             slo: self.plan.slo,
             network: Network::default(),
-            drop: DropRule::Window,
+            drop: default.drop(),
             deferral: default.deferral().expect("the default policy runs on pinned threads"),
             slack: self.slack,
+            gpus: self.plan.gpus / self.plan.rank_threads,
         }
     }
 }

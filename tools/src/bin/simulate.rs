@@ -171,8 +171,11 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
     }
     let mut options = Options::default();
     if let Some(name) = &line.drop {
-        options.drop = DropRule::parse(name)
-            .ok_or_else(|| format!("--drop: {name:?} is no drop rule; give window, timeout or fcfs"))?;
+        let rule = DropRule::parse(name).ok_or_else(|| {
+            let names: Vec<&str> = DropRule::ALL.iter().map(|rule| rule.1).collect();
+            format!("--drop: {name:?} is no drop rule; give one of {}", names.join(", "))
+        })?;
+        options.drop = Some(rule);
     }
     if let Some(name) = &line.when {
         let rule = when::by_name(name).ok_or_else(|| {

@@ -81,7 +81,7 @@ impl Cluster {
         };
         let mut cluster = Cluster {
             models: workload.models.iter().map(model).collect(),
-            drop: options.drop,
+            drop: options.drop.unwrap_or(DropRule::Window),
             nodes: std::iter::repeat_with(Node::default).take(workload.gpus).collect(),
             frontends: std::iter::repeat_with(Frontend::default).take(options.frontends.max(1)).collect(),
             random: Pcg64Mcg::seed_from_u64(workload.seed),

@@ -72,18 +72,21 @@ impl Turn {
         let in_time = |at: usize, size: usize| {
             self.queue.deadline(at).is_some_and(|deadline| now + profile.latency(size) <= deadline)
         };
+        // Early drop: the window slides until its first request can wait for all of it.
+        let early = || {
+            let dropped = (0..len).find(|&at| in_time(at, (len - at).min(self.batch))).unwrap_or(len);
+            Selection { dropped, size: (len - dropped).min(self.batch) }
+        };
+        // Lazy drop: the first request that can still run decides how large the batch may be.
+        let lazy = || {
+            let dropped = (0..len).find(|&at| in_time(at, 1)).unwrap_or(len);
+            let most = (len - dropped).min(self.batch);
+            Selection { dropped, size: last_that(most, |size| in_time(dropped, size)) }
+        };
         match rule {
-            // Early drop: the window slides until its first request can wait for all of it.
-            DropRule::Window => {
-                let dropped = (0..len).find(|&at| in_time(at, (len - at).min(self.batch))).unwrap_or(len);
-                Selection { dropped, size: (len - dropped).min(self.batch) }
-            }
-            // Lazy drop: the first request that can still run decides how large the batch may be.
-            DropRule::Timeout => {
-                let dropped = (0..len).find(|&at| in_time(at, 1)).unwrap_or(len);
-                let most = (len - dropped).min(self.batch);
-                Selection { dropped, size: last_that(most, |size| in_time(dropped, size)) }
-            }
+            DropRule::Window => early(),
+            DropRule::Timeout => lazy(),
+            DropRule::Exchange => early().if_worth(lazy()),
             DropRule::Fcfs => Selection { dropped: 0, size: most },
         }
     }
