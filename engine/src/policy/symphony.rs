@@ -26,7 +26,7 @@ pub(super) static SYMPHONY: Deferring = Deferring {
 };
 
 /// Pools from this size on even out by themselves what is asked of them (docs/scheduling.md, the sweep over sizes).
-const LARGE_POOL: f64 = 64.0;
+const LARGE_POOL: f64 = 96.0;
 
 /// 1/p in a small pool, and in a large one.
 const PATIENCE: f64 = 1.0;
