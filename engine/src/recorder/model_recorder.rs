@@ -35,7 +35,7 @@ struct Model {
 impl Model {
     /// Requests at the queue's end that are not written yet.
     #[inline]
-    fn new(&self, queue: &ModelQueue) -> usize {
+    fn unwritten(&self, queue: &ModelQueue) -> usize {
         queue.len().saturating_sub(self.recorded)
     }
 }
@@ -148,7 +148,7 @@ impl ModelRecorder {
     fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.tape.begin(now);
         let model = &mut self.models[place];
-        let new = model.new(queue);
+        let new = model.unwritten(queue);
         if model.saved_in != self.tape.segment() {
             model.saved_in = self.tape.segment();
             self.save(queue, now, new);
