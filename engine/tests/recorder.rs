@@ -197,7 +197,6 @@ impl World {
             let queue = &mut queues[place];
             let queued = if queue.takes_last(&request) {
                 queue.push_last(*now, request);
-                models.pushed_last(place);
                 true
             } else {
                 models.enqueue(place, queue, *now, request, out)

@@ -51,10 +51,14 @@ impl ModelQueue {
         self.queue.iter()
     }
 
-    /// The last `count` of them.
+    /// The last `count` of them, in one or two pieces of memory.
     #[inline]
-    pub fn last(&self, count: usize) -> impl Iterator<Item = &Request> {
-        self.queue.range(self.queue.len().saturating_sub(count)..)
+    pub fn last(&self, count: usize) -> (&[Request], &[Request]) {
+        let (front, back) = self.queue.as_slices();
+        match back.len().checked_sub(count) {
+            Some(before) => (&[], &back[before..]),
+            None => (&front[(front.len() + back.len()).saturating_sub(count)..], back),
+        }
     }
 
     /// The batch size that the rate calls for.

@@ -13,17 +13,21 @@
 //! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written whole at the start of
 //!   a segment: a record per GPU and per model that was ever used, so 2.6 MB in one turn at the limit of 65,536 GPUs
 //!   and 16,384 models. Segments are at least twice as long as that, and by default eight to a file of 64 MiB, so
-//!   this comes once in 260,000 records.
+//!   this comes once in 8 MiB of history.
+//!
+//! A turn's requests are recorded as the threads act on them: all that came for a model, in the order of its queue,
+//! then what followed when it was settled. A RankThread's inputs are recorded as they are heard, and where it matches.
 //!
 //! Where replay reaches such a state and has followed the machine up to there, it compares instead of restoring. So a
 //! recording checks itself.
 //!
 //! # What it costs
 //!
-//! A record is a store of 32 bytes into mapped memory. A request costs one (its turn's time and its batch's records
-//! are shared by many): no call into the system, no lock, no allocation, and the head is stored once a turn. The
-//! file's pages are all taken when it is made. The system writes them to the disk, after which the next store to a
-//! page takes a page fault; on a memory file system (`/dev/shm`) there are none. docs/recorder.md has figures.
+//! A record is a store of 8 to 32 bytes into mapped memory (`words.rs`), of a request always 32, copied from the queue
+//! when its model is settled, so that nothing is done for a request as it comes. No call into the system, no
+//! lock, no allocation, and the head is stored once a turn. The file's pages are all taken when it is made. The
+//! system writes them to the disk, after which the next store to a page takes a page fault; on a memory file system
+//! (`/dev/shm`) there are none. docs/recorder.md has figures.
 //!
 //! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
 

@@ -28,8 +28,16 @@ pub struct ModelRecorder {
 struct Model {
     /// The segment in which its state was last written.
     saved_in: u64,
-    /// Requests that came in this turn and are not written yet: the last ones of its queue.
-    new: usize,
+    /// How long its queue was when all of it was recorded: what came behind that is not written yet.
+    recorded: usize,
+}
+
+impl Model {
+    /// Requests at the queue's end that are not written yet.
+    #[inline]
+    fn unwritten(&self, queue: &ModelQueue) -> usize {
+        queue.len().saturating_sub(self.recorded)
+    }
 }
 
 impl ModelRecorder {
@@ -58,14 +66,9 @@ impl ModelRecorder {
         Ok(ModelRecorder { tape, models: vec![Model::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::push_last`] was done for the model at `place`: the request is recorded with the model's others by
-    /// [`ModelRecorder::settle`], which is owed in the same turn.
-    #[inline]
-    pub fn pushed_last(&mut self, place: usize) {
-        self.models[place].new += 1;
-    }
-
-    /// [`ModelQueue::enqueue`] of any other request for the model at `place`, recorded.
+    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does not
+    /// [take last](ModelQueue::takes_last). All others are recorded by [`ModelRecorder::settle`], which is owed in the
+    /// same turn, from where they are in the queue.
     #[cold]
     pub fn enqueue(
         &mut self,
@@ -75,21 +78,25 @@ impl ModelRecorder {
         request: Request,
         sink: &mut impl ModelSink,
     ) -> bool {
-        self.begin(place, queue, now);
-        let new = std::mem::take(&mut self.models[place].new);
-        let before = queue.last(new).chain(Some(&request));
-        before.for_each(|request| self.tape.write(Record::request(request)));
-        queue.enqueue(now, request, &mut self.around(sink))
+        let new = self.begin(place, queue, now);
+        let (first, rest) = queue.last(new);
+        let came = first.iter().chain(rest).chain(Some(&request));
+        came.for_each(|request| self.tape.write(Record::request(request)));
+        let queued = queue.enqueue(now, request, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
+        queued
     }
 
     /// [`ModelQueue::settle`], recorded with the requests that have come.
     #[inline]
     pub fn settle(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        self.begin(place, queue, now);
-        let new = std::mem::take(&mut self.models[place].new);
+        let new = self.begin(place, queue, now);
         self.tape.write(Record::came(queue.terms().model, new));
-        self.tape.write_requests(queue.last(new));
+        let (first, rest) = queue.last(new);
+        self.tape.write_requests(first);
+        self.tape.write_requests(rest);
         queue.settle(now, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
     }
 
     /// [`ModelQueue::on_grant`], recorded.
@@ -104,6 +111,7 @@ impl ModelRecorder {
     ) {
         self.event(place, queue, now, Record::grant(grant));
         queue.on_grant(now, grant, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
     }
 
     /// [`ModelQueue::on_timer`], recorded.
@@ -111,12 +119,14 @@ impl ModelRecorder {
     pub fn on_timer(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
         self.event(place, queue, now, Record::timer(queue.terms().model));
         queue.on_timer(now, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
     }
 
     /// [`ModelQueue::stop`], recorded.
     pub fn stop(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
         self.event(place, queue, now, Record::stop(queue.terms().model));
         queue.stop(now, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
     }
 
     /// Makes what was recorded count: call it at the end of each turn that found work.
@@ -127,24 +137,27 @@ impl ModelRecorder {
 
     #[inline]
     fn event(&mut self, place: usize, queue: &ModelQueue, now: Nanos, record: Record) {
-        debug_assert_eq!(self.models[place].new, 0, "a model is settled before another event");
-        self.begin(place, queue, now);
+        let new = self.begin(place, queue, now);
+        debug_assert_eq!(new, 0, "a model is settled before another event");
         self.tape.write(record);
     }
 
+    /// An event begins of the model at `place`; so many requests came before it and are not written yet.
     #[inline]
-    fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
+    fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.tape.begin(now);
-        if self.models[place].saved_in != self.tape.segment() {
-            self.save(place, queue, now);
+        let model = &mut self.models[place];
+        let new = model.unwritten(queue);
+        if model.saved_in != self.tape.segment() {
+            model.saved_in = self.tape.segment();
+            self.save(queue, now, new);
         }
+        new
     }
 
     #[cold]
-    fn save(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
-        let model = &mut self.models[place];
-        model.saved_in = self.tape.segment();
-        for_each_saved(queue, now, model.new, |record| self.tape.write(record));
+    fn save(&mut self, queue: &ModelQueue, now: Nanos, new: usize) {
+        for_each_saved(queue, now, new, |record| self.tape.write(record));
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 //! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
 //! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
 
+use super::words::FULL;
 use crate::clock::Nanos;
 use crate::limits::RATE_SAMPLES;
 use crate::model::Dispatch;
@@ -159,13 +160,13 @@ impl Record {
 
     /// The words of a request after a [`Kind::Came`]: nothing is checked or shifted, since there is one a request.
     #[inline(always)]
-    pub(super) fn raw(request: &Request) -> [u64; 4] {
+    pub(super) fn raw(request: &Request) -> [u64; FULL] {
         let model_and_frontend = u64::from(request.model.0) | u64::from(request.frontend) << 32;
         [request.arrival.0, request.deadline.0, request.id, model_and_frontend]
     }
 
     /// The request again.
-    pub(super) fn from_raw([arrival, deadline, id, model_and_frontend]: [u64; 4]) -> Record {
+    pub(super) fn from_raw([arrival, deadline, id, model_and_frontend]: [u64; FULL]) -> Record {
         let (model, frontend) = (model_and_frontend & u64::from(u32::MAX), model_and_frontend >> 32);
         Record::with(Kind::Request, 0, frontend, model, [id, arrival, deadline])
     }

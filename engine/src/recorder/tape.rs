@@ -168,8 +168,13 @@ impl Tape {
 
     /// Adds requests that have come for a model: after [`Record::came`], as many as that says.
     #[inline]
-    pub(super) fn write_requests<'a>(&mut self, requests: impl Iterator<Item = &'a Request>) {
-        requests.for_each(|request| self.store(Record::raw(request)));
+    pub(super) fn write_requests(&mut self, requests: &[Request]) {
+        let mut next = self.next;
+        for request in requests {
+            self.mapping.store(next, Record::raw(request));
+            next += FULL;
+        }
+        self.next = next;
     }
 
     #[inline(always)]

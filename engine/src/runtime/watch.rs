@@ -40,10 +40,8 @@ impl ModelWatch {
         if !queue.takes_last(&request) {
             return self.enqueue_before_others(place, queue, now, request, sink);
         }
+        // Recorded when the model is settled.
         queue.push_last(now, request);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.pushed_last(place);
-        }
         true
     }
 

@@ -7,7 +7,7 @@ use super::world::{Outcome, run};
 use serde::Serialize;
 use std::io;
 
-/// After the first round, a search begins at this share of what the one before it found, and goes up by [`STEP`].
+/// After the first, a search begins at this share of what the one before it found, and goes up by [`STEP`].
 const BELOW: f64 = 0.93;
 const STEP: f64 = 1.05;
 
@@ -96,7 +96,7 @@ pub fn compare(
     let machine = Machine::this(cores.len());
     let plan = plan_at(rate)?;
     let watches = [Watch::Nothing, plan.watch.clone()];
-    let mut searches = [search; 2];
+    let mut next_search = search;
     let mut done = Vec::new();
     for round in 0..rounds {
         let mut sides = [None; 2];
@@ -104,7 +104,7 @@ pub fn compare(
         for at in [round % 2, 1 - round % 2] {
             let watch = &watches[at];
             let watched = |rate| plan_at(rate).map(|plan| Plan { watch: watch.clone(), ..plan });
-            let side = one_side(&watched, rate, &mut searches[at], cores)?;
+            let side = one_side(&watched, rate, &mut next_search, cores)?;
             eprintln!(
                 "{}: {:.3} M requests/s, {:.1} ns each",
                 watch.name(),
