@@ -5,7 +5,7 @@
 //! at the next event, the target from the rate.
 
 use super::rate::{RateMeter, RateParts};
-use super::{ModelQueue, Terms};
+use super::{ModelQueue, Terms, faded};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::rank::Offer;
@@ -18,6 +18,8 @@ pub struct Saved {
     pub rate: RateParts,
     /// When the model's last batch started.
     pub last_start: Nanos,
+    /// Requests lost of late, in fixed point.
+    pub lost: u32,
     /// What the RankThread knows of the candidate that waits there.
     pub told: Option<Offer>,
 }
@@ -40,10 +42,10 @@ impl ModelQueue {
     /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
-        rate.advance(now);
+        let lost = if rate.advance(now) { faded(self.lost) } else { self.lost };
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        Saved { rate, last_start: self.last_start, told: self.told }
+        Saved { rate, last_start: self.last_start, lost, told: self.told }
     }
 
     /// The requests that wait, in deadline order.
@@ -84,6 +86,7 @@ impl ModelQueue {
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
         restored.rate = rate;
+        restored.lost = saved.lost;
         restored.read_rate();
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;

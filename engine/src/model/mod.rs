@@ -15,7 +15,7 @@ pub mod rate;
 pub mod selection;
 
 use crate::clock::Nanos;
-use crate::limits;
+use crate::limits::{self, RATE_SAMPLE, RATE_SAMPLES};
 use crate::policy::{Deferral, Demand, HeadStart, Moment};
 use crate::profile::Profile;
 use crate::rank::{GpuReport, Grant, Offer};
@@ -24,6 +24,12 @@ use rate::RateMeter;
 use selection::{DropRule, Finish, Selection, select, target_batch};
 use std::collections::VecDeque;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, Request};
+
+/// The share of a model's requests beyond which, once lost, it counts as overloaded. Twice what a goodput allows.
+const OVERLOAD: f64 = 0.02;
+
+/// One lost request, in fixed point.
+const ONE_LOST: u32 = 256;
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
@@ -127,6 +133,10 @@ pub struct ModelQueue {
     target: usize,
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
+    /// Requests dropped or refused of late, in parts of [`ONE_LOST`]; what it holds fades as the rate meter's window does.
+    lost: u32,
+    /// What is dropped: the terms' rule, or its stand-in while too many are lost.
+    drop: DropRule,
     last_start: Nanos,
     candidate: Option<Candidate>,
     /// What the RankThread was told of the candidate that waits there.
@@ -144,6 +154,8 @@ impl ModelQueue {
             rate_rps: 0.0,
             target: 1,
             head_start: None,
+            lost: 0,
+            drop: DropRule::Window,
             last_start: Nanos::ZERO,
             candidate: None,
             told: None,
@@ -250,6 +262,7 @@ impl ModelQueue {
         self.rate.count();
         if self.queue.len() == limits::MAX_QUEUE {
             sink.end(&request, Ending::Overloaded, now);
+            self.lose(1);
             return false;
         }
         let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
@@ -260,17 +273,26 @@ impl ModelQueue {
     #[inline]
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
+            self.lost = faded(self.lost);
             self.read_rate();
         }
     }
 
-    /// What follows from the rate alone.
+    /// What follows from the rate and the losses, until the next sample.
     fn read_rate(&mut self) {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
         self.target = target_batch(terms, self.rate_rps);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
         self.head_start = terms.deferral.head_start(&demand);
+        let come = self.rate_rps * RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
+        let overloaded = f64::from(self.lost) > OVERLOAD * come * f64::from(ONE_LOST);
+        self.drop = terms.drop.while_overloaded(overloaded);
+    }
+
+    #[inline]
+    fn lose(&mut self, requests: usize) {
+        self.lost = self.lost.saturating_add(requests as u32 * ONE_LOST);
     }
 
     fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {
@@ -293,11 +315,12 @@ impl ModelQueue {
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
         let Selection { dropped, size } =
-            select(self.terms.drop, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
+            select(self.drop, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
         if dropped > 0 {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
             }
+            self.lose(dropped);
         }
         self.candidate = (size > 0).then(|| self.candidate_of(now, size));
     }
@@ -369,6 +392,11 @@ impl ModelQueue {
             told.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
         told.early && offer.early && grown
     }
+}
+
+/// What is left of [`ModelQueue::lost`] after a sample of the rate meter.
+fn faded(lost: u32) -> u32 {
+    lost - lost.div_ceil(RATE_SAMPLES as u32)
 }
 
 /// The first `count` requests of the queue, as its one or two pieces of memory.

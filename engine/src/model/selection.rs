@@ -14,7 +14,8 @@ pub enum DropRule {
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
-    /// As the window, but requests are only dropped where at least as many more join the batch for it.
+    /// As the window, but requests are only dropped where at least as many more join the batch for it; while the model is
+    /// overloaded, the window.
     Exchange,
 }
 
@@ -30,6 +31,15 @@ impl DropRule {
     /// The rule of this name.
     pub fn parse(name: &str) -> Option<DropRule> {
         DropRule::ALL.iter().find(|rule| rule.1 == name).map(|rule| rule.0)
+    }
+
+    /// The rule that stands in for this one while a model is overloaded. To spare requests is then in vain: others are
+    /// lost for them, and batches shrink.
+    pub fn while_overloaded(self, overloaded: bool) -> DropRule {
+        match self {
+            DropRule::Exchange if overloaded => DropRule::Window,
+            rule => rule,
+        }
     }
 
     /// The rule's name.

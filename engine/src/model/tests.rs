@@ -14,6 +14,7 @@ fn ms(ms: f64) -> Nanos {
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Ready(Nanos, Nanos),
+    Early(Nanos),
     Withdraw,
     Report(Option<Nanos>, Nanos),
     Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
@@ -25,7 +26,10 @@ struct Log(Vec<Said>);
 
 impl ModelSink for Log {
     fn ready(&mut self, _model: ModelId, offer: Offer) {
-        self.0.push(Said::Ready(offer.latest, offer.delay));
+        self.0.push(match offer.early {
+            true => Said::Early(offer.latest),
+            false => Said::Ready(offer.latest, offer.delay),
+        });
     }
     fn withdraw(&mut self, _model: ModelId) {
         self.0.push(Said::Withdraw);
@@ -313,4 +317,55 @@ mod target {
         let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
         assert!(target_batch(&Terms { network, ..resnet() }, 5839.0) < 16);
     }
+}
+
+/// A model of `symphony` on 8 GPUs with 200 requests a second, its last batch started at 9,995 ms.
+fn underway() -> (ModelQueue, Log) {
+    let mut queue = ModelQueue::new(terms("symphony", DropRule::Exchange), Nanos::ZERO);
+    let mut log = Log::default();
+    for id in 0..2_000u64 {
+        let now = ms(id as f64 * 5.0);
+        queue.on_request(now, request(id, now, now + ms(20.0)), &mut log);
+        queue.on_grant(now, grant(now), &mut log);
+    }
+    log.take();
+    (queue, log)
+}
+
+#[test]
+fn a_batch_is_offered_early_once_waiting_no_longer_pays_for_an_idle_gpu() {
+    let (mut queue, mut log) = underway();
+    // The last batch started at 9,995 ms, and the fixed cost is 5 ms: from 10,000 on, whatever has come is offered.
+    queue.on_request(ms(10_001.0), request(3_000, ms(10_001.0), ms(10_021.0)), &mut log);
+    assert_eq!(log.take(), [Said::Early(ms(10_015.0))]);
+    // frontrun = D - l(2)
+    assert_eq!(queue.next_timer(), ms(10_014.0));
+    queue.on_timer(ms(10_014.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(10_015.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn an_early_offer_that_only_grows_is_told_anew_when_it_takes_a_third_longer() {
+    let (mut queue, mut log) = underway();
+    for id in 0..8 {
+        queue.on_request(ms(10_001.0), request(3_000 + id, ms(10_001.0), ms(10_021.0)), &mut log);
+    }
+    // l(1) = 6, then l(4) = 9 as the first that 6 is too far from, then l(8) = 13.
+    let offers = [10_015.0, 10_012.0, 10_008.0].map(|latest| Said::Early(ms(latest)));
+    assert_eq!(log.take(), offers);
+}
+
+#[test]
+fn requests_are_dropped_only_where_as_many_more_can_join() {
+    let finish = |terms| Finish { terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
+    let terms = terms("symphony", DropRule::Exchange);
+    let select =
+        |rule, deadlines: &[f64]| select(rule, finish(&terms), 8, deadlines.len(), |at| ms(deadlines[at]));
+    // One that leaves room for two against six that can join without it.
+    let one_late = [7.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    assert_eq!(select(DropRule::Exchange, &one_late), Selection { dropped: 1, size: 8 });
+    // Five that leave room for five against three more.
+    let five_late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    assert_eq!(select(DropRule::Window, &five_late), Selection { dropped: 5, size: 8 });
+    assert_eq!(select(DropRule::Exchange, &five_late), Selection { dropped: 0, size: 5 });
 }

@@ -22,6 +22,12 @@ impl Bench {
         self.rank.on_ready(now, ModelId(model), offer, &mut |g| grants.push((g.model.0, g.gpu.0)));
     }
 
+    fn early(&mut self, now: Nanos, model: u32, latest: Nanos) {
+        let grants = &mut self.grants;
+        let offer = Offer { latest, delay: Nanos::ZERO, early: true };
+        self.rank.on_ready(now, ModelId(model), offer, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
     fn report(&mut self, now: Nanos, model: u32, gpu: u32, exec_at: Option<Nanos>, free_at: Nanos) {
         let grants = &mut self.grants;
         let report = GpuReport { model: ModelId(model), gpu: GpuId(gpu), exec_at, free_at };
@@ -180,4 +186,44 @@ fn a_gpu_is_given_no_more_batches_than_the_limit() {
     assert_eq!(bench.grants, []);
     bench.complete(ms(501), 0, ms(501));
     assert_eq!(bench.grants, [(0, 0)]);
+}
+
+#[test]
+fn an_early_candidate_is_granted_only_while_few_gpus_idle() {
+    // Of 16, eight are few.
+    let mut bench = Bench::new(16, 16);
+    bench.early(ms(1), 0, Nanos::from_secs(2_000));
+    assert_eq!(bench.grants, []);
+    for model in 1..8 {
+        bench.occupy(ms(1), model, model - 1, ms(100));
+    }
+    assert_eq!(bench.grants, [], "nine idle");
+    bench.ready(ms(1), 8, ms(50), Nanos::ZERO);
+    assert_eq!(bench.grants, [(8, 7), (0, 8)], "eight idle");
+}
+
+#[test]
+fn of_early_and_due_candidates_the_earlier_latest_goes_first() {
+    let mut bench = Bench::new(1, 4);
+    bench.occupy(ms(0), 3, 0, ms(10));
+    bench.early(ms(1), 0, ms(20));
+    bench.ready(ms(1), 1, ms(25), Nanos::ZERO);
+    bench.complete(ms(10), 0, ms(10));
+    assert_eq!(bench.grants, [(0, 0)]);
+    bench.report(ms(10), 0, 0, Some(ms(10)), ms(12));
+    bench.early(ms(10), 2, ms(30));
+    bench.complete(ms(12), 0, ms(12));
+    assert_eq!(bench.grants, [(0, 0), (1, 0)]);
+}
+
+#[test]
+fn a_candidate_is_early_or_due_but_not_both() {
+    let mut bench = Bench::new(1, 2);
+    bench.occupy(ms(0), 1, 0, ms(10));
+    bench.early(ms(1), 0, ms(20));
+    bench.ready(ms(2), 0, ms(18), Nanos::ZERO);
+    let grants = &mut bench.grants;
+    bench.rank.on_withdraw(ms(3), ModelId(0), &mut |g| grants.push((g.model.0, g.gpu.0)));
+    bench.complete(ms(10), 0, ms(10));
+    assert_eq!(bench.grants, []);
 }

@@ -339,6 +339,7 @@ impl Record {
             flag: at as u8,
             a: u64::from(current),
             b: sample_ends.0,
+            c: u64::from(saved.lost),
             ..Record::of(Kind::SavedModel, model)
         };
         [first, second]
@@ -371,6 +372,7 @@ impl Record {
                 sample_ends: Nanos(second.b),
             },
             last_start: Nanos(first.a),
+            lost: second.c as u32,
             told: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
@@ -495,7 +497,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 23);
+        assert_eq!(known.count(), 24);
     }
 
     #[test]
@@ -548,6 +550,7 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
+            lost: 789,
             told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
         };
         let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);

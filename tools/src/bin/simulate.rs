@@ -28,7 +28,7 @@ struct CommandLine {
     /// The scheduling policy; they are listed below
     #[arg(long, value_name = "NAME", default_value = POLICIES[0].name())]
     policy: String,
-    /// What is dropped: window (default), timeout or fcfs; explained below
+    /// What is dropped: window, timeout, fcfs or exchange; explained below. Default: the policy's own
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
     /// How long a batch is held back, for policy symphony-published; the rules are listed below

@@ -43,7 +43,7 @@ const EMULATED: &str = "[[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_m
 fn a_small_file_has_the_documented_defaults() {
     let config = good(&format!("{CPU}{MODEL}"));
     assert!(config.file.ends_with(FILE));
-    assert_eq!((config.policy, config.drop), ("symphony", DropRule::Window));
+    assert_eq!((config.policy, config.drop), ("symphony", DropRule::Exchange));
     assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
     assert_eq!(config.http, HttpLimits::default());
     assert_eq!(config.executors, [Executor { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
@@ -227,7 +227,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         ),
         (
             format!("drop = 3\n{CPU}{MODEL}"),
-            "symphony.toml:1: drop: is 3; it must be a string in quotes: one of \"window\", \"timeout\", \"fcfs\""
+            "symphony.toml:1: drop: is 3; it must be a string in quotes: one of \"window\", \"timeout\", \"fcfs\", \"exchange\""
                 .to_string(),
         ),
         (
