@@ -405,6 +405,26 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_of_ratios_ends_at_a_round_number_and_spaces_them_by_their_logarithms() {
+        let axis = Axis::ratios("", 1.0, 60.0);
+        assert_eq!(ticks(&axis), ["1", "2", "5", "10", "20", "50", "100"]);
+        assert_eq!(
+            (axis.map(&1.0, (0, 200)), axis.map(&10.0, (0, 200)), axis.map(&100.0, (0, 200))),
+            (0, 100, 200)
+        );
+    }
+
+    #[test]
+    fn a_panel_with_names_at_its_left_has_room_for_them() {
+        let named = Axis::named("", (0..30).map(|at| format!("a workload of some length, {at}")));
+        let panel =
+            Panel { title: String::new(), x: Axis::ratios("", 0.5, 2.0), y: named.clone(), series: vec![] };
+        let (width, height) = Figure { title: String::new(), columns: 1, panels: vec![panel] }.panel_size();
+        assert!(width > LONE_PANEL.0 && height >= 30 * NAME_ROW, "{width} {height}");
+        assert!(named.names_width() > Some(NUMBERS_WIDTH) && Axis::up_to("", 1.0).names_width().is_none());
+    }
+
+    #[test]
     fn a_figure_names_every_series_once_and_labels_its_axes() {
         let series = |label: &str, shape| Series {
             label: label.to_owned(),
