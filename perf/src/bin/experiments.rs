@@ -16,7 +16,7 @@ use symphony_perf::experiments::{EXPERIMENTS, Effort, Experiment, by_name, queue
 ///
 /// Each experiment writes DIR/results/NAME.csv, a chart (SVG), and its part of DIR/results.md, where the paper's
 /// figures stand beside ours. The same seed gives the same files. `scheduling`, on our own default, writes
-/// DIR/scheduling.md; it takes hours, so `all` runs a short form of it, and naming it the whole.
+/// DIR/scheduling.md; it takes long, so `all` runs a short form of it, and naming it the whole.
 #[derive(Parser)]
 #[command(name = "experiments", version, after_help = AFTER_HELP)]
 struct CommandLine {
