@@ -69,6 +69,16 @@ pub struct Axis {
     from: f64,
     to: f64,
     ticks: Vec<(f64, String)>,
+    kind: Kind,
+}
+
+/// What an axis counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Numbers,
+    /// Numbers, as far from each other as their ratio is large.
+    Ratios,
+    Names,
 }
 
 impl Axis {
@@ -86,14 +96,36 @@ impl Axis {
         let decimals = (0..9).find(|&decimals| whole(step * 10f64.powi(decimals))).unwrap_or(9) as usize;
         let ticks = (0..=count).map(|i| from + i as f64 * step);
         let ticks = ticks.map(|at| (at, format!("{at:.decimals$}"))).collect();
-        Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks }
+        Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks, kind: Kind::Numbers }
     }
 
     /// Places 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
     pub fn named(label: &str, names: impl IntoIterator<Item = String>) -> Axis {
         let ticks: Vec<(f64, String)> =
             names.into_iter().enumerate().map(|(at, name)| (at as f64, name)).collect();
-        Axis { label: label.to_owned(), from: -0.6, to: ticks.len() as f64 - 0.4, ticks }
+        Axis { label: label.to_owned(), from: -0.6, to: ticks.len() as f64 - 0.4, ticks, kind: Kind::Names }
+    }
+
+    /// From `from` to the first of 1, 2 and 5 times a power of ten that is at least `highest`, logarithmic, with ticks
+    /// there. `from` is above 0.
+    pub fn ratios(label: &str, from: f64, highest: f64) -> Axis {
+        let powers = (from.log10().floor() as i32..).map(|power| 10f64.powi(power));
+        let rounds = powers.flat_map(|power| [power, 2.0 * power, 5.0 * power]);
+        let mut ticks: Vec<(f64, String)> = Vec::new();
+        for at in rounds.skip_while(|&at| at < from) {
+            ticks.push((at, at.to_string()));
+            if at >= highest {
+                break;
+            }
+        }
+        let to = ticks.last().map_or(from, |tick| tick.0);
+        Axis { label: label.to_owned(), from, to, ticks, kind: Kind::Ratios }
+    }
+
+    /// Pixels that the names at the left of a panel need; none where there are numbers.
+    fn names_width(&self) -> Option<u32> {
+        let longest = self.ticks.iter().map(|tick| tick.1.chars().count()).max()?;
+        (self.kind == Kind::Names).then_some((longest as f64 * CHARACTERS.1) as u32 + 12)
     }
 }
 
@@ -103,7 +135,10 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        RangedCoordf64::from(self.from..self.to).map(value, limit)
+        match self.kind {
+            Kind::Ratios => RangedCoordf64::from(self.from.ln()..self.to.ln()).map(&value.ln(), limit),
+            Kind::Numbers | Kind::Names => RangedCoordf64::from(self.from..self.to).map(value, limit),
+        }
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
@@ -149,6 +184,8 @@ pub struct Series {
 pub enum Shape {
     /// A line with a dot at each point.
     Marked,
+    /// A dot at each point.
+    Dots,
     /// A line.
     Line,
     /// A dashed line.
@@ -170,6 +207,11 @@ impl Shape {
     }
 }
 
+/// Left of a panel with numbers.
+const NUMBERS_WIDTH: u32 = 62;
+/// For each name at the left of a panel, and for what stands above and below it.
+const NAME_ROW: u32 = 19;
+const ABOVE_AND_BELOW: u32 = 90;
 const PANEL: (u32, u32) = (400, 290);
 /// A panel without others.
 const LONE_PANEL: (u32, u32) = (640, 330);
@@ -190,7 +232,7 @@ impl Figure {
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut svg = String::new();
         let columns = self.columns.clamp(1, self.panels.len().max(1)) as u32;
-        let size = if self.panels.len() == 1 { LONE_PANEL } else { PANEL };
+        let size = self.panel_size();
         let inner = columns * size.0;
         let title = wrapped(&self.title, (f64::from(inner) / CHARACTERS.0) as usize);
         let legend = self.legend(f64::from(inner));
@@ -211,6 +253,16 @@ impl Figure {
         area.present()?;
         drop(area);
         Ok(svg)
+    }
+
+    /// Every panel's size: larger where names stand at the left.
+    fn panel_size(&self) -> (u32, u32) {
+        let least = if self.panels.len() == 1 { LONE_PANEL } else { PANEL };
+        let named = self.panels.iter().filter_map(|panel| {
+            let rows = panel.y.ticks.len() as u32;
+            Some((least.0 + panel.y.names_width()? - NUMBERS_WIDTH, rows * NAME_ROW + ABOVE_AND_BELOW))
+        });
+        named.fold(least, |size, named| (size.0.max(named.0), size.1.max(named.1)))
     }
 
     /// The legend's entries in rows, each with where it starts.
@@ -277,8 +329,9 @@ fn draw_key(area: &Area<'_>, series: &Series, (x, y): (i32, i32)) -> Drawn {
         Shape::Line | Shape::Marked => {
             area.draw(&PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(2)))?;
         }
+        Shape::Dots => {}
     }
-    if series.shape == Shape::Marked {
+    if matches!(series.shape, Shape::Marked | Shape::Dots) {
         area.draw(&Circle::new((x + 11, y), 3, colour.filled()))?;
     }
     Ok(())
@@ -291,13 +344,14 @@ impl Panel {
             .margin(6)
             .margin_right(16)
             .x_label_area_size(42)
-            .y_label_area_size(62)
+            .y_label_area_size(self.y.names_width().unwrap_or(NUMBERS_WIDTH))
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;
-        chart
-            .configure_mesh()
-            .x_desc(&self.x.label)
+        let mut mesh = chart.configure_mesh();
+        if self.y.kind != Kind::Names {
+            mesh.disable_x_mesh();
+        }
+        mesh.x_desc(&self.x.label)
             .y_desc(&self.y.label)
-            .disable_x_mesh()
             .bold_line_style(RGBColor(0xe4, 0xe4, 0xe4))
             .light_line_style(WHITE)
             .label_style(LABEL)
@@ -317,6 +371,9 @@ fn draw_series(chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates>, series
         Shape::Marked => {
             chart.draw_series(LineSeries::new(points(), line))?;
             chart.draw_series(points().map(|point| Circle::new(point, 3, series.colour.filled())))?;
+        }
+        Shape::Dots => {
+            chart.draw_series(points().map(|point| Circle::new(point, 4, series.colour.filled())))?;
         }
         Shape::Bars { offset, width } => {
             let bar = |(x, y): (f64, f64)| {
@@ -345,6 +402,26 @@ mod tests {
         assert_eq!(ticks(&Axis::between("", 1.0, 1.8)), ["1.0", "1.2", "1.4", "1.6", "1.8"]);
         assert_eq!(ticks(&Axis::up_to("", 1083.0)), ["0", "250", "500", "750", "1000", "1250"]);
         assert_eq!(ticks(&Axis::up_to("", 0.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+    }
+
+    #[test]
+    fn an_axis_of_ratios_ends_at_a_round_number_and_spaces_them_by_their_logarithms() {
+        let axis = Axis::ratios("", 1.0, 60.0);
+        assert_eq!(ticks(&axis), ["1", "2", "5", "10", "20", "50", "100"]);
+        assert_eq!(
+            (axis.map(&1.0, (0, 200)), axis.map(&10.0, (0, 200)), axis.map(&100.0, (0, 200))),
+            (0, 100, 200)
+        );
+    }
+
+    #[test]
+    fn a_panel_with_names_at_its_left_has_room_for_them() {
+        let named = Axis::named("", (0..30).map(|at| format!("a workload of some length, {at}")));
+        let panel =
+            Panel { title: String::new(), x: Axis::ratios("", 0.5, 2.0), y: named.clone(), series: vec![] };
+        let (width, height) = Figure { title: String::new(), columns: 1, panels: vec![panel] }.panel_size();
+        assert!(width > LONE_PANEL.0 && height >= 30 * NAME_ROW, "{width} {height}");
+        assert!(named.names_width() > Some(NUMBERS_WIDTH) && Axis::up_to("", 1.0).names_width().is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! docs/results.md and its charts say what the committed CSV files say, and differences are explained.
+//! docs/results.md, docs/scheduling.md and their charts say what the committed CSV files say, and differences are explained.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,17 @@ fn tables() -> Vec<(&'static dyn Experiment, Table)> {
 }
 
 #[test]
-fn the_generated_parts_of_results_md_agree_with_the_csv_files() {
-    let text = read(&docs().join("results.md"));
-    assert!(
-        results::updated(&text, &tables()) == text,
-        "run `experiments --redraw` and commit what it writes"
-    );
+fn the_generated_parts_of_the_documents_agree_with_the_csv_files() {
+    let tables = tables();
+    let documents = results::documents(&tables);
+    assert_eq!(documents, ["results.md", "scheduling.md"]);
+    for document in documents {
+        let text = read(&docs().join(document));
+        assert!(
+            results::updated(document, &text, &tables) == text,
+            "{document}: run `experiments --redraw` and commit what it writes"
+        );
+    }
 }
 
 #[test]

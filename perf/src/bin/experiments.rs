@@ -15,17 +15,18 @@ use symphony_perf::experiments::{EXPERIMENTS, Effort, Experiment, by_name, queue
 /// Redo the figures of the papers in the simulator
 ///
 /// Each experiment writes DIR/results/NAME.csv, a chart (SVG), and its part of DIR/results.md, where the paper's
-/// figures stand beside ours. The same seed gives the same files.
+/// figures stand beside ours. The same seed gives the same files. `scheduling`, on our own default, writes
+/// DIR/scheduling.md; it takes long, so `all` runs a short form of it, and naming it the whole.
 #[derive(Parser)]
 #[command(name = "experiments", version, after_help = AFTER_HELP)]
 struct CommandLine {
     /// Experiments, or `all`
     #[arg(required_unless_present_any = ["list", "redraw"], value_name = "NAME")]
     names: Vec<String>,
-    /// Longer durations and finer sweeps
+    /// Longer durations and finer sweeps, and `scheduling` as if it was named
     #[arg(long)]
     full: bool,
-    /// Where the results go; prose in its results.md is kept
+    /// Where the results go; prose in its documents is kept
     #[arg(long, value_name = "DIR", default_value = "docs")]
     out: PathBuf,
     /// Seed of every random choice
@@ -37,7 +38,7 @@ struct CommandLine {
     /// List the experiments, a line each
     #[arg(long)]
     list: bool,
-    /// Only draw the charts and write results.md from the CSV files that are there
+    /// Only draw the charts and write the documents from the CSV files that are there
     #[arg(long, conflicts_with_all = ["names", "full"])]
     redraw: bool,
 }
@@ -88,10 +89,11 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
     if line.redraw {
         return output.redraw();
     }
-    let effort = Effort { full: line.full, seed: line.seed };
     let jobs: Vec<_> = (0..)
         .zip(chosen)
-        .flat_map(|(at, experiment)| experiment.jobs(effort).into_iter().map(move |job| (at, job)))
+        .flat_map(|(at, &experiment)| {
+            experiment.jobs(effort(line, experiment)).into_iter().map(move |job| (at, job))
+        })
         .collect();
     bar.set_length(jobs.iter().map(|(_, job)| job.weight as u64).sum());
     let style =
@@ -109,7 +111,7 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
         },
         &|at, rows, took| {
             let experiment = chosen[at];
-            output.write(experiment, rows)?;
+            output.write(experiment, experiment.gathered(rows))?;
             let (since, took) = (began.elapsed().as_secs_f64(), took.as_secs_f64());
             let svg = output.file(experiment, "svg");
             bar.suspend(|| println!("{since:>5.0} s: {} ({took:.0} s of a core)", svg.display()));
@@ -118,6 +120,11 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
     );
     bar.finish_and_clear();
     done
+}
+
+fn effort(line: &CommandLine, experiment: &dyn Experiment) -> Effort {
+    let named = || line.names.iter().any(|name| name == experiment.name());
+    Effort { full: line.full || experiment.is_long() && named(), seed: line.seed }
 }
 
 fn cores() -> usize {

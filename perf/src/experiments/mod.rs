@@ -1,4 +1,5 @@
-//! The papers' figures and tables, redone in the simulator: the command `experiments` and docs/results.md.
+//! The papers' figures and tables, redone in the simulator: the command `experiments` and docs/results.md. Beside them
+//! stands one of our own, `scheduling`, with docs/scheduling.md.
 //!
 //! An [`Experiment`] is one figure. It says which simulations it needs (independent jobs, each giving rows of a CSV
 //! file), how the chart is drawn from that file, and which figures of the paper stand beside which of ours. The chart
@@ -17,6 +18,7 @@ pub mod table;
 
 mod clockwork_slos;
 mod nexus_drops;
+mod scheduling;
 mod symphony_figure1;
 mod symphony_figure10;
 mod symphony_figure11;
@@ -31,7 +33,7 @@ use crate::charts::Figure;
 use std::io;
 use table::Table;
 
-/// Every experiment, in the order of the papers.
+/// Every experiment: those of the papers in their order, then our own.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &symphony_table2::Fluctuations,
     &symphony_figure1::Frontends,
@@ -48,9 +50,10 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &nexus_drops::LazyAndEarly,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
+    &scheduling::Scheduling,
 ];
 
-/// One figure or table of a paper.
+/// One figure or table of a paper, or of ours.
 pub trait Experiment: Sync {
     /// Its name on the command line and of its files: paper and figure.
     fn name(&self) -> &'static str;
@@ -64,6 +67,23 @@ pub trait Experiment: Sync {
     fn figure(&self, table: &Table) -> Figure;
     /// What the paper says in numbers, beside what came out here.
     fn claims(&self, table: &Table) -> Vec<Claim>;
+    /// The CSV file's rows, made from those of all jobs.
+    fn gathered(&self, rows: Rows) -> Rows {
+        rows
+    }
+    /// Whether the whole of it takes too long for `all`: that runs a short form, naming it or `--full` the whole.
+    fn is_long(&self) -> bool {
+        false
+    }
+    /// The file of DIR that its generated parts stand in.
+    fn document(&self) -> &'static str {
+        results::DOCUMENT
+    }
+    /// Its generated parts there, each with the name that its marker has.
+    fn parts(&self, table: &Table) -> Vec<(String, String)> {
+        let section = results::section(self.name(), self.about(), &self.claims(table));
+        vec![(self.name().to_owned(), section)]
+    }
 }
 
 /// The experiment of this name.

@@ -1,4 +1,5 @@
-//! The files of the experiments: DIR/results/NAME.csv and NAME.svg, and DIR/results.md. All of an experiment's are
+//! The files of the experiments: DIR/results/NAME.csv and NAME.svg, DIR/results.md and
+//! DIR/scheduling.md. All of an experiment's are
 //! written under one lock, each under another name first, and who interrupts the command waits for that lock: no
 //! file is ever half-written, and no chart shows another file's numbers.
 
@@ -28,7 +29,7 @@ impl Output {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what an experiment found: its CSV file, its chart and its part of results.md.
+    /// Writes what an experiment found: its CSV file, its chart and its part of its document.
     ///
     /// Errors: a file that can't be written, with its name.
     pub fn write(&self, experiment: &dyn Experiment, rows: Rows) -> io::Result<()> {
@@ -39,7 +40,7 @@ impl Output {
         self.update()
     }
 
-    /// Draws every chart and writes results.md anew from the CSV files that there are.
+    /// Draws every chart and writes the documents anew from the CSV files that there are.
     ///
     /// Errors: a CSV file that is none of ours, or a file that can't be written, with its name.
     pub fn redraw(&self) -> io::Result<()> {
@@ -78,17 +79,20 @@ impl Output {
     }
 
     fn update(&self) -> io::Result<()> {
-        let file = self.dir.join("results.md");
-        let before = match fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(named(&file, error)),
-        };
         let mut tables = Vec::new();
         for &experiment in EXPERIMENTS {
             tables.extend(self.read(experiment)?.map(|table| (experiment, table)));
         }
-        write_whole(&file, &results::updated(&before, &tables))
+        for document in results::documents(&tables) {
+            let file = self.dir.join(document);
+            let before = match fs::read_to_string(&file) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+                Err(error) => return Err(named(&file, error)),
+            };
+            write_whole(&file, &results::updated(document, &before, &tables))?;
+        }
+        Ok(())
     }
 }
 

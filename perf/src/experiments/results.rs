@@ -1,5 +1,5 @@
-//! The generated parts of docs/results.md: for each experiment a chart and a table 'the paper says / here', between
-//! markers. What stands outside of them is prose, written by hand and kept.
+//! The generated parts of docs/results.md and of the experiments' other documents, between markers: for each figure of a
+//! paper a chart and a table 'the paper says / here'. What stands outside of them is prose, written by hand and kept.
 
 use super::table::Table;
 use super::{Claim, EXPERIMENTS, Experiment, Paper, Unit};
@@ -8,20 +8,37 @@ use std::fmt::Write;
 /// More than this share away from the paper's figure is a difference that the prose explains.
 const NOTEWORTHY: f64 = 0.10;
 
+/// Where the figures of the papers stand.
+pub const DOCUMENT: &str = "results.md";
+
 const END: &str = "<!-- end of the generated part -->";
 const OVERVIEW: &str = "overview";
 
-/// results.md with its generated parts made anew: `before` is what it said, `tables` what each experiment found.
+/// The documents with a part of one of these experiments, each once.
+pub fn documents(tables: &[(&dyn Experiment, Table)]) -> Vec<&'static str> {
+    let mut documents: Vec<&'static str> = Vec::new();
+    for document in tables.iter().map(|(experiment, _)| experiment.document()) {
+        if !documents.contains(&document) {
+            documents.push(document);
+        }
+    }
+    documents
+}
+
+/// `document` with its generated parts made anew: `before` is what it said, `tables` what each experiment found.
 /// Parts without a place in it get one at its end.
-pub fn updated(before: &str, tables: &[(&dyn Experiment, Table)]) -> String {
+pub fn updated(document: &str, before: &str, tables: &[(&dyn Experiment, Table)]) -> String {
     let mut text = match before {
         "" => "# Results\n".to_owned(),
         before => before.to_owned(),
     };
-    text = replaced(&text, OVERVIEW, &overview(tables), "");
-    for (experiment, table) in tables {
-        let heading = format!("\n## {}\n", experiment.name());
-        text = replaced(&text, experiment.name(), &section(*experiment, table), &heading);
+    if document == DOCUMENT {
+        text = replaced(&text, OVERVIEW, &overview(tables), "");
+    }
+    for (experiment, table) in tables.iter().filter(|(experiment, _)| experiment.document() == document) {
+        for (name, part) in experiment.parts(table) {
+            text = replaced(&text, &name, &part, &format!("\n## {name}\n"));
+        }
     }
     text
 }
@@ -82,7 +99,7 @@ fn difference(claim: &Claim) -> Option<f64> {
 fn overview(tables: &[(&dyn Experiment, Table)]) -> String {
     let mut text =
         String::from("| experiment | what it shows | within 10 % of the paper |\n| --- | --- | --- |\n");
-    for experiment in EXPERIMENTS {
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.document() == DOCUMENT) {
         let name = experiment.name();
         let Some((_, table)) = tables.iter().find(|(known, _)| known.name() == name) else { continue };
         let claims = experiment.claims(table);
@@ -96,15 +113,18 @@ fn overview(tables: &[(&dyn Experiment, Table)]) -> String {
     text
 }
 
-fn section(experiment: &dyn Experiment, table: &Table) -> String {
-    let name = experiment.name();
-    let mut text =
-        format!("{} ([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n", experiment.about());
-    let claims = experiment.claims(table);
+/// What an experiment shows, with its files.
+pub fn chart(name: &str, about: &str) -> String {
+    format!("{about} ([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n")
+}
+
+/// A chart and a table of claims.
+pub fn section(name: &str, about: &str, claims: &[Claim]) -> String {
+    let mut text = chart(name, about);
     if !claims.is_empty() {
         text += "\n| | the paper says | here | difference |\n| --- | --- | --- | --- |\n";
     }
-    for claim in &claims {
+    for claim in claims {
         let Claim { what, here, unit, .. } = claim;
         writeln!(text, "| {what} | {} | {} | {} |", said(claim), unit.written(*here), verdict(claim))
             .expect("memory takes it");

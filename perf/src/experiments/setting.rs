@@ -99,6 +99,11 @@ impl Setting {
         Setting { workload }.shared(|_| 1.0)
     }
 
+    /// A workload that is there, with this seed.
+    pub fn of(workload: Workload, seed: u64) -> Setting {
+        Setting { workload: Workload { seed, ..workload } }
+    }
+
     /// `copies` independent models of one profile.
     pub fn copies(gpus: usize, model: Model<'_>, copies: usize, effort: Effort) -> Setting {
         Setting::new(gpus, std::iter::repeat_n(model, copies), effort)
