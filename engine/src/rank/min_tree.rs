@@ -13,7 +13,7 @@ const FANOUT: usize = 8;
 /// Levels of a tree of 2^32 keys, root included: no tree has more.
 const MAX_LEVELS: usize = 12;
 
-/// A minimum per group of [`FANOUT`] keys, and of those, up to a root. Absent keys are [`Nanos::MAX`].
+/// A minimum per group of 8 keys, and of those, up to a root. Absent keys are [`Nanos::MAX`].
 #[derive(Clone, Debug)]
 pub struct MinTree {
     /// The keys, then the minima of their groups, and so on up to the root, which is the last. Each level but the

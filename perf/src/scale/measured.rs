@@ -1,7 +1,7 @@
 //! An agent with a stopwatch: how many turns found work, how long those took, and when the machine took the core
 //! away meanwhile. A turn's length is the distance between the `now` of two turns, so no clock is read for it.
 //!
-//! **When the machine took the core.** A turn of more than [`GAP`] that found nothing to do did not take that long by
+//! **When the machine took the core.** A turn of more than 3 us that found nothing to do did not take that long by
 //! itself. Of one that found work only the system can tell: it counts as taken if the thread's CPU time fell behind
 //! the clock by more than a microsecond. Such a thread is *disturbed* from the beginning of that turn until
 //! it has caught up, which is the end of its next turn without work.
