@@ -319,12 +319,12 @@ mod target {
     }
 }
 
-/// A model of `symphony` on 8 GPUs with 200 requests a second, its last batch started at 9,995 ms.
+/// A model of `symphony` on 8 GPUs with 100 requests a second, its last batch started at 9,990 ms.
 fn underway() -> (ModelQueue, Log) {
     let mut queue = ModelQueue::new(terms("symphony", DropRule::Exchange), Nanos::ZERO);
     let mut log = Log::default();
-    for id in 0..2_000u64 {
-        let now = ms(id as f64 * 5.0);
+    for id in 0..1_000u64 {
+        let now = ms(id as f64 * 10.0);
         queue.on_request(now, request(id, now, now + ms(20.0)), &mut log);
         queue.on_grant(now, grant(now), &mut log);
     }
@@ -335,7 +335,7 @@ fn underway() -> (ModelQueue, Log) {
 #[test]
 fn a_batch_is_offered_early_once_waiting_no_longer_pays_for_an_idle_gpu() {
     let (mut queue, mut log) = underway();
-    // The last batch started at 9,995 ms, and the fixed cost is 5 ms: from 10,000 on, whatever has come is offered.
+    // The fixed cost is 5 ms, and 1.2 times that has passed since the last batch started.
     queue.on_request(ms(10_001.0), request(3_000, ms(10_001.0), ms(10_021.0)), &mut log);
     assert_eq!(log.take(), [Said::Early(ms(10_015.0))]);
     // frontrun = D - l(2)

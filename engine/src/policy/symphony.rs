@@ -29,7 +29,7 @@ pub(super) static SYMPHONY: Deferring = Deferring {
 const LARGE_POOL: f64 = 96.0;
 
 /// 1/p in a small pool, and in a large one.
-const PATIENCE: f64 = 1.0;
+const PATIENCE: f64 = 1.2;
 const PATIENCE_LARGE: f64 = 8.0;
 
 /// GPUs that become free within the lead.
