@@ -419,7 +419,8 @@ fn a_ring_that_has_turned_has_forgotten_its_first_segments_and_checked_the_state
 #[test]
 fn every_flipped_byte_of_a_decision_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let mut world = World::new(folder.path(), 4, Setting { gap: Nanos::from_micros(50), ..SETTING });
+    let mut world =
+        World::new(folder.path(), 4, Setting { gap: Nanos::from_micros(50), policy: 1, ..SETTING });
     world.run(5_000, Nanos::from_micros(50));
     let [models, rank] = files(folder.path());
     let kinds = [READY, REPORT, DISPATCH, DISPATCH_TIMES, ENDED].map(|kind| (&models, kind));

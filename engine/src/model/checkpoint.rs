@@ -5,7 +5,7 @@
 //! at the next event, the target from the rate.
 
 use super::rate::{RateMeter, RateParts};
-use super::{ModelQueue, Terms, faded};
+use super::{ModelQueue, Terms, faded, is_too_much};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::rank::Offer;
@@ -20,6 +20,8 @@ pub struct Saved {
     pub last_start: Nanos,
     /// Requests lost of late, in fixed point.
     pub lost: u32,
+    /// Whether it counts as overloaded until the rate meter's next sample.
+    pub overloaded: bool,
     /// What the RankThread knows of the candidate that waits there.
     pub told: Option<Offer>,
 }
@@ -42,10 +44,15 @@ impl ModelQueue {
     /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
-        let lost = if rate.advance(now) { faded(self.lost) } else { self.lost };
+        let (lost, overloaded) = if rate.advance(now) {
+            let lost = faded(self.lost);
+            (lost, is_too_much(lost, rate.rate()))
+        } else {
+            (self.lost, self.overloaded)
+        };
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        Saved { rate, last_start: self.last_start, lost, told: self.told }
+        Saved { rate, last_start: self.last_start, lost, overloaded, told: self.told }
     }
 
     /// The requests that wait, in deadline order.
@@ -88,6 +95,7 @@ impl ModelQueue {
         restored.rate = rate;
         restored.lost = saved.lost;
         restored.read_rate();
+        restored.overloaded = saved.overloaded;
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
         restored.told = saved.told;

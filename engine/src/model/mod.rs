@@ -135,8 +135,8 @@ pub struct ModelQueue {
     head_start: Option<HeadStart>,
     /// Requests dropped or refused of late, in parts of [`ONE_LOST`]; what it holds fades as the rate meter's window does.
     lost: u32,
-    /// What is dropped: the terms' rule, or its stand-in while too many are lost.
-    drop: DropRule,
+    /// Whether those were too many when the meter's last sample ended.
+    overloaded: bool,
     last_start: Nanos,
     candidate: Option<Candidate>,
     /// What the RankThread was told of the candidate that waits there.
@@ -155,7 +155,7 @@ impl ModelQueue {
             target: 1,
             head_start: None,
             lost: 0,
-            drop: DropRule::Window,
+            overloaded: false,
             last_start: Nanos::ZERO,
             candidate: None,
             told: None,
@@ -285,9 +285,7 @@ impl ModelQueue {
         self.target = target_batch(terms, self.rate_rps);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
         self.head_start = terms.deferral.head_start(&demand);
-        let come = self.rate_rps * RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
-        let overloaded = f64::from(self.lost) > OVERLOAD * come * f64::from(ONE_LOST);
-        self.drop = terms.drop.while_overloaded(overloaded);
+        self.overloaded = is_too_much(self.lost, self.rate_rps);
     }
 
     #[inline]
@@ -314,8 +312,13 @@ impl ModelQueue {
     /// Drops what can't be helped and forms the candidate anew.
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
-        let Selection { dropped, size } =
-            select(self.drop, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
+        let Selection { dropped, size } = select(
+            self.terms.drop.while_overloaded(self.overloaded),
+            finish,
+            self.target,
+            self.queue.len(),
+            |at| self.queue[at].deadline,
+        );
         if dropped > 0 {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
@@ -392,6 +395,12 @@ impl ModelQueue {
             told.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
         told.early && offer.early && grown
     }
+}
+
+/// Whether a model of this rate counts as overloaded, for what it has lost.
+fn is_too_much(lost: u32, rate_rps: f64) -> bool {
+    let come = rate_rps * RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
+    f64::from(lost) > OVERLOAD * come * f64::from(ONE_LOST)
 }
 
 /// What is left of [`ModelQueue::lost`] after a sample of the rate meter.

@@ -326,7 +326,7 @@ impl Record {
     pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; 2] {
         let Offer { latest, delay, early } = saved.told.unwrap_or_default();
         let first = Record {
-            flag: u8::from(saved.told.is_some()) | u8::from(early) << 1,
+            flag: u8::from(saved.told.is_some()) | u8::from(early) << 1 | u8::from(saved.overloaded) << 2,
             small: queued as u16,
             a: saved.last_start.0,
             b: latest.0,
@@ -373,6 +373,7 @@ impl Record {
             },
             last_start: Nanos(first.a),
             lost: second.c as u32,
+            overloaded: first.flag & 4 != 0,
             told: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
@@ -551,6 +552,7 @@ mod tests {
             },
             last_start: Nanos(456),
             lost: 789,
+            overloaded: true,
             told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
         };
         let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);

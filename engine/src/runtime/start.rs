@@ -12,7 +12,7 @@ use super::model_thread::{ModelThread, Outbox, RingOutlets};
 use super::plumbing::{Ends, ModelEnds, Plumbing};
 use super::rank_thread::{Grants, RankThread, RankWatch, SubCluster};
 use super::sub_clusters::{Division, Group};
-use super::threads::slack_for;
+use super::threads::{measures_from, slack_for};
 use super::watch::ModelWatch;
 use super::{Engine, Options, Stage, StartError};
 use crate::clock::{Clock, Nanos};
@@ -281,6 +281,7 @@ impl Builder {
         let mut place = vec![None; models.len()];
         let mut queues = Vec::new();
         let mut largest_batch = 1;
+        let own = models.len().div_ceil(self.layout.models.len());
         for model in models.iter().filter(|model| model.thread == at) {
             let index = model.id.0 as usize;
             place[index] = Some(queues.len() as u32);
@@ -295,7 +296,7 @@ impl Builder {
                 slack: slack_for((*lateness).min(Nanos(model.slo.0 / LATENESS_IN_SLO))),
                 gpus: self.division.gpus_for(index),
             };
-            queues.push(ModelQueue::new(terms, now));
+            queues.push(ModelQueue::new(terms, measures_from(now, queues.len(), own)));
         }
         let ModelEnds { requests, links, frames, answers } = plumbing.model_thread(at);
         let outlets = RingOutlets {

@@ -13,6 +13,7 @@ pub use super::watch::ModelWatch;
 pub use super::wire::{GrantMessage, RankMessage};
 
 use crate::clock::Nanos;
+use crate::limits::RATE_SAMPLE;
 use crate::model::Slack;
 use symphony_transport::ring::{Consumer, Producer, ring};
 
@@ -26,6 +27,12 @@ const HOPS_FROM_GRANT: u64 = 2;
 /// What [`Terms`](crate::model::Terms) have to allow for on threads that see a time come this late.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
+}
+
+/// From when the model at `place` of `models` on a thread measures its rate. Spread over a sample: what follows from a
+/// rate takes a model a fraction of a microsecond, and of a thousand models at once it would hold the thread up.
+pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
+    start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
 }
 
 /// Words that a ring to a RankThread holds. A ModelThread whose ring is full does its next event a turn later.

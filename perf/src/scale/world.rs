@@ -20,7 +20,7 @@ use symphony::rank::RankState;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::threads::{
     Agenda, Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread,
-    RankWatch, SubCluster, link, measure_lateness, slack_for, spawn,
+    RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
 use symphony::workload::Network;
@@ -216,9 +216,14 @@ impl World {
             return Ok(if published { RankWatch::new(None) } else { RankWatch::unseen() });
         };
         let clusters = [self.cluster(at)];
-        RankRecorder::create(&recording(folder), &format!("rank-{at}"), self.plan.models, &clusters)
-            .map(|recorder| RankWatch::new(Some(recorder)))
-            .map_err(io::Error::other)
+        RankRecorder::create(
+            &recording(folder),
+            &symphony::runtime::rank_role(at),
+            self.plan.models,
+            &clusters,
+        )
+        .map(|recorder| RankWatch::new(Some(recorder)))
+        .map_err(io::Error::other)
     }
 
     /// What watches the ModelThread numbered `at`.
@@ -280,14 +285,16 @@ impl World {
         let terms = self.terms();
         let mut place = vec![None; models];
         own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
-        let queue = |&model: &ModelId| ModelQueue::new(Terms { model, ..terms.clone() }, start);
+        let queue = |(place, &model): (usize, &ModelId)| {
+            ModelQueue::new(Terms { model, ..terms.clone() }, measures_from(start, place, own.len()))
+        };
         // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
         let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
         let largest = terms.profile.max_batch();
         let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
         ModelThread {
             watch,
-            queues: own.iter().map(queue).collect(),
+            queues: own.iter().enumerate().map(queue).collect(),
             place,
             agenda: Agenda::new(own.len()),
             requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
