@@ -126,7 +126,8 @@ impl Engine {
                 if rings.completions.front().is_some_and(|completion| completion.finished <= *now)
                     && let Some(completion) = rings.completions.pop_front()
                 {
-                    rank.on_completion(*now, completion, &mut |grant| rings.grants.push_back(grant));
+                    RankInput::Completion(completion)
+                        .apply(rank, *now, &mut |grant| rings.grants.push_back(grant));
                 }
             }
         }

@@ -4,8 +4,9 @@
 //! Only what an event reads before it computes it anew is kept: the candidate and the timer follow from the rest
 //! at the next event, the target from the rate.
 
+use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{ModelQueue, Terms, faded, is_too_much};
+use super::{ModelQueue, Terms};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::rank::Offer;
@@ -18,10 +19,8 @@ pub struct Saved {
     pub rate: RateParts,
     /// When the model's last batch started.
     pub last_start: Nanos,
-    /// Requests lost of late, in fixed point.
-    pub lost: u32,
-    /// Whether it counts as overloaded until the rate meter's next sample.
-    pub overloaded: bool,
+    /// What it has lost.
+    pub losses: Losses,
     /// What the RankThread knows of the candidate that waits there.
     pub told: Option<Offer>,
 }
@@ -44,15 +43,13 @@ impl ModelQueue {
     /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
-        let (lost, overloaded) = if rate.advance(now) {
-            let lost = faded(self.lost);
-            (lost, is_too_much(lost, rate.rate()))
-        } else {
-            (self.lost, self.overloaded)
-        };
+        let mut losses = self.losses;
+        if rate.advance(now) {
+            losses.sample_ended(rate.rate());
+        }
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        Saved { rate, last_start: self.last_start, lost, overloaded, told: self.told }
+        Saved { rate, last_start: self.last_start, losses, told: self.told }
     }
 
     /// The requests that wait, in deadline order.
@@ -93,9 +90,8 @@ impl ModelQueue {
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
         restored.rate = rate;
-        restored.lost = saved.lost;
         restored.read_rate();
-        restored.overloaded = saved.overloaded;
+        restored.losses = saved.losses;
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
         restored.told = saved.told;

@@ -11,25 +11,21 @@
 //! ```
 
 pub mod checkpoint;
+pub mod losses;
 pub mod rate;
 pub mod selection;
 
 use crate::clock::Nanos;
-use crate::limits::{self, RATE_SAMPLE, RATE_SAMPLES};
+use crate::limits;
 use crate::policy::{Deferral, Demand, HeadStart, Moment};
 use crate::profile::Profile;
 use crate::rank::{GpuReport, Grant, Offer};
 use crate::workload::Network;
+use losses::Losses;
 use rate::RateMeter;
 use selection::{DropRule, Finish, Selection, select, target_batch};
 use std::collections::VecDeque;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, Request};
-
-/// The share of a model's requests beyond which, once lost, it counts as overloaded. Twice what a goodput allows.
-const OVERLOAD: f64 = 0.02;
-
-/// One lost request, in fixed point.
-const ONE_LOST: u32 = 256;
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
@@ -133,10 +129,7 @@ pub struct ModelQueue {
     target: usize,
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
-    /// Requests dropped or refused of late, in parts of [`ONE_LOST`]; what it holds fades as the rate meter's window does.
-    lost: u32,
-    /// Whether those were too many when the meter's last sample ended.
-    overloaded: bool,
+    losses: Losses,
     last_start: Nanos,
     candidate: Option<Candidate>,
     /// What the RankThread was told of the candidate that waits there.
@@ -154,8 +147,7 @@ impl ModelQueue {
             rate_rps: 0.0,
             target: 1,
             head_start: None,
-            lost: 0,
-            overloaded: false,
+            losses: Losses::default(),
             last_start: Nanos::ZERO,
             candidate: None,
             told: None,
@@ -262,7 +254,7 @@ impl ModelQueue {
         self.rate.count();
         if self.queue.len() == limits::MAX_QUEUE {
             sink.end(&request, Ending::Overloaded, now);
-            self.lose(1);
+            self.losses.add(1);
             return false;
         }
         let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
@@ -273,24 +265,18 @@ impl ModelQueue {
     #[inline]
     fn update_rate(&mut self, now: Nanos) {
         if self.rate.advance(now) {
-            self.lost = faded(self.lost);
+            self.losses.sample_ended(self.rate.rate());
             self.read_rate();
         }
     }
 
-    /// What follows from the rate and the losses, until the next sample.
+    /// What follows from the rate alone.
     fn read_rate(&mut self) {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
         self.target = target_batch(terms, self.rate_rps);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
         self.head_start = terms.deferral.head_start(&demand);
-        self.overloaded = is_too_much(self.lost, self.rate_rps);
-    }
-
-    #[inline]
-    fn lose(&mut self, requests: usize) {
-        self.lost = self.lost.saturating_add(requests as u32 * ONE_LOST);
     }
 
     fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {
@@ -313,7 +299,7 @@ impl ModelQueue {
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
         let Selection { dropped, size } = select(
-            self.terms.drop.while_overloaded(self.overloaded),
+            self.terms.drop.while_overloaded(self.losses.overloaded),
             finish,
             self.target,
             self.queue.len(),
@@ -323,7 +309,7 @@ impl ModelQueue {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
             }
-            self.lose(dropped);
+            self.losses.add(dropped);
         }
         self.candidate = (size > 0).then(|| self.candidate_of(now, size));
     }
@@ -397,19 +383,8 @@ impl ModelQueue {
     }
 }
 
-/// Whether a model of this rate counts as overloaded, for what it has lost.
-fn is_too_much(lost: u32, rate_rps: f64) -> bool {
-    let come = rate_rps * RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
-    f64::from(lost) > OVERLOAD * come * f64::from(ONE_LOST)
-}
-
-/// What is left of [`ModelQueue::lost`] after a sample of the rate meter.
-fn faded(lost: u32) -> u32 {
-    lost - lost.div_ceil(RATE_SAMPLES as u32)
-}
-
 /// The first `count` requests of the queue, as its one or two pieces of memory.
-fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Request], &[Request]) {
+pub(crate) fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Request], &[Request]) {
     let (front, back) = queue.as_slices();
     let split = count.min(front.len());
     (&front[..split], &back[..count - split])

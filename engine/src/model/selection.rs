@@ -163,7 +163,7 @@ fn grow(finish: Finish<'_>, mut size: usize, room: usize, head_deadline: Nanos) 
 }
 
 /// The first of `from..to` for which `before` is false, `to` if there is none.
-fn partition_point(mut from: usize, mut to: usize, before: impl Fn(usize) -> bool) -> usize {
+pub(crate) fn partition_point(mut from: usize, mut to: usize, before: impl Fn(usize) -> bool) -> usize {
     while from < to {
         let middle = from + (to - from) / 2;
         if before(middle) {

@@ -6,7 +6,7 @@
 //! Clockwork (section 6.1). All GPUs serve all models, where Nexus's comparison placed containers by hand.
 
 use super::pull::{Batching, Pull};
-use super::{Deferral, Options, Policy, Scheduler};
+use super::{Options, Policy, Scheduler};
 use crate::clock::Nanos;
 use crate::workload::{Workload, WorkloadModel};
 
@@ -38,10 +38,6 @@ impl Policy for Clipper {
         };
         let adaptive = Adaptive { limits: workload.models.iter().map(limit).collect() };
         Box::new(Pull::new(workload, adaptive))
-    }
-
-    fn deferral(&self) -> Option<&'static dyn Deferral> {
-        None
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! All models are on all GPUs from the start: weights are never loaded, as in Symphony's comparison (its section 5).
 
-use super::{Decisions, Deferral, Options, Policy, Scheduler};
+use super::{Decisions, Options, Policy, Scheduler};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::profile::Profile;
@@ -78,10 +78,6 @@ impl Policy for Clockwork {
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
         Box::new(Controller::new(workload, options.clockwork))
-    }
-
-    fn deferral(&self) -> Option<&'static dyn Deferral> {
-        None
     }
 }
 

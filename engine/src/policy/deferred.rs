@@ -103,7 +103,7 @@ impl Scheduler for Deferred {
 
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
         let grants = &mut self.grants;
-        self.rank.on_completion(now, completion, &mut |grant| grants.push(grant));
+        RankInput::Completion(completion).apply(&mut self.rank, now, &mut |grant| grants.push(grant));
         self.settle(now, out);
     }
 

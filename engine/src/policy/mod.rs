@@ -74,7 +74,9 @@ pub trait Policy: Sync + std::fmt::Debug {
     /// A scheduler of this policy for the models and GPUs of a workload.
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler>;
     /// How it defers, where that is all that sets it apart: such a policy runs on the pinned threads too.
-    fn deferral(&self) -> Option<&'static dyn Deferral>;
+    fn deferral(&self) -> Option<&'static dyn Deferral> {
+        None
+    }
 }
 
 /// How long a batch is held back.

@@ -3,6 +3,8 @@
 
 use crate::clock::Nanos;
 use crate::limits::MAX_QUEUE;
+use crate::model::front_slices;
+use crate::model::selection::partition_point;
 use std::collections::VecDeque;
 use symphony_transport::message::Request;
 
@@ -50,9 +52,7 @@ impl DeadlineQueue {
 
     /// The first `count` requests, as one or two pieces of memory.
     pub(super) fn front(&self, count: usize) -> (&[Request], &[Request]) {
-        let (front, back) = self.0.as_slices();
-        let split = count.min(front.len());
-        (&front[..split], &back[..count - split])
+        front_slices(&self.0, count)
     }
 
     /// The first request leaves.
@@ -72,16 +72,7 @@ pub(super) fn last_that(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     if most == 0 || holds(most) {
         return most;
     }
-    let (mut yes, mut no) = (0, most);
-    while no - yes > 1 {
-        let middle = yes + (no - yes) / 2;
-        if holds(middle) {
-            yes = middle;
-        } else {
-            no = middle;
-        }
-    }
-    yes
+    partition_point(1, most, holds) - 1
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! different models share it). A request that has waited for too long is rejected, as Triton's queue policy has it.
 
 use super::pull::{Batching, Pull};
-use super::{Deferral, Options, Policy, Scheduler};
+use super::{Options, Policy, Scheduler};
 use crate::clock::Nanos;
 use crate::profile::Profile;
 use crate::workload::{Network, Workload, WorkloadModel};
@@ -47,10 +47,6 @@ impl Policy for Triton {
             .map(|model| Batcher::new(model, workload.network, &options.triton))
             .collect();
         Box::new(Pull::new(workload, DynamicBatching { models }))
-    }
-
-    fn deferral(&self) -> Option<&'static dyn Deferral> {
-        None
     }
 }
 

@@ -7,18 +7,18 @@ use symphony_transport::message::{Completion, ModelId};
 /// An input of a sub-cluster's matching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankInput {
-    /// [`RankState::on_ready`].
+    /// A model has a schedulable candidate.
     Ready {
         /// The model that has a candidate.
         model: ModelId,
         /// On what terms.
         offer: Offer,
     },
-    /// [`RankState::on_withdraw`].
+    /// This model has none any more.
     Withdraw(ModelId),
-    /// [`RankState::on_gpu_report`].
+    /// A granted model has used its GPU, or gives it back unused.
     Report(GpuReport),
-    /// [`RankState::on_completion`].
+    /// A batch has left its GPU.
     Completion(Completion),
 }
 

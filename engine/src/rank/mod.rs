@@ -158,30 +158,6 @@ impl RankState {
         }
     }
 
-    /// `model` has a schedulable candidate. Replaces what was known of the model.
-    pub fn on_ready(&mut self, now: Nanos, model: ModelId, offer: Offer, grant: &mut impl FnMut(Grant)) {
-        self.hear_ready(model, offer);
-        self.match_waiting(now, grant);
-    }
-
-    /// `model` has no schedulable candidate any more.
-    pub fn on_withdraw(&mut self, now: Nanos, model: ModelId, grant: &mut impl FnMut(Grant)) {
-        self.hear(RankInput::Withdraw(model));
-        self.match_waiting(now, grant);
-    }
-
-    /// A granted model has used its GPU, or gives it back unused.
-    pub fn on_gpu_report(&mut self, now: Nanos, report: GpuReport, grant: &mut impl FnMut(Grant)) {
-        self.hear_report(report);
-        self.match_waiting(now, grant);
-    }
-
-    /// A batch has left its GPU: free_at becomes what it really is.
-    pub fn on_completion(&mut self, now: Nanos, completion: Completion, grant: &mut impl FnMut(Grant)) {
-        self.hear_completion(completion);
-        self.match_waiting(now, grant);
-    }
-
     /// The time that [`RankState::next_timer`] told has come.
     pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_waiting(now, grant);
@@ -192,6 +168,7 @@ impl RankState {
         self.busy
     }
 
+    /// `model` has a schedulable candidate. Replaces what was known of the model.
     fn hear_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
         let at = model.0 as usize;
         if self.granted[at] {
@@ -223,6 +200,7 @@ impl RankState {
         if early { self.early.min() } else { self.due.min() }
     }
 
+    /// A granted model has used its GPU, or gives it back unused.
     fn hear_report(&mut self, report: GpuReport) {
         self.granted[report.model.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
@@ -242,6 +220,7 @@ impl RankState {
         self.offer(report.gpu);
     }
 
+    /// A batch has left its GPU: free_at becomes what it really is.
     fn hear_completion(&mut self, completion: Completion) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
         self.busy -= usize::from(gpu.is_busy());

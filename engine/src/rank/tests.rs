@@ -16,28 +16,29 @@ impl Bench {
         Bench { rank: RankState::new(gpus, models, false, Nanos::ZERO), grants: Vec::new() }
     }
 
-    fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
+    fn hear(&mut self, now: Nanos, input: RankInput) {
         let grants = &mut self.grants;
+        input.apply(&mut self.rank, now, &mut |g| grants.push((g.model.0, g.gpu.0)));
+    }
+
+    fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
         let offer = Offer { latest, delay, early: false };
-        self.rank.on_ready(now, ModelId(model), offer, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        self.hear(now, RankInput::Ready { model: ModelId(model), offer });
     }
 
     fn early(&mut self, now: Nanos, model: u32, latest: Nanos) {
-        let grants = &mut self.grants;
         let offer = Offer { latest, delay: Nanos::ZERO, early: true };
-        self.rank.on_ready(now, ModelId(model), offer, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        self.hear(now, RankInput::Ready { model: ModelId(model), offer });
     }
 
     fn report(&mut self, now: Nanos, model: u32, gpu: u32, exec_at: Option<Nanos>, free_at: Nanos) {
-        let grants = &mut self.grants;
         let report = GpuReport { model: ModelId(model), gpu: GpuId(gpu), exec_at, free_at };
-        self.rank.on_gpu_report(now, report, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        self.hear(now, RankInput::Report(report));
     }
 
     fn complete(&mut self, now: Nanos, gpu: u32, finished: Nanos) {
-        let grants = &mut self.grants;
         let completion = Completion { gpu: GpuId(gpu), finished, ..Completion::default() };
-        self.rank.on_completion(now, completion, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        self.hear(now, RankInput::Completion(completion));
     }
 
     fn timer(&mut self, now: Nanos) {
@@ -142,7 +143,7 @@ fn a_withdrawn_candidate_is_not_granted() {
     let mut bench = Bench::new(1, 2);
     bench.occupy(ms(0), 0, 0, ms(10));
     bench.ready(ms(1), 1, ms(30), Nanos::ZERO);
-    bench.rank.on_withdraw(ms(2), ModelId(1), &mut |_| panic!("nothing to grant"));
+    RankInput::Withdraw(ModelId(1)).apply(&mut bench.rank, ms(2), &mut |_| panic!("nothing to grant"));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
     assert_eq!(bench.rank.next_timer(), Nanos::MAX);
@@ -222,8 +223,7 @@ fn a_candidate_is_early_or_due_but_not_both() {
     bench.occupy(ms(0), 1, 0, ms(10));
     bench.early(ms(1), 0, ms(20));
     bench.ready(ms(2), 0, ms(18), Nanos::ZERO);
-    let grants = &mut bench.grants;
-    bench.rank.on_withdraw(ms(3), ModelId(0), &mut |g| grants.push((g.model.0, g.gpu.0)));
+    bench.hear(ms(3), RankInput::Withdraw(ModelId(0)));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
 }

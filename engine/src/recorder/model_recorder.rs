@@ -109,24 +109,22 @@ impl ModelRecorder {
         grant: Grant,
         sink: &mut impl ModelSink,
     ) {
-        self.event(place, queue, now, Record::grant(grant));
-        queue.on_grant(now, grant, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        self.event(place, queue, now, Record::grant(grant), sink, |queue, sink| {
+            queue.on_grant(now, grant, sink)
+        });
     }
 
     /// [`ModelQueue::on_timer`], recorded.
     #[inline]
     pub fn on_timer(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        self.event(place, queue, now, Record::timer(queue.terms().model));
-        queue.on_timer(now, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        let record = Record::timer(queue.terms().model);
+        self.event(place, queue, now, record, sink, |queue, sink| queue.on_timer(now, sink));
     }
 
     /// [`ModelQueue::stop`], recorded.
     pub fn stop(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        self.event(place, queue, now, Record::stop(queue.terms().model));
-        queue.stop(now, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        let record = Record::stop(queue.terms().model);
+        self.event(place, queue, now, record, sink, |queue, sink| queue.stop(now, sink));
     }
 
     /// Makes what was recorded count: call it at the end of each turn that found work.
@@ -135,11 +133,22 @@ impl ModelRecorder {
         self.tape.publish();
     }
 
+    /// An event that no request comes with.
     #[inline]
-    fn event(&mut self, place: usize, queue: &ModelQueue, now: Nanos, record: Record) {
+    fn event<S: ModelSink>(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        record: Record,
+        sink: &mut S,
+        happen: impl FnOnce(&mut ModelQueue, &mut Recorded<'_, S>),
+    ) {
         let new = self.begin(place, queue, now);
         debug_assert_eq!(new, 0, "a model is settled before another event");
         self.tape.write(record);
+        happen(queue, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
     }
 
     /// An event begins of the model at `place`; so many requests came before it and are not written yet.

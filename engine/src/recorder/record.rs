@@ -7,6 +7,7 @@ use crate::clock::Nanos;
 use crate::limits::RATE_SAMPLES;
 use crate::model::Dispatch;
 use crate::model::checkpoint::Saved;
+use crate::model::losses::Losses;
 use crate::model::rate::RateParts;
 use crate::rank::checkpoint::{SavedGpu, SavedModel};
 use crate::rank::{GpuReport, Grant, Offer};
@@ -326,7 +327,9 @@ impl Record {
     pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; 2] {
         let Offer { latest, delay, early } = saved.told.unwrap_or_default();
         let first = Record {
-            flag: u8::from(saved.told.is_some()) | u8::from(early) << 1 | u8::from(saved.overloaded) << 2,
+            flag: u8::from(saved.told.is_some())
+                | u8::from(early) << 1
+                | u8::from(saved.losses.overloaded) << 2,
             small: queued as u16,
             a: saved.last_start.0,
             b: latest.0,
@@ -339,7 +342,7 @@ impl Record {
             flag: at as u8,
             a: u64::from(current),
             b: sample_ends.0,
-            c: u64::from(saved.lost),
+            c: u64::from(saved.losses.lost),
             ..Record::of(Kind::SavedModel, model)
         };
         [first, second]
@@ -372,8 +375,7 @@ impl Record {
                 sample_ends: Nanos(second.b),
             },
             last_start: Nanos(first.a),
-            lost: second.c as u32,
-            overloaded: first.flag & 4 != 0,
+            losses: Losses { lost: second.c as u32, overloaded: first.flag & 4 != 0 },
             told: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
@@ -551,8 +553,7 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
-            lost: 789,
-            overloaded: true,
+            losses: Losses { lost: 789, overloaded: true },
             told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
         };
         let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);

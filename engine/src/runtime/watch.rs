@@ -54,12 +54,12 @@ impl ModelWatch {
         request: Request,
         sink: &mut impl ModelSink,
     ) -> bool {
-        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        let sink = &mut Counted { tally, sink };
-        match recorder {
-            None => queue.enqueue(now, request, sink),
-            Some(recorder) => recorder.enqueue(place, queue, now, request, sink),
-        }
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.enqueue(now, request, sink),
+            |recorder, queue, sink| recorder.enqueue(place, queue, now, request, sink),
+        )
     }
 
     /// [`ModelQueue::settle`].
@@ -71,13 +71,13 @@ impl ModelWatch {
         now: Nanos,
         sink: &mut impl ModelSink,
     ) {
-        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        tally.settled += 1;
-        let sink = &mut Counted { tally, sink };
-        match recorder {
-            None => queue.settle(now, sink),
-            Some(recorder) => recorder.settle(place, queue, now, sink),
-        }
+        self.counting.tally.settled += 1;
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.settle(now, sink),
+            |recorder, queue, sink| recorder.settle(place, queue, now, sink),
+        );
     }
 
     /// [`ModelQueue::on_grant`].
@@ -90,13 +90,13 @@ impl ModelWatch {
         grant: Grant,
         sink: &mut impl ModelSink,
     ) {
-        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        tally.grants += 1;
-        let sink = &mut Counted { tally, sink };
-        match recorder {
-            None => queue.on_grant(now, grant, sink),
-            Some(recorder) => recorder.on_grant(place, queue, now, grant, sink),
-        }
+        self.counting.tally.grants += 1;
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.on_grant(now, grant, sink),
+            |recorder, queue, sink| recorder.on_grant(place, queue, now, grant, sink),
+        );
     }
 
     /// [`ModelQueue::on_timer`].
@@ -108,13 +108,13 @@ impl ModelWatch {
         now: Nanos,
         sink: &mut impl ModelSink,
     ) {
-        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        tally.timers += 1;
-        let sink = &mut Counted { tally, sink };
-        match recorder {
-            None => queue.on_timer(now, sink),
-            Some(recorder) => recorder.on_timer(place, queue, now, sink),
-        }
+        self.counting.tally.timers += 1;
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.on_timer(now, sink),
+            |recorder, queue, sink| recorder.on_timer(place, queue, now, sink),
+        );
     }
 
     /// [`ModelQueue::stop`].
@@ -125,11 +125,27 @@ impl ModelWatch {
         now: Nanos,
         sink: &mut impl ModelSink,
     ) {
-        let ModelWatch { counting: Counting { tally, .. }, recorder } = self;
-        let sink = &mut Counted { tally, sink };
-        match recorder {
-            None => queue.stop(now, sink),
-            Some(recorder) => recorder.stop(place, queue, now, sink),
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.stop(now, sink),
+            |recorder, queue, sink| recorder.stop(place, queue, now, sink),
+        );
+    }
+
+    /// Has an event of a queue happen: `recorded`, where there is a recorder, else `plain`. Its decisions are counted.
+    #[inline]
+    fn watched<S: ModelSink, R>(
+        &mut self,
+        queue: &mut ModelQueue,
+        sink: &mut S,
+        plain: impl FnOnce(&mut ModelQueue, &mut Counted<'_, S>) -> R,
+        recorded: impl FnOnce(&mut ModelRecorder, &mut ModelQueue, &mut Counted<'_, S>) -> R,
+    ) -> R {
+        let sink = &mut Counted { tally: &mut self.counting.tally, sink };
+        match &mut self.recorder {
+            None => plain(queue, sink),
+            Some(recorder) => recorded(recorder, queue, sink),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Operation, Repeat};
 use symphony::clock::Nanos;
-use symphony::rank::{GpuReport, Grant, Offer, RankState};
+use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use symphony_transport::message::{Completion, GpuId, ModelId};
 
 /// Between two batches.
@@ -29,8 +29,8 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 /// A candidate that is due.
-fn due(latest: Nanos) -> Offer {
-    Offer { latest, ..Offer::default() }
+fn ready(model: ModelId, latest: Nanos) -> RankInput {
+    RankInput::Ready { model, offer: Offer { latest, ..Offer::default() } }
 }
 
 fn report(Grant { model, gpu, .. }: Grant, exec_at: Nanos, free_at: Nanos) -> GpuReport {
@@ -56,13 +56,13 @@ fn idle(gpus: usize) -> Repeat {
             model = (model + 1) % MODELS;
             let mut given = None;
             let id = ModelId(model as u32);
-            state.on_ready(now, id, due(now + Nanos::from_millis(1)), &mut |grant| given = Some(grant));
+            ready(id, now + Nanos::from_millis(1)).apply(&mut state, now, &mut |grant| given = Some(grant));
             let sent = report(given.expect("a GPU is idle"), now, now + duration);
-            state.on_gpu_report(now, sent, &mut |_| ());
+            RankInput::Report(sent).apply(&mut state, now, &mut |_| ());
             running.push_back(sent);
             if running.front().is_some_and(|first: &GpuReport| first.free_at <= now) {
                 let over = running.pop_front().expect("it was just looked at");
-                state.on_completion(now, completion(over), &mut |_| ());
+                RankInput::Completion(completion(over)).apply(&mut state, now, &mut |_| ());
             }
         }
     })
@@ -77,13 +77,17 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
     for gpu in 0..gpus as u64 {
         let mut given = None;
         let model = ModelId((gpu % waiting as u64) as u32);
-        state.on_ready(now, model, due(now + window), &mut |grant| given = Some(grant));
+        ready(model, now + window).apply(&mut state, now, &mut |grant| given = Some(grant));
         let free_at = now + Nanos(GAP.0 * (gpu + 1));
-        state.on_gpu_report(now, report(given.expect("all GPUs are idle"), now, free_at), &mut |_| ());
+        RankInput::Report(report(given.expect("all GPUs are idle"), now, free_at)).apply(
+            &mut state,
+            now,
+            &mut |_| (),
+        );
     }
     for model in 0..waiting as u32 {
         let latest = now + window + Nanos(u64::from(model));
-        state.on_ready(now, ModelId(model), due(latest), &mut |_| ());
+        ready(ModelId(model), latest).apply(&mut state, now, &mut |_| ());
     }
     let mut gpu = 0;
     Box::new(move |times| {
@@ -97,10 +101,10 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
                 gpu: GpuId(gpu as u32),
             };
             let mut given = None;
-            state.on_completion(now, over, &mut |grant| given = Some(grant));
+            RankInput::Completion(over).apply(&mut state, now, &mut |grant| given = Some(grant));
             let grant = given.expect("a model waits");
-            state.on_gpu_report(now, report(grant, now, now + round), &mut |_| ());
-            state.on_ready(now, grant.model, due(now + window), &mut |_| ());
+            RankInput::Report(report(grant, now, now + round)).apply(&mut state, now, &mut |_| ());
+            ready(grant.model, now + window).apply(&mut state, now, &mut |_| ());
             gpu = (gpu + 1) % gpus;
         }
     })

@@ -4,14 +4,15 @@
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
 use super::report::Report;
+use crate::charts::{COLOURS, GREY};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (760, 520);
-const MEASURED: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
-const LINEAR: RGBColor = RGBColor(0x88, 0x88, 0x88);
+const MEASURED: RGBColor = COLOURS[0];
+const LINEAR: RGBColor = GREY;
 const UNMEASURED: RGBColor = RGBColor(0xf0, 0xf0, 0xf0);
 
 /// What a sweep was asked for and could not measure.

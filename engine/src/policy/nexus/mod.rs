@@ -8,7 +8,7 @@ mod packing;
 mod routing;
 
 use super::epoch::{Epoch, expected_rates};
-use super::{Decisions, Deferral, Options, Policy, Scheduler};
+use super::{Decisions, Options, Policy, Scheduler};
 use crate::clock::Nanos;
 use crate::model::selection::DropRule;
 use crate::profile::Profile;
@@ -43,10 +43,6 @@ impl Policy for Nexus {
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
         Box::new(Cluster::new(workload, options))
-    }
-
-    fn deferral(&self) -> Option<&'static dyn Deferral> {
-        None
     }
 }
 

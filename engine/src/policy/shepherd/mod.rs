@@ -10,7 +10,7 @@ mod groups;
 
 use super::epoch::{Epoch, expected_rates};
 use super::queue::{DeadlineQueue, last_that};
-use super::{Decisions, Deferral, Options, Policy, Scheduler};
+use super::{Decisions, Options, Policy, Scheduler};
 use crate::clock::Nanos;
 use crate::profile::Profile;
 use crate::rank::min_tree::MinTree;
@@ -42,10 +42,6 @@ impl Policy for Shepherd {
 
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
         Box::new(Herds::new(workload, options.preempt))
-    }
-
-    fn deferral(&self) -> Option<&'static dyn Deferral> {
-        None
     }
 }
 
