@@ -7,7 +7,10 @@ pub use replay::replay;
 
 use crate::api;
 use crate::api::{ApiConfig, ApiError};
-use crate::config::{HttpLimits, Mistake, Mistakes, ModelSource, read_config};
+use crate::config::{
+    Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource, RepositoryFlags,
+    read_config_with,
+};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Say, Seat, StartError};
@@ -92,35 +95,68 @@ impl From<ApiError> for Failure {
     }
 }
 
-/// Reads the configuration at `path` and loads its models, without serving.
+/// Reads the configuration at `path`, and all models of its repository, and loads them, without serving.
 ///
 /// Errors: every mistake in it, exit code 2.
-pub fn check(path: &Path) -> Result<(), Failure> {
-    let config = read_config(path)?;
-    let mut mistakes: Vec<Mistake> = Vec::new();
-    for model in &config.models {
-        if let ModelSource::Cpu { file } = &model.source
-            && let Err(error) = CpuModel::load(file, model.max_batch)
-        {
-            mistakes
-                .push(model.places.file.mistake(error, "give an ONNX model that the CPU executor can run"));
-        }
+pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
+    let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
+    let (others, mut mistakes) = models_loaded_later(&config);
+    for model in config.models.iter().chain(&others) {
+        mistakes.extend(try_to_load(model));
     }
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());
     }
     let executors: usize = config.executors.iter().map(|executor| executor.count).sum();
-    println!("{}: ok; {} models, {executors} executors", config.file.display(), config.models.len());
+    let models = config.models.len() + others.len();
+    let checked =
+        if path.is_some() { &config.file } else { repository.path.as_ref().unwrap_or(&config.file) };
+    println!("{}: ok; {models} models, {executors} executors", checked.display());
     Ok(())
 }
 
-/// Serves the configuration at `path` over HTTP on `http` until SIGINT or SIGTERM, with flight recorders if
-/// `record` says where.
+/// The models of the repository that are not loaded at start-up, and the mistakes in their files.
+fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Mistake>) {
+    let explicit = config.repository.as_ref().filter(|from| from.control == Control::Explicit);
+    let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
+    let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
+    let (mut models, mut mistakes) = (Vec::new(), Vec::new());
+    let names = repository.names().unwrap_or_else(|Mistakes(more)| {
+        mistakes.extend(more);
+        Vec::new()
+    });
+    for name in names.iter().filter(|name| config.models.iter().all(|model| model.name != **name)) {
+        match repository.read_model(name, &kinds) {
+            Ok(model) => models.extend(model.versions),
+            Err(Mistakes(more)) => mistakes.extend(more),
+        }
+    }
+    (models, mistakes)
+}
+
+/// What is wrong with a model that only loading it shows.
+fn try_to_load(model: &ModelConfig) -> Vec<Mistake> {
+    let ModelSource::Cpu { file } = &model.source else { return Vec::new() };
+    match CpuModel::load(file, model.max_batch) {
+        Ok(loaded) => model.declared.check(loaded.signature()),
+        Err(error) => {
+            vec![model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")]
+        }
+    }
+}
+
+/// Serves the configuration at `path`, or the models of the repository alone, over HTTP on `http` until SIGINT or
+/// SIGTERM, with flight recorders if `record` says where.
 ///
 /// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
-pub fn serve(path: &Path, http: SocketAddr, record: Option<RecordConfig>) -> Result<(), Failure> {
+pub fn serve(
+    path: Option<&Path>,
+    repository: &RepositoryFlags,
+    http: SocketAddr,
+    record: Option<RecordConfig>,
+) -> Result<(), Failure> {
     let ending = watch_signals()?;
-    let config = read_config(path)?;
+    let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
     let http_limits = config.http.clone();
     let api_threads = config.cores.api.len().max(1);
@@ -219,8 +255,9 @@ fn describe(engine: &Engine) {
     }
     for (model, profile) in engine.models().iter().zip(engine.profiles()) {
         eprintln!(
-            "model {}: SLO {} ms, batches up to {}, l(1) = {:.3} ms, l({}) = {:.3} ms",
+            "model {}, version {}: SLO {} ms, batches up to {}, l(1) = {:.3} ms, l({}) = {:.3} ms",
             model.name,
+            model.version,
             model.slo.as_millis_f64(),
             model.max_batch,
             profile.latency(1).as_millis_f64(),

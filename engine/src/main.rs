@@ -1,11 +1,12 @@
 //! The `symphony` binary: `serve` runs the engine behind its HTTP API until Ctrl-C, `check` validates a
 //! configuration without serving. What a command line means is here; the work is in the library.
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use symphony::commands::{check, replay, serve};
+use symphony::config::{Control, RepositoryFlags};
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
 
@@ -27,8 +28,11 @@ enum Command {
     /// Prints `ready http://ADDRESS` on standard output once it serves; everything else goes to standard error.
     /// The first Ctrl-C (or SIGTERM) lets accepted requests finish; a second one ends at once.
     Serve {
-        /// A TOML file, or a folder with symphony.toml in it
-        config: PathBuf,
+        /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the repository's models
+        #[arg(required_unless_present = "model_repository")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        repository: RepositoryArguments,
         /// Where to listen for HTTP; port 0 takes a free one
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
         http: SocketAddr,
@@ -42,8 +46,11 @@ enum Command {
     },
     /// Read CONFIG and load its models without serving; print every mistake as FILE:LINE: FIELD: wrong; right
     Check {
-        /// A TOML file, or a folder with symphony.toml in it
-        config: PathBuf,
+        /// A TOML file, or a folder with symphony.toml in it; without one, the repository's models are checked
+        #[arg(required_unless_present = "model_repository")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        repository: RepositoryArguments,
     },
     /// Feed recorded decisions through the scheduler again and say whether the same ones come out
     ///
@@ -60,12 +67,35 @@ enum Command {
     },
 }
 
+/// The repository of models, in Triton's words. docs/repository.md tells of it.
+#[derive(Args)]
+struct RepositoryArguments {
+    /// A folder of models, NAME/VERSION/model.onnx, to serve besides those of CONFIG
+    #[arg(long, value_name = "DIR")]
+    model_repository: Option<PathBuf>,
+    /// Who loads and unloads its models later: nobody, the server as the folder changes, or clients
+    #[arg(long, value_name = "MODE", value_parser = Control::ALL.map(|(name, _)| name))]
+    model_control_mode: Option<String>,
+    /// A model to load at start-up, with --model-control-mode explicit; `*` is all of them; may be given again
+    #[arg(long, value_name = "NAME")]
+    load_model: Vec<String>,
+}
+
+impl From<RepositoryArguments> for RepositoryFlags {
+    fn from(given: RepositoryArguments) -> RepositoryFlags {
+        let named = |mode: String| Control::ALL.into_iter().find(|(name, _)| *name == mode);
+        let control = given.model_control_mode.and_then(named).map(|(_, control)| control);
+        RepositoryFlags { path: given.model_repository, control, load: given.load_model }
+    }
+}
+
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
-        Command::Serve { config, http, record, record_mib } => {
-            serve(&config, http, record.map(|folder| RecordConfig { folder, mib: record_mib }))
+        Command::Serve { config, repository, http, record, record_mib } => {
+            let record = record.map(|folder| RecordConfig { folder, mib: record_mib });
+            serve(config.as_deref(), &repository.into(), http, record)
         }
-        Command::Check { config } => check(&config),
+        Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
         Command::Replay { recording, request, frontend } => {
             replay(&recording, request.map(|id| Wanted { id, frontend }))
         }

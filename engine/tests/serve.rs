@@ -297,3 +297,39 @@ fn get_text(address: SocketAddr, path: &str) -> String {
     stream.read_to_string(&mut answer).unwrap();
     answer
 }
+
+#[test]
+fn the_example_repository_is_sound_with_a_configuration_and_without() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/repository");
+    let check = |arguments: &[&std::ffi::OsStr]| {
+        let Output { status, stdout, stderr } = symphony().arg("check").args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
+    };
+    let (code, said, complaints) = check(&[folder.as_ref()]);
+    assert!(
+        code == Some(0) && said.ends_with("symphony.toml: ok; 3 models, 3 executors\n"),
+        "{said}{complaints}"
+    );
+    // By itself it gets a CPU executor, which runs no emulated models.
+    let (code, said, complaints) = check(&["--model-repository".as_ref(), folder.join("models").as_ref()]);
+    assert_eq!((code, said.as_str()), (Some(2), ""));
+    assert!(
+        complaints.contains("resnet50/model.toml:3: executor: the model runs on \"emulated\""),
+        "{complaints}"
+    );
+    let shapes = tempfile::tempdir().unwrap();
+    for file in ["shapes/config.pbtxt", "shapes/model.toml", "shapes/1/model.onnx"] {
+        let to = shapes.path().join(file);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(folder.join("models").join(file), to).unwrap();
+    }
+    let (code, said, complaints) = check(&["--model-repository".as_ref(), shapes.path().as_ref()]);
+    assert!(code == Some(0) && said.ends_with(": ok; 1 models, 1 executors\n"), "{said}{complaints}");
+    let pbtxt = shapes.path().join("shapes/config.pbtxt");
+    let wrong = std::fs::read_to_string(&pbtxt).unwrap().replace("dims: [ 10 ]", "dims: [ 11 ]");
+    std::fs::write(&pbtxt, wrong).unwrap();
+    let (code, _, complaints) = check(&["--model-repository".as_ref(), shapes.path().as_ref()]);
+    let expected = "config.pbtxt:6: output: output \"scores\" has not the dims [11]; the model says [10] for one request";
+    assert!(code == Some(2) && complaints.contains(expected), "{complaints}");
+}

@@ -13,9 +13,6 @@ use std::fmt::Write as _;
 use symphony_gpu::TensorSpec;
 use symphony_transport::message::Ending;
 
-/// The only version that a model has.
-pub(super) const VERSION: &str = "1";
-
 /// How many names an error lists.
 const NAMES_LISTED: usize = 10;
 
@@ -196,17 +193,22 @@ pub(super) fn find_model<'a>(
     name: &str,
     version: Option<&str>,
 ) -> Result<&'a ModelInfo, Problem> {
-    let Some(model) = models.iter().find(|m| m.name == name) else {
+    let versions: Vec<&ModelInfo> = models.iter().filter(|model| model.name == name).collect();
+    let Some(newest) = versions.iter().max_by_key(|model| model.version) else {
         let known = names(models.iter().map(|m| m.name.as_str()));
         let message = format!("there is no model {}; the models are {known}", quoted(name));
         return Err(Problem::invalid(StatusCode::NOT_FOUND, message));
     };
     match version {
-        Some(version) if version != VERSION => Err(Problem::invalid(
-            StatusCode::NOT_FOUND,
-            format!("model {name:?} has no version {}; it has {VERSION:?} only", quoted(version)),
-        )),
-        _ => Ok(model),
+        None => Ok(newest),
+        Some(version) => {
+            versions.iter().find(|model| model.version.to_string() == version).copied().ok_or_else(|| {
+                let known: Vec<String> = versions.iter().map(|model| model.version.to_string()).collect();
+                let known = names(known.iter().map(String::as_str));
+                let message = format!("model {name:?} has no version {}; it has {known}", quoted(version));
+                Problem::invalid(StatusCode::NOT_FOUND, message)
+            })
+        }
     }
 }
 
@@ -217,8 +219,10 @@ pub(super) fn server_metadata() -> Vec<u8> {
         .into_bytes()
 }
 
-/// The body of `GET /v2/models/NAME`.
-pub(super) fn model_metadata(model: &ModelInfo) -> Vec<u8> {
+/// The body of `GET /v2/models/NAME`: of this version of the model, with all versions of that name among `models`.
+pub(super) fn model_metadata(models: &[ModelInfo], model: &ModelInfo) -> Vec<u8> {
+    let versions = models.iter().filter(|other| other.name == model.name);
+    let versions: Vec<String> = versions.map(|version| version.version.to_string()).collect();
     let tensors = |specs: &[TensorSpec]| -> Vec<Value> {
         specs
             .iter()
@@ -231,7 +235,7 @@ pub(super) fn model_metadata(model: &ModelInfo) -> Vec<u8> {
     };
     json!({
         "name": model.name,
-        "versions": [VERSION],
+        "versions": versions,
         "platform": model.platform,
         "inputs": tensors(&model.signature.inputs),
         "outputs": tensors(&model.signature.outputs),
@@ -515,7 +519,11 @@ fn infer_body(model: &ModelInfo, request: &Infer, reply: &Reply) -> Vec<u8> {
         "batch_size": reply.batch_size,
         "gpu": reply.gpu.0,
     });
-    let mut head = json!({ "model_name": model.name, "model_version": VERSION, "parameters": parameters });
+    let mut head = json!({
+        "model_name": model.name,
+        "model_version": model.version.to_string(),
+        "parameters": parameters,
+    });
     if let Some(id) = &request.id {
         head["id"] = id.as_str().into();
     }

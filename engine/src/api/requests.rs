@@ -103,7 +103,7 @@ impl Core {
             Route::Model { name, version, part } => {
                 let model = kserve::find_model(&self.models, &name, version.as_deref())?;
                 match part {
-                    ModelPart::Metadata => Ok(ok(kserve::model_metadata(model))),
+                    ModelPart::Metadata => Ok(ok(kserve::model_metadata(&self.models, model))),
                     ModelPart::Ready => Ok(self.model_readiness(model)),
                     ModelPart::Infer => Ok(self.infer(model, request).await),
                 }

@@ -34,6 +34,7 @@ fn models() -> Arc<[ModelInfo]> {
     let model = |(at, name): (usize, &&str)| ModelInfo {
         id: ModelId(at as u32),
         name: name.to_string(),
+        version: 1,
         platform: "emulated".into(),
         signature: signature.clone(),
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },

@@ -1,10 +1,12 @@
 //! The engine's CONFIG (DESIGN.md, sections 9 and 10; docs/configuration.md lists every key): a TOML file, or
 //! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
-//! reads one and goes on to load the models.
+//! reads one and goes on to load the models. The models of a repository (`repository.rs`) come after those of the file.
 
 use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Table, Value, read};
+use super::repository::{Control, RepositoryConfig};
+use super::triton::Declared;
 use super::workload_file::read_network;
 use crate::clock::Nanos;
 use crate::limits;
@@ -48,8 +50,11 @@ pub struct Config {
     pub http: HttpLimits,
     /// What runs batches.
     pub executors: Vec<Executor>,
-    /// The models, at least one, no two of one name. A model's id is its place here.
+    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
+    /// and version. A model's id is its place here. At least one, unless there is a repository.
     pub models: Vec<ModelConfig>,
+    /// Where other models are, which may be loaded later.
+    pub repository: Option<RepositoryConfig>,
 }
 
 impl Config {
@@ -58,9 +63,26 @@ impl Config {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
-    /// How many models run on executors of a kind.
+    /// What runs the model of each id: that of each model to serve from the start, then of the ids that are kept for models
+    /// which are loaded later.
+    pub fn places(&self) -> Vec<ExecutorKind> {
+        let mut places: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
+        let Some(repository) = self.repository.as_ref().filter(|from| from.control != Control::None) else {
+            return places;
+        };
+        for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
+            if self.executors_of(kind) > 0 {
+                let taken = places.iter().filter(|place| **place == kind).count();
+                let kept = repository.max_versions.saturating_sub(taken);
+                places.extend(std::iter::repeat_n(kind, kept));
+            }
+        }
+        places
+    }
+
+    /// How many models can be served at once by executors of a kind.
     pub fn models_of(&self, kind: ExecutorKind) -> usize {
-        self.models.iter().filter(|model| model.source.kind() == kind).count()
+        self.places().into_iter().filter(|place| *place == kind).count()
     }
 
     /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
@@ -164,8 +186,10 @@ pub struct Executor {
 /// A model to serve.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    /// Unique, and usable in a URL's path as it is.
+    /// Usable in a URL's path as it is.
     pub name: String,
+    /// Which of the versions of that name, from 1.
+    pub version: u64,
     /// What runs it.
     pub source: ModelSource,
     /// The latency promised.
@@ -176,6 +200,8 @@ pub struct ModelConfig {
     pub priority: u8,
     /// Where its profile is from.
     pub profile: ProfileSource,
+    /// What Triton's `config.pbtxt` says of its tensors.
+    pub declared: Declared,
     /// Where the file says what may turn out wrong when the model is loaded.
     pub places: ModelPlaces,
 }
@@ -225,16 +251,154 @@ pub enum ProfileSource {
     Given(Profile),
 }
 
+/// What the command line says of the repository, over CONFIG.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepositoryFlags {
+    /// Its folder.
+    pub path: Option<PathBuf>,
+    /// Who loads and unloads.
+    pub control: Option<Control>,
+    /// More models to load at start-up, with [`Control::Explicit`].
+    pub load: Vec<String>,
+}
+
 /// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files that it
 /// names are relative to its folder. Call it before any thread is pinned: it asks which cores there are.
 ///
-/// Errors: every mistake in it and in the profiles that it names.
+/// Errors: every mistake in it, in the profiles that it names, and in the models of its repository.
 pub fn read_config(path: &Path) -> Result<Config, Mistakes> {
-    let file = if path.is_dir() { path.join("symphony.toml") } else { path.to_path_buf() };
-    read(&file, |root| read_root(root, &file))
+    read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
 }
 
-fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
+/// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU executor runs what the
+/// repository has. `note` is told of what is passed over in the repository's files, in a line each.
+///
+/// Errors: as [`read_config`].
+pub fn read_config_with(
+    path: Option<&Path>,
+    flags: &RepositoryFlags,
+    note: &mut dyn FnMut(&str),
+) -> Result<Config, Mistakes> {
+    let (mut config, rank_threads) = match path {
+        None => (Config::for_repository(flags.path.clone().unwrap_or_default()), None),
+        Some(path) => {
+            let file = if path.is_dir() { path.join("symphony.toml") } else { path.to_path_buf() };
+            read(&file, |root| read_root(root, &file, flags.path.is_some()))?
+        }
+    };
+    config.heed(flags)?;
+    config.add_models_of_repository(note)?;
+    config.check_rank_threads(rank_threads)?;
+    Ok(config)
+}
+
+impl Config {
+    /// One CPU executor for the models of the repository at `path`.
+    fn for_repository(path: PathBuf) -> Config {
+        Config {
+            file: path.join("symphony.toml"),
+            policy: policy::POLICIES[0].name(),
+            when: None,
+            drop: policy::POLICIES[0].drop(),
+            network: Network::default(),
+            cores: Cores::default(),
+            http: HttpLimits::default(),
+            executors: vec![Executor { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
+            models: Vec::new(),
+            repository: None,
+        }
+    }
+
+    /// What the command line says of the repository holds over what CONFIG does.
+    fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Mistakes> {
+        let place = |field: &str| Place { file: "command line".into(), line: 1, field: field.to_owned() };
+        let given = self.repository.take();
+        let mut repository = match (&flags.path, given) {
+            (Some(path), Some(given)) => {
+                RepositoryConfig { path: path.clone(), place: place("--model-repository"), ..given }
+            }
+            (Some(path), None) => RepositoryConfig::at(path.clone(), place("--model-repository")),
+            (None, Some(given)) => given,
+            (None, None) if flags.control.is_none() && flags.load.is_empty() => return Ok(()),
+            (None, None) => {
+                let right = "give --model-repository DIR too, or [repository] in CONFIG";
+                let mistake =
+                    place("--model-control-mode").mistake("there is no repository to control", right);
+                return Err(Mistakes(vec![mistake]));
+            }
+        };
+        repository.control = flags.control.unwrap_or(repository.control);
+        repository.load.extend(flags.load.iter().cloned());
+        if !repository.load.is_empty() && repository.control != Control::Explicit {
+            let wrong = "is given, and every model is loaded anyway";
+            let right = "add --model-control-mode explicit";
+            return Err(Mistakes(vec![place("--load-model").mistake(wrong, right)]));
+        }
+        self.repository = Some(repository);
+        Ok(())
+    }
+
+    /// Adds what the repository has for the start.
+    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Mistakes> {
+        let Some(repository) = &self.repository else { return Ok(()) };
+        let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
+        let every = repository.control != Control::Explicit || repository.load.iter().any(|name| name == "*");
+        let names = if every { repository.names()? } else { repository.load.clone() };
+        let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
+        let mut mistakes = Vec::new();
+        for name in names {
+            if own.contains(&name) {
+                let file = repository.path.join(&name);
+                let wrong = "CONFIG has a model of this name";
+                let place = Place { file, line: 1, field: "name".into() };
+                mistakes.push(place.mistake(wrong, "give each model a name of its own"));
+                continue;
+            }
+            match repository.read_model(&name, &kinds) {
+                Ok(model) => {
+                    model.notes.iter().for_each(|line| note(line));
+                    self.models.extend(model.versions);
+                }
+                Err(Mistakes(more)) => mistakes.extend(more),
+            }
+        }
+        let loaded = |kind| self.models.iter().filter(|model| model.source.kind() == kind).count();
+        let most = loaded(ExecutorKind::Cpu).max(loaded(ExecutorKind::Emulated));
+        if repository.control != Control::None && most > repository.max_versions {
+            let wrong =
+                format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
+            mistakes.push(repository.place.mistake(wrong, "set max_versions in [repository] to more"));
+        }
+        if self.places().len() > limits::MAX_MODELS {
+            let wrong = format!("{} models and places for later ones are too many", self.places().len());
+            let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
+            mistakes.push(repository.place.mistake(wrong, right));
+        }
+        if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
+    }
+
+    /// Whether each RankThread can have a sub-cluster. `place`: where CONFIG says how many there are.
+    fn check_rank_threads(&self, place: Option<Place>) -> Result<(), Mistakes> {
+        let most = self.most_sub_clusters();
+        match place {
+            Some(place) if self.cores.rank_threads > most => {
+                let wrong = format!(
+                    "{} RankThreads are more than there can be sub-clusters",
+                    self.cores.rank_threads
+                );
+                let right = format!(
+                    "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors \
+                     and models"
+                );
+                Err(Mistakes(vec![place.mistake(wrong, right)]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// CONFIG itself, and where it tells the number of RankThreads. `repository`: one is given besides.
+fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Place>)> {
     let policy = read_policy(root);
     let when = read_when(root, policy);
     let rules = DropRule::ALL.map(|(_, name, _)| name);
@@ -249,7 +413,9 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
         let right = format!("one scheduler matches at most {}: lower the counts", limits::MAX_GPUS);
         root.report("executors", format!("{total} executors in all are too many"), right);
     }
-    let models = root.tables("models", 1, |table| read_model(table, &kinds));
+    let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
+    let least = usize::from(own.is_none() && !repository);
+    let models = root.tables("models", least, |table| read_model(table, &kinds));
     if models.len() > limits::MAX_MODELS {
         let right = format!("one scheduler ranks at most {}", limits::MAX_MODELS);
         root.report("models", format!("{} models are too many", models.len()), right);
@@ -266,21 +432,9 @@ fn read_root(root: &Table<'_>, file: &Path) -> Option<Config> {
         http: http?,
         executors,
         models: models.into_iter().map(|(_, model)| model).collect(),
+        repository: own.map_or(Some(None), |own| own.map(Some))?,
     };
-    let most = config.most_sub_clusters();
-    // Entries that have mistakes of their own are not among the executors and models.
-    if let Some(place) = rank_threads
-        && config.cores.rank_threads > most
-        && root.is_sound()
-    {
-        let wrong =
-            format!("{} RankThreads are more than there can be sub-clusters", config.cores.rank_threads);
-        let right = format!(
-            "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors and models"
-        );
-        root.add(place.mistake(wrong, right));
-    }
-    Some(config)
+    Some((config, rank_threads))
 }
 
 /// The policy: one that the pinned threads run.
@@ -318,7 +472,7 @@ struct Kinds {
 }
 
 /// The kind of executor that `value` names; `ort` and `cuda` are known words that this version can't honour.
-fn read_kind(value: &Value<'_>) -> Option<ExecutorKind> {
+pub(super) fn read_kind(value: &Value<'_>) -> Option<ExecutorKind> {
     match value.word(&["cpu", "emulated", "ort", "cuda"])? {
         "cpu" => Some(ExecutorKind::Cpu),
         "emulated" => Some(ExecutorKind::Emulated),
@@ -495,34 +649,40 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> 
         ExecutorKind::Cpu => read_cpu_model(table),
         ExecutorKind::Emulated => read_emulated_model(table),
     };
-    let (profile, max_batch) = limit_batch(profile?, max_batch.unwrap_or(Some(limits::MAX_BATCH))?, table);
+    let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
     let places = ModelPlaces {
         file: table.place("file"),
         slo: table.place("slo_ms"),
         max_batch: table.place("max_batch"),
     };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
-    Some((table.place("name"), ModelConfig { name, source, slo, max_batch, priority, profile, places }))
+    let declared = Declared::default();
+    let model = ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, places };
+    Some((table.place("name"), model))
 }
 
-/// The profile and the largest batch, each kept within the other.
-fn limit_batch(profile: ProfileSource, max_batch: usize, table: &Table<'_>) -> (ProfileSource, usize) {
+/// The profile and the largest batch, each kept within the other; `asked` is what the user says of the latter.
+pub(super) fn limit_batch(profile: ProfileSource, asked: Option<usize>) -> (ProfileSource, usize) {
     match profile {
-        ProfileSource::Measure if table.has("max_batch") => (profile, max_batch),
-        ProfileSource::Measure => (profile, MEASURED_BATCH),
+        ProfileSource::Measure => (profile, asked.unwrap_or(MEASURED_BATCH)),
         ProfileSource::Given(profile) => {
-            let profile = profile.truncated(max_batch);
+            let profile = profile.truncated(asked.unwrap_or(limits::MAX_BATCH));
             let max_batch = profile.max_batch();
             (ProfileSource::Given(profile), max_batch)
         }
     }
 }
 
-fn read_name(value: &Value<'_>) -> Option<String> {
+/// Whether a model may have this name: it stands in URLs.
+pub(super) fn name_is_good(name: &str) -> bool {
     const LONGEST: usize = 128;
-    let name = value.text("the name that clients ask for")?;
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.chars().all(good) {
+    !name.is_empty() && name.len() <= LONGEST && !name.starts_with('.') && name.chars().all(good)
+}
+
+fn read_name(value: &Value<'_>) -> Option<String> {
+    let name = value.text("the name that clients ask for")?;
+    if !name_is_good(name) {
         let right = "1 to 128 letters, digits, `_`, `-` and `.`, not beginning with `.`: it stands in URLs";
         value.refuse_value(right);
         return None;
@@ -560,14 +720,19 @@ fn is_empty(file: &Path) -> std::io::Result<bool> {
     Ok(File::open(file)?.read(&mut [0])? == 0)
 }
 
-fn read_emulated_model(table: &Table<'_>) -> Option<ModelSource> {
+pub(super) fn read_emulated_model(table: &Table<'_>) -> Option<ModelSource> {
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
     }
     let (inputs, outputs) =
         (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));
-    let signature = Signature { inputs: inputs?, outputs: outputs? };
-    let bytes: usize = signature.inputs.iter().chain(&signature.outputs).map(TensorSpec::bytes).sum();
+    emulated(table, Signature { inputs: inputs?, outputs: outputs? })
+}
+
+/// An emulated model of these tensors, if a request of it fits in a frontend's memory.
+pub(super) fn emulated(table: &Table<'_>, signature: Signature) -> Option<ModelSource> {
+    let specs = signature.inputs.iter().chain(&signature.outputs);
+    let bytes = specs.map(TensorSpec::bytes).fold(0, usize::saturating_add);
     if bytes > MAX_ROW_BYTES {
         let wrong = format!("inputs and outputs take {bytes} bytes a request");
         table.report("inputs", wrong, format!("at most {MAX_ROW_BYTES} bytes fit: make the shapes smaller"));
@@ -620,7 +785,11 @@ fn read_shape(value: &Value<'_>, datatype: DataType) -> Option<Vec<usize>> {
     Some(tensor.shape)
 }
 
-fn read_profile(table: &Table<'_>, kind: ExecutorKind, slo: Option<Nanos>) -> Option<ProfileSource> {
+pub(super) fn read_profile(
+    table: &Table<'_>,
+    kind: ExecutorKind,
+    slo: Option<Nanos>,
+) -> Option<ProfileSource> {
     const RIGHT: &str = "\"measure\", a CSV file's name, or { alpha_ms = 1.0, beta_ms = 5.0 }";
     let Some(value) = table.optional("profile") else {
         if kind == ExecutorKind::Cpu {

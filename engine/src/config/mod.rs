@@ -1,19 +1,24 @@
 //! Reading what users write: workload files and the engine's CONFIG, both TOML. Every mistake in a file is
 //! found and named with its line in one go, so that a user mends a file once. The commands call this at
-//! start-up; nothing here runs later.
+//! start-up; later only `control` does, for the models of a repository.
 
 mod engine_config;
 mod linear;
 mod mistakes;
+mod pbtxt;
 mod reader;
+mod repository;
+mod triton;
 mod workload_file;
 mod zoo;
 
 pub use engine_config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelPlaces, ModelSource, ProfileSource,
-    read_config,
+    RepositoryFlags, read_config, read_config_with,
 };
 pub use mistakes::{Mistake, Mistakes, Place};
+pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
+pub use triton::{Declared, DeclaredTensor};
 pub use workload_file::{parse_arrival, read_workload};
 
 #[cfg(test)]

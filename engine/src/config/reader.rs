@@ -193,11 +193,6 @@ impl<'d> Table<'d> {
         self.source.mistakes.borrow_mut().push(mistake);
     }
 
-    /// Whether no mistake was found in the file so far.
-    pub(super) fn is_sound(&self) -> bool {
-        self.source.mistakes.borrow().is_empty()
-    }
-
     fn field(&self, name: &str) -> String {
         if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
     }

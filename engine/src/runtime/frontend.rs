@@ -22,6 +22,8 @@ pub struct ModelInfo {
     pub id: ModelId,
     /// Its name in the configuration.
     pub name: String,
+    /// Which version of that name it is.
+    pub version: u64,
     /// What runs it, in the API's words: `onnx_rten` or `emulated`.
     pub platform: String,
     /// Its tensors, one row of each.

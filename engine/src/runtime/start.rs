@@ -219,6 +219,7 @@ impl Builder {
             infos.push(ModelInfo {
                 id: ModelId(at as u32),
                 name: model.name.clone(),
+                version: model.version,
                 platform: platform(&model.source).to_owned(),
                 signature,
                 slo: model.slo,
@@ -347,6 +348,10 @@ fn settle(model: &ModelConfig, found: Option<Found>) -> Result<(Signature, Profi
         (ModelSource::Cpu { .. }, Some(found)) => found.signature,
         (ModelSource::Cpu { .. }, None) => unreachable!("an executor has loaded every CPU model"),
     };
+    let undeclared = model.declared.check(&signature);
+    if !undeclared.is_empty() {
+        return Err(Mistakes(undeclared));
+    }
     Ok((signature, profile))
 }
 

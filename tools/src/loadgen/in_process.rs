@@ -228,6 +228,7 @@ mod tests {
         let model = ModelInfo {
             id: ModelId(0),
             name: "m".into(),
+            version: 1,
             platform: "emulated".into(),
             signature: Signature { inputs: vec![tensor("in")], outputs: vec![tensor("out")] },
             slo: Nanos::from_secs(60),

@@ -1,6 +1,7 @@
 //! What the readers make of good files and of bad ones, word for word.
 
 mod engine_config;
+mod repository;
 mod workload_file;
 
 use super::Mistakes;

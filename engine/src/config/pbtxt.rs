@@ -1,0 +1,192 @@
+//! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their lines. No schema is
+//! needed to read one, so that a field that nobody here asks for can be told with its line instead of ending the
+//! reading. The tokens are `buffa`'s; what the fields mean is for `triton.rs`, which calls this.
+
+use super::mistakes::{Mistake, Place};
+use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// A file of this many bytes or more is no file that a person wrote.
+const MAX_FILE_BYTES: usize = 1 << 20;
+
+/// A field, and where it stands.
+#[derive(Debug)]
+pub(super) struct Field<'t> {
+    pub(super) name: &'t str,
+    /// The line, counted from 1.
+    pub(super) line: usize,
+    pub(super) value: Value<'t>,
+}
+
+/// What a field holds.
+#[derive(Debug)]
+pub(super) enum Value<'t> {
+    /// A number, a word or a string with its quotes, as it is written.
+    Scalar(&'t str),
+    /// `{ … }`
+    Message(Vec<Field<'t>>),
+    /// `[ … ]`
+    List(Vec<Value<'t>>),
+}
+
+impl<'t> Value<'t> {
+    /// The text of a string.
+    pub(super) fn text(&self) -> Option<Cow<'t, str>> {
+        match self {
+            Value::Scalar(raw) if raw.starts_with(['"', '\'']) => unescape_str(raw).ok(),
+            _ => None,
+        }
+    }
+
+    /// A word without quotes: the name of an enum's value.
+    pub(super) fn word(&self) -> Option<&'t str> {
+        match self {
+            Value::Scalar(raw) if raw.starts_with(|first: char| first.is_ascii_alphabetic()) => Some(raw),
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    pub(super) fn whole(&self) -> Option<i64> {
+        match self {
+            Value::Scalar(raw) => raw.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The fields of a message.
+    pub(super) fn fields(&self) -> Option<&[Field<'t>]> {
+        match self {
+            Value::Message(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// The values of a repeated field: those of the list, or the one.
+    pub(super) fn each(&self) -> &[Value<'t>] {
+        match self {
+            Value::List(values) => values,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// What stands there, short enough for a message.
+    pub(super) fn quote(&self) -> String {
+        const LONGEST: usize = 40;
+        match self {
+            Value::Scalar(raw) if raw.chars().count() <= LONGEST => (*raw).to_owned(),
+            Value::Scalar(raw) => raw.chars().take(LONGEST).chain(['…']).collect(),
+            Value::Message(_) => "a message".to_owned(),
+            Value::List(_) => "a list".to_owned(),
+        }
+    }
+}
+
+/// The text of the file at `path`.
+///
+/// Errors: it can't be read, is too large, or no UTF-8.
+pub(super) fn load(path: &Path) -> Result<String, Mistake> {
+    let mistake = |wrong: String, right: &str| {
+        Place { file: path.into(), line: 1, field: "config.pbtxt".into() }.mistake(wrong, right)
+    };
+    let bytes = std::fs::read(path)
+        .map_err(|error| mistake(format!("the file can't be read ({error})"), "let this process read it"))?;
+    if bytes.len() >= MAX_FILE_BYTES {
+        return Err(mistake(
+            format!("the file has {} bytes", bytes.len()),
+            "such files have less than 1 MiB; is it one?",
+        ));
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| mistake("this is no UTF-8 text".into(), "write it as protobuf text, which is UTF-8"))
+}
+
+/// The fields of `text`, which is the file `path`'s.
+///
+/// Errors: it is no text format, with the line.
+pub(super) fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Mistake> {
+    let mut tokens = Tokenizer::new(text);
+    let fields = message(&mut tokens, TokenKind::Eof);
+    fields.map_err(|error| {
+        let place = Place { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
+        place.mistake(error.kind, "see protobuf.dev/reference/protobuf/textformat-spec for how it is written")
+    })
+}
+
+/// Fields up to `end`, which is taken.
+fn message<'t>(tokens: &mut Tokenizer<'t>, end: TokenKind) -> Result<Vec<Field<'t>>, ParseError> {
+    let mut fields = Vec::new();
+    loop {
+        let token = tokens.read()?;
+        // The tokenizer lets nothing but a name and the end come here.
+        if token.kind == end || token.kind != TokenKind::Name {
+            return Ok(fields);
+        }
+        let line = tokens.line_col(token.pos).0 as usize;
+        fields.push(Field { name: token.raw, line, value: value(tokens)? });
+    }
+}
+
+fn value<'t>(tokens: &mut Tokenizer<'t>) -> Result<Value<'t>, ParseError> {
+    let token = tokens.read()?;
+    Ok(match token.kind {
+        TokenKind::MessageOpen => Value::Message(message(tokens, TokenKind::MessageClose)?),
+        TokenKind::ListOpen => {
+            let mut values = Vec::new();
+            while tokens.peek()?.kind != TokenKind::ListClose {
+                values.push(value(tokens)?);
+            }
+            tokens.read()?;
+            Value::List(values)
+        }
+        _ => Value::Scalar(token.raw),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Vec<Field<'_>>, Mistake> {
+        parse(Path::new("config.pbtxt"), text)
+    }
+
+    #[test]
+    fn every_way_to_write_a_field_is_read_with_its_line() {
+        let text = "# note\nname: \"a\" 'b'\nmax_batch_size: 8;\n\
+                    input [ { name: \"x\", dims: [ -1, 3 ] }, < name: \"y\" dims: 4 dims: 5 > ]\n\
+                    dynamic_batching { }";
+        let fields = read(text).unwrap();
+        let lines: Vec<(&str, usize)> = fields.iter().map(|field| (field.name, field.line)).collect();
+        assert_eq!(lines, [("name", 2), ("max_batch_size", 3), ("input", 4), ("dynamic_batching", 5)]);
+        assert_eq!(fields[0].value.text().as_deref(), Some("ab"));
+        assert_eq!(fields[1].value.whole(), Some(8));
+        let inputs = fields[2].value.each();
+        let dims = |input: &Value<'_>| -> Vec<i64> {
+            let of = input.fields().unwrap().iter().filter(|field| field.name == "dims");
+            of.flat_map(|field| field.value.each()).filter_map(Value::whole).collect()
+        };
+        assert_eq!((dims(&inputs[0]), dims(&inputs[1])), (vec![-1, 3], vec![4, 5]));
+        assert_eq!(fields[3].value.fields().map(<[_]>::len), Some(0));
+    }
+
+    #[test]
+    fn what_is_no_text_format_is_told_with_its_line() {
+        for (text, line) in [("name: \"a\"\ninput {", 2), ("\n\nname: }", 3), ("a: 1\n}", 2), ("a: [1 2]", 1)]
+        {
+            let mistake = read(text).unwrap_err();
+            assert_eq!(mistake.line, line, "{mistake}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[a-z0-9:{}<>\\[\\],;\"'\\\\# \n-]{0,80}") {
+            if let Ok(fields) = read(&text) {
+                fields.iter().for_each(|field| { let _ = (field.value.text(), field.value.quote()); });
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Repositories of models, good and bad.
+
+use super::told;
+use crate::clock::Nanos;
+use crate::config::{
+    Config, Control, ExecutorKind, Mistakes, ModelSource, ProfileSource, RepositoryConfig, RepositoryFlags,
+    read_config, read_config_with,
+};
+use proptest::prelude::*;
+use std::path::Path;
+use symphony_gpu::{DataType, Signature, TensorSpec};
+
+const ONNX: &str = "1/model.onnx";
+const SLO: &str = "slo_ms = 50\n";
+const CONFIG: &str =
+    "[[executors]]\nkind = \"cpu\"\n[[executors]]\nkind = \"emulated\"\n[repository]\npath = \"models\"\n";
+const EMULATED: &str = "executor = \"emulated\"\nslo_ms = 50\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+
+/// A folder with CONFIG and, in `models`, these files.
+fn repository(config: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("models")).unwrap();
+    std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+    add(folder.path(), files);
+    folder
+}
+
+fn add(folder: &Path, files: &[(&str, &str)]) {
+    for (name, content) in files {
+        let file = folder.join("models").join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+    }
+}
+
+fn good(config: &str, files: &[(&str, &str)]) -> Config {
+    let folder = repository(config, files);
+    read_config(folder.path()).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn mistakes(config: &str, files: &[(&str, &str)]) -> Vec<String> {
+    let folder = repository(config, files);
+    told(&read_config(folder.path()).unwrap_err(), folder.path())
+}
+
+/// The served versions of each model.
+fn versions(config: &Config) -> Vec<(&str, u64)> {
+    config.models.iter().map(|model| (model.name.as_str(), model.version)).collect()
+}
+
+fn signature(inputs: Vec<TensorSpec>) -> Signature {
+    Signature { inputs, outputs: vec![] }
+}
+
+fn tensor(name: &str, datatype: DataType, shape: &[usize]) -> TensorSpec {
+    TensorSpec { name: name.into(), datatype, shape: shape.to_vec() }
+}
+
+#[test]
+fn a_models_newest_version_is_served_unless_its_policy_says_otherwise() {
+    let files = |name: &'static str| [1, 2, 10].map(|version| (format!("{name}/{version}/model.onnx"), "x"));
+    let policies = [
+        ("a", ""),
+        ("b", "version_policy { latest { num_versions: 2 } }"),
+        ("c", "version_policy: { all { } }"),
+        ("d", "version_policy: { specific: { versions: [1, 7], versions: 10 } }"),
+    ];
+    let folder = repository(CONFIG, &[]);
+    for (name, policy) in policies {
+        let (toml, pbtxt) = (format!("{name}/model.toml"), format!("{name}/config.pbtxt"));
+        add(folder.path(), &[(&toml, SLO), (&pbtxt, policy)]);
+        for (file, content) in files(name) {
+            add(folder.path(), &[(&file, content)]);
+        }
+    }
+    // What is no version, or no model, is passed over.
+    add(folder.path(), &[("a/02/model.onnx", "x"), ("a/notes/x", ""), (".git/x", ""), ("readme", "")]);
+    let config = read_config(folder.path()).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let expected = [("a", 10), ("b", 2), ("b", 10), ("c", 1), ("c", 2), ("c", 10), ("d", 1), ("d", 10)];
+    assert_eq!(versions(&config), expected);
+    assert!(
+        matches!(&config.models[2].source, ModelSource::Cpu { file } if file.ends_with("b/10/model.onnx"))
+    );
+}
+
+#[test]
+fn both_files_words_are_heeded() {
+    let pbtxt = "name: \"m\"\nplatform: \"onnxruntime_onnx\"\nmax_batch_size: 8\n\
+                 default_model_filename: \"net.onnx\"\n";
+    let toml = "slo_ms = 25\nmax_batch = 16\npriority = 2\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+    let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/3/net.onnx", "x")]);
+    let model = &config.models[0];
+    assert_eq!((model.version, model.slo, model.priority), (3, Nanos::from_millis(25), 2));
+    assert_eq!(model.max_batch, 8, "the smaller of the two");
+    assert!(matches!(&model.profile, ProfileSource::Given(profile) if profile.max_batch() == 8));
+    assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m/3/net.onnx")));
+}
+
+#[test]
+fn a_version_may_have_words_of_its_own() {
+    let files = [
+        ("m/config.pbtxt", "version_policy { all { } }"),
+        ("m/model.toml", SLO),
+        ("m/1/model.onnx", "x"),
+        ("m/2/model.onnx", "x"),
+        ("m/2/model.toml", "slo_ms = 80\n"),
+    ];
+    let config = good(CONFIG, &files);
+    let slos: Vec<Nanos> = config.models.iter().map(|model| model.slo).collect();
+    assert_eq!(slos, [Nanos::from_millis(50), Nanos::from_millis(80)]);
+}
+
+#[test]
+fn an_emulated_model_needs_no_file_and_may_have_tritons_tensors() {
+    let pbtxt = "max_batch_size: 4\ninput { name: \"x\" data_type: TYPE_INT64 dims: [ 3, 2 ] }\n\
+                 output [ { name: \"y\", data_type: TYPE_FP16, dims: 5 } ]";
+    let config =
+        good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", EMULATED), ("n/model.toml", EMULATED)]);
+    assert_eq!(versions(&config), [("m", 1), ("n", 1)]);
+    let signature = Signature {
+        inputs: vec![tensor("x", DataType::Int64, &[3, 2])],
+        outputs: vec![tensor("y", DataType::Fp16, &[5])],
+    };
+    assert_eq!(config.models[0].source, ModelSource::Emulated { signature });
+    assert_eq!(config.models[0].max_batch, 4);
+}
+
+#[test]
+fn a_model_without_words_of_ours_gets_the_repositorys_slo() {
+    let config = good(&format!("{CONFIG}slo_ms = 40\n"), &[("m/1/model.onnx", "x")]);
+    let model = &config.models[0];
+    assert_eq!((model.slo, model.max_batch), (Nanos::from_millis(40), 32));
+    assert_eq!(
+        mistakes(CONFIG, &[("m/1/model.onnx", "x")]),
+        ["models/m/model.toml:1: slo_ms: there is no such file; write the latency promised there, like \
+          `slo_ms = 50`; or for all models in [repository]"]
+    );
+}
+
+#[test]
+fn what_means_nothing_here_is_told_once_with_its_line() {
+    let pbtxt = "dynamic_batching {\n  preferred_batch_size: [ 4, 8 ]\n  max_queue_delay_microseconds: 100\n}\n\
+                 instance_group [ { kind: KIND_CPU count: 2 } ]\nwibble: 7\n";
+    let folder =
+        repository(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
+    let mut notes = Vec::new();
+    let flags = RepositoryFlags::default();
+    read_config_with(Some(folder.path()), &flags, &mut |line| notes.push(line.to_owned())).unwrap();
+    let file = folder.path().join("models/m/config.pbtxt");
+    let expected = [
+        (1, "dynamic_batching is passed over: batches form by deadlines here: set slo_ms in model.toml"),
+        (5, "instance_group is passed over: what runs models is [[executors]] of CONFIG"),
+        (6, "wibble is passed over: no such field is known here"),
+    ];
+    assert_eq!(notes, expected.map(|(line, text)| format!("{}:{line}: {text}", file.display())));
+}
+
+#[test]
+fn every_mistake_is_told_with_its_file_and_line() {
+    let told = |pbtxt: &str, toml: &str| {
+        mistakes(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
+    };
+    let cases: [(&str, &str, &str); 13] = [
+        (
+            "name: \"other\"",
+            SLO,
+            "models/m/config.pbtxt:1: name: is \"other\"; it must be \"m\", the name of",
+        ),
+        (
+            "\nplatform: \"tensorrt_plan\"",
+            SLO,
+            "config.pbtxt:2: platform: is \"tensorrt_plan\"; it must be \"onnx",
+        ),
+        ("backend: \"python\"", SLO, "config.pbtxt:1: backend: is \"python\"; it must be \"onnxruntime\""),
+        ("max_batch_size: -1", SLO, "max_batch_size: is -1; it must be a whole number from 0 to 1024"),
+        (
+            "version_policy { some { } }",
+            SLO,
+            "version_policy: is a message; it must be { latest { num_versions",
+        ),
+        ("version_policy { latest { num_versions: 0 } }", SLO, "version_policy: is a message; it must be"),
+        (
+            "version_policy { specific { versions: 3 } }",
+            SLO,
+            "model: its version_policy chooses none of the versions [1]",
+        ),
+        (
+            "default_model_filename: \"../x.onnx\"",
+            SLO,
+            "it must be the name of a file in the version's folder",
+        ),
+        (
+            "input { name: \"x\" data_type: TYPE_STRING }",
+            SLO,
+            "data_type: is TYPE_STRING; it must be TYPE_ and a type",
+        ),
+        (
+            "max_batch_size: 0\ninput { name: \"x\" data_type: TYPE_FP32 dims: 3 }",
+            SLO,
+            "config.pbtxt:2: input: has dims [3]",
+        ),
+        ("input {", SLO, "config.pbtxt:1: config.pbtxt: unexpected end of input"),
+        ("", "slo_ms = 50\nfile = \"x\"\n", "models/m/model.toml:2: file: is no field that is known here"),
+        ("", "priority = 1\n", "models/m/model.toml:1: slo_ms: is missing"),
+    ];
+    for (pbtxt, toml, expected) in cases {
+        let told = told(pbtxt, toml);
+        assert!(told.len() == 1 && told[0].contains(expected), "{told:?} should say {expected}");
+    }
+    let missing = mistakes(CONFIG, &[("m/model.toml", SLO), ("m/1/other.onnx", "x")]);
+    assert!(missing[0].starts_with("models/m/1/model.onnx:1: file: the file can't be read"), "{missing:?}");
+    let no_gpu = CONFIG.replace("[[executors]]\nkind = \"emulated\"\n", "");
+    let told = mistakes(&no_gpu, &[("m/model.toml", EMULATED)]);
+    assert_eq!(
+        told,
+        [
+            "models/m/model.toml:1: executor: the model runs on \"emulated\", and there is no such executor; add a \
+          table [[executors]] with kind = \"emulated\" to CONFIG"
+        ]
+    );
+    let twin = format!("{CONFIG}[[models]]\nname = \"m\"\n{EMULATED}");
+    assert_eq!(
+        mistakes(&twin, &[("m/model.toml", EMULATED)]),
+        ["models/m:1: name: CONFIG has a model of this name; give each model a name of its own"]
+    );
+}
+
+#[test]
+fn declared_tensors_are_compared_with_the_models_own() {
+    let pbtxt = "max_batch_size: 8\ninput { name: \"x\" data_type: TYPE_FP32 dims: [ -1, 32 ] }";
+    let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
+    let told = |spec| -> Vec<String> {
+        let mistakes = config.models[0].declared.check(&signature(vec![spec]));
+        mistakes.iter().map(|mistake| format!("{}; {}", mistake.wrong, mistake.right)).collect()
+    };
+    assert_eq!(told(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
+    let shape = told(tensor("x", DataType::Fp32, &[5, 31]));
+    assert_eq!(shape, ["input \"x\" has not the dims [-1, 32]; the model says [5, 31] for one request"]);
+    let datatype = told(tensor("x", DataType::Fp16, &[5, 32]));
+    assert_eq!(datatype, ["input \"x\" is not of type TYPE_FP32; the model says TYPE_FP16"]);
+    let name = told(tensor("z", DataType::Fp32, &[5, 32]));
+    assert_eq!(name, ["the model has no input \"x\"; its inputs are [\"z\"]"]);
+}
+
+#[test]
+fn places_are_kept_for_models_that_are_loaded_later() {
+    let files = [
+        ("a/model.toml", EMULATED),
+        ("b/model.toml", EMULATED),
+        (&format!("c/{ONNX}"), "x"),
+        ("c/model.toml", SLO),
+    ];
+    let kinds = |config: &Config| {
+        let of = |kind| config.places().into_iter().filter(|place| *place == kind).count();
+        (config.models.len(), of(ExecutorKind::Cpu), of(ExecutorKind::Emulated))
+    };
+    assert_eq!(kinds(&good(CONFIG, &files)), (3, 1, 2));
+    let polled = good(&format!("{CONFIG}control = \"poll\"\nmax_versions = 5\n"), &files);
+    assert_eq!(kinds(&polled), (3, 5, 5));
+    let explicit = format!("{CONFIG}control = \"explicit\"\nmax_versions = 5\nload = [\"b\"]\n");
+    let config = good(&explicit, &files);
+    assert_eq!((kinds(&config), versions(&config)), ((1, 5, 5), vec![("b", 1)]));
+    let too_many = mistakes(&format!("{CONFIG}control = \"poll\"\nmax_versions = 1\n"), &files);
+    assert_eq!(
+        too_many,
+        [
+            "symphony.toml:6: repository.path: 2 versions to load are more than max_versions, 1; set max_versions in \
+          [repository] to more"
+        ]
+    );
+    let load = mistakes(&format!("{CONFIG}load = [\"a\"]\n"), &files);
+    assert_eq!(
+        load,
+        [
+            "symphony.toml:7: repository.load: is given, and everything is loaded anyway; set control = \"explicit\""
+        ]
+    );
+}
+
+#[test]
+fn the_command_line_holds_over_the_file() {
+    let folder = repository(CONFIG, &[("a/model.toml", EMULATED), ("b/model.toml", EMULATED)]);
+    let flags = RepositoryFlags { path: None, control: Some(Control::Explicit), load: vec!["a".into()] };
+    let config = read_config_with(Some(folder.path()), &flags, &mut |_| ()).unwrap();
+    assert_eq!(versions(&config), [("a", 1)]);
+    let none = RepositoryFlags { control: Some(Control::Poll), ..RepositoryFlags::default() };
+    std::fs::write(folder.path().join("symphony.toml"), "[[executors]]\nkind = \"cpu\"\n").unwrap();
+    assert!(read_config_with(Some(folder.path()), &none, &mut |_| ()).is_err(), "no model, no repository");
+    let alone = RepositoryFlags { path: Some(folder.path().join("models")), ..RepositoryFlags::default() };
+    let Mistakes(told) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
+    assert!(told.iter().all(|mistake| mistake.field == "executor"), "{told:?}");
+}
+
+#[test]
+fn a_stamp_changes_with_the_files_of_a_version_or_of_all() {
+    let folder =
+        repository(CONFIG, &[("m/model.toml", SLO), ("m/1/model.onnx", "x"), ("m/2/model.onnx", "x")]);
+    let from = RepositoryConfig::at(
+        folder.path().join("models"),
+        crate::config::Place { file: "f".into(), line: 1, field: "path".into() },
+    );
+    let first = from.stamp("m");
+    assert_eq!(first, from.stamp("m"));
+    add(folder.path(), &[("m/2/model.onnx", "another")]);
+    let second = from.stamp("m");
+    assert!(first != second && first.agrees_on(&second, 1) && !first.agrees_on(&second, 2));
+    add(folder.path(), &[("m/model.toml", "slo_ms = 70.0\n")]);
+    assert!(!second.agrees_on(&from.stamp("m"), 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_config_pbtxt_of_any_fields_is_read_or_refused(
+        names in proptest::collection::vec("name|platform|max_batch_size|input|output|version_policy|dims|latest", 0..6),
+        values in proptest::collection::vec("[-\"a-zA-Z_0-9]{0,6}|\\{ dims: [0-9]{1,3} \\}|\\[ 1, [0-9]{0,2} \\]", 6),
+    ) {
+        let text: String = names.iter().zip(&values).map(|(name, value)| format!("{name}: {value}\n")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.pbtxt");
+        std::fs::write(&file, text).unwrap();
+        let _ = crate::config::triton::read(&file, "m", &mut Vec::new());
+    }
+}

@@ -1,0 +1,352 @@
+//! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest batch, the file's name,
+//! and the tensors, which are checked against the model once it is loaded. What another server would use and this
+//! one does not is told once, with its line, and passed over. `repository.rs` calls this.
+
+use super::engine_config::ExecutorKind;
+use super::mistakes::{Mistake, Place};
+use super::pbtxt::{self, Field, Value};
+use crate::limits;
+use std::path::Path;
+use symphony_gpu::{DataType, Signature, TensorSpec};
+
+/// Fields of Triton's model configuration that mean nothing here, and what does their work where something does.
+const PASSED_OVER: [(&str, &str); 20] = [
+    ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
+    ("sequence_batching", "requests are independent of each other here"),
+    ("ensemble_scheduling", "there are no ensembles here"),
+    ("instance_group", "what runs models is [[executors]] of CONFIG"),
+    ("optimization", "the executor chooses for itself"),
+    ("runtime", "the executor is set in model.toml"),
+    ("model_warmup", "each model is run once or twice as it is loaded"),
+    ("model_operations", "there are no libraries of operations here"),
+    ("model_transaction_policy", "each request has one answer here"),
+    ("model_repository_agents", "there are no repository agents here"),
+    ("response_cache", "nothing is cached here"),
+    ("metric_tags", "metrics are labelled by model and version here"),
+    ("model_metrics", "metrics are chosen by the server here"),
+    ("parameters", "there is no backend here that takes parameters"),
+    ("batch_input", "there are no ragged batches here"),
+    ("batch_output", "there are no ragged batches here"),
+    ("cc_model_filenames", "there are no compute capabilities here"),
+    ("label_filename", "there is no classification extension here"),
+    ("scheduling_choice", "batches form by deadlines here"),
+    ("input_copy", "inputs are copied once here"),
+];
+
+/// Which of the versions that a model's folder has are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum VersionPolicy {
+    /// The highest so many.
+    Latest(usize),
+    /// All of them.
+    All,
+    /// These, where the folder has them.
+    Specific(Vec<u64>),
+}
+
+impl VersionPolicy {
+    /// The served ones of `versions`, which rise.
+    pub(super) fn choose(&self, versions: &[u64]) -> Vec<u64> {
+        match self {
+            VersionPolicy::Latest(count) => versions[versions.len().saturating_sub(*count)..].to_vec(),
+            VersionPolicy::All => versions.to_vec(),
+            VersionPolicy::Specific(chosen) => {
+                versions.iter().copied().filter(|version| chosen.contains(version)).collect()
+            }
+        }
+    }
+}
+
+/// A tensor that a `config.pbtxt` declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclaredTensor {
+    place: Place,
+    name: String,
+    datatype: DataType,
+    /// The shape of one request's tensor, without the batch; -1 is any size.
+    dims: Vec<i64>,
+}
+
+impl DeclaredTensor {
+    /// The tensor itself, where every size is known.
+    pub(super) fn spec(&self) -> Result<TensorSpec, Mistake> {
+        let sizes = self.dims.iter().map(|&dim| usize::try_from(dim).ok().filter(|&size| size > 0));
+        let shape: Option<Vec<usize>> = sizes.collect();
+        let shape = shape.ok_or_else(|| {
+            let wrong = format!("{:?} has a size that is not fixed", self.dims);
+            self.place.mistake(wrong, "an emulated model has no file that says it: give every size")
+        })?;
+        Ok(TensorSpec { name: self.name.clone(), datatype: self.datatype, shape })
+    }
+
+    /// Whether one of the model's tensors is this one.
+    fn check(&self, role: &str, specs: &[TensorSpec]) -> Result<(), Mistake> {
+        let Some(spec) = specs.iter().find(|spec| spec.name == self.name) else {
+            let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            let wrong = format!("the model has no {role} \"{}\"", self.name);
+            return Err(self.place.mistake(wrong, format!("its {role}s are {names:?}")));
+        };
+        if spec.datatype != self.datatype {
+            let wrong = format!("{role} \"{}\" is not of type TYPE_{}", self.name, self.datatype);
+            return Err(self.place.mistake(wrong, format!("the model says TYPE_{}", spec.datatype)));
+        }
+        let fits = |(&dim, &size): (&i64, &usize)| dim == -1 || dim == size as i64;
+        if self.dims.len() != spec.shape.len() || !self.dims.iter().zip(&spec.shape).all(fits) {
+            let wrong = format!("{role} \"{}\" has not the dims {:?}", self.name, self.dims);
+            let right = format!("the model says {:?} for one request", spec.shape);
+            return Err(self.place.mistake(wrong, right));
+        }
+        Ok(())
+    }
+}
+
+/// The tensors that a `config.pbtxt` declares; none where there is no such file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    pub(super) inputs: Vec<DeclaredTensor>,
+    pub(super) outputs: Vec<DeclaredTensor>,
+}
+
+impl Declared {
+    /// Every declared tensor that the model has not, as it is declared.
+    pub fn check(&self, signature: &Signature) -> Vec<Mistake> {
+        let inputs = self.inputs.iter().map(|tensor| tensor.check("input", &signature.inputs));
+        let outputs = self.outputs.iter().map(|tensor| tensor.check("output", &signature.outputs));
+        inputs.chain(outputs).filter_map(Result::err).collect()
+    }
+}
+
+/// What a `config.pbtxt` says that applies here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TritonConfig {
+    /// What runs the model, where the file says it.
+    pub(super) executor: Option<ExecutorKind>,
+    /// The largest batch, where the file says it.
+    pub(super) max_batch: Option<usize>,
+    pub(super) versions: VersionPolicy,
+    /// The name of the file in each version's folder.
+    pub(super) filename: String,
+    pub(super) declared: Declared,
+}
+
+impl Default for TritonConfig {
+    fn default() -> TritonConfig {
+        TritonConfig {
+            executor: None,
+            max_batch: None,
+            versions: VersionPolicy::Latest(1),
+            filename: "model.onnx".to_owned(),
+            declared: Declared::default(),
+        }
+    }
+}
+
+/// Reads the `config.pbtxt` at `path` of the model named `model`. `notes` gets a line for each field that is passed
+/// over.
+///
+/// Errors: every mistake in it.
+pub(super) fn read(path: &Path, model: &str, notes: &mut Vec<String>) -> Result<TritonConfig, Vec<Mistake>> {
+    let text = pbtxt::load(path).map_err(|mistake| vec![mistake])?;
+    let fields = pbtxt::parse(path, &text).map_err(|mistake| vec![mistake])?;
+    let mut reader = Reader { path, mistakes: Vec::new(), notes };
+    let config = reader.read(&fields, model);
+    if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
+}
+
+struct Reader<'r> {
+    path: &'r Path,
+    mistakes: Vec<Mistake>,
+    notes: &'r mut Vec<String>,
+}
+
+impl Reader<'_> {
+    fn place(&self, field: &Field<'_>) -> Place {
+        Place { file: self.path.into(), line: field.line, field: field.name.to_owned() }
+    }
+
+    /// Reports what the field is not.
+    fn refuse(&mut self, field: &Field<'_>, right: impl std::fmt::Display) {
+        let wrong = format!("is {}", field.value.quote());
+        self.mistakes.push(self.place(field).mistake(wrong, format!("it must be {right}")));
+    }
+
+    /// Says that the field means nothing here.
+    fn pass_over(&mut self, field: &Field<'_>, why: &str) {
+        let at = format!("{}:{}", self.path.display(), field.line);
+        self.notes.push(format!("{at}: {} is passed over: {why}", field.name));
+    }
+
+    fn read(&mut self, fields: &[Field<'_>], model: &str) -> TritonConfig {
+        let mut config = TritonConfig::default();
+        for field in fields {
+            match field.name {
+                "name" => self.name(field, model),
+                "platform" => self.platform(field, &mut config),
+                "backend" => self.backend(field, &mut config),
+                "max_batch_size" => config.max_batch = self.max_batch(field),
+                "default_model_filename" => self.filename(field, &mut config),
+                "version_policy" => self.versions(field, &mut config),
+                "input" | "output" => {}
+                other => {
+                    let known = PASSED_OVER.iter().find(|(name, _)| *name == other);
+                    self.pass_over(field, known.map_or("no such field is known here", |(_, why)| why));
+                }
+            }
+        }
+        // With max_batch_size 0 the batch is the first of the dims, else they leave it out.
+        let batched = config.max_batch.is_none_or(|size| size > 0);
+        for field in fields {
+            match field.name {
+                "input" => config.declared.inputs.extend(self.tensors(field, batched)),
+                "output" => config.declared.outputs.extend(self.tensors(field, batched)),
+                _ => {}
+            }
+        }
+        config.max_batch = config.max_batch.map(|size| size.max(1));
+        config
+    }
+
+    fn name(&mut self, field: &Field<'_>, model: &str) {
+        if field.value.text().is_none_or(|name| name != model) {
+            self.refuse(field, format_args!("\"{model}\", the name of the model's folder"));
+        }
+    }
+
+    fn platform(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+        match field.value.text().as_deref() {
+            Some("") => {}
+            Some("onnxruntime_onnx") => config.executor = Some(ExecutorKind::Cpu),
+            _ => self.refuse(field, "\"onnxruntime_onnx\": this version runs ONNX models only"),
+        }
+    }
+
+    fn backend(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+        match field.value.text().as_deref() {
+            Some("") => {}
+            Some("onnxruntime") => config.executor = Some(ExecutorKind::Cpu),
+            _ => self.refuse(field, "\"onnxruntime\": this version runs ONNX models only"),
+        }
+    }
+
+    fn max_batch(&mut self, field: &Field<'_>) -> Option<usize> {
+        let size = field.value.whole().and_then(|size| usize::try_from(size).ok());
+        let good = size.filter(|&size| size <= limits::MAX_BATCH);
+        if good.is_none() {
+            self.refuse(field, format_args!("a whole number from 0 to {}", limits::MAX_BATCH));
+        }
+        good
+    }
+
+    fn filename(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+        match field.value.text().filter(|name| is_file_name(name)) {
+            Some(name) => config.filename = name.into_owned(),
+            None => self.refuse(field, "the name of a file in the version's folder, like \"model.onnx\""),
+        }
+    }
+
+    fn versions(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+        const RIGHT: &str = "{ latest { num_versions: 1 } }, { all { } } or { specific { versions: [1] } }";
+        let policy = field.value.fields().and_then(version_policy);
+        match policy {
+            Some(policy) => config.versions = policy,
+            None => self.refuse(field, RIGHT),
+        }
+    }
+
+    fn tensors(&mut self, field: &Field<'_>, batched: bool) -> Vec<DeclaredTensor> {
+        field.value.each().iter().filter_map(|value| self.tensor(field, value, batched)).collect()
+    }
+
+    fn tensor(&mut self, field: &Field<'_>, value: &Value<'_>, batched: bool) -> Option<DeclaredTensor> {
+        let Some(fields) = value.fields() else {
+            self.refuse(field, "{ name: \"x\" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] }");
+            return None;
+        };
+        let (mut name, mut datatype, mut dims, mut good) = (None, None, Vec::new(), true);
+        for part in fields {
+            match part.name {
+                "name" => {
+                    name = part.value.text();
+                    good &= name.is_some();
+                }
+                "data_type" => {
+                    datatype = datatype_of(&part.value);
+                    if datatype.is_none() {
+                        self.refuse(part, "TYPE_ and a type of fixed size, like TYPE_FP32");
+                        good = false;
+                    }
+                }
+                "dims" => {
+                    let sizes = part.value.each().iter().map(|size| size.whole().filter(|&size| size >= -1));
+                    match sizes.collect::<Option<Vec<i64>>>() {
+                        Some(sizes) => dims.extend(sizes),
+                        None => {
+                            self.refuse(part, "sizes like [ 3, 32, 32 ], where -1 is any");
+                            good = false;
+                        }
+                    }
+                }
+                "reshape"
+                | "is_shape_tensor"
+                | "allow_ragged_batch"
+                | "optional"
+                | "is_non_linear_format_io" => {
+                    let wrong = "is not supported in this version";
+                    self.mistakes.push(self.place(part).mistake(wrong, "take it out"));
+                    good = false;
+                }
+                "label_filename" => self.pass_over(part, "there is no classification extension here"),
+                _ => self.pass_over(part, "the model's file says it"),
+            }
+        }
+        if !batched {
+            if !matches!(dims.first(), Some(-1 | 1)) {
+                let right = "with max_batch_size 0 the first of them is the batch: -1 or 1";
+                self.mistakes.push(self.place(field).mistake(format!("has dims {dims:?}"), right));
+                return None;
+            }
+            dims.remove(0);
+        }
+        if name.is_none() || datatype.is_none() {
+            let right = "give each a name and a data_type, like TYPE_FP32";
+            if good {
+                self.mistakes.push(self.place(field).mistake("has a tensor without a name or a type", right));
+            }
+            return None;
+        }
+        let (name, datatype) = (name?.into_owned(), datatype?);
+        good.then(|| DeclaredTensor { place: self.place(field), name, datatype, dims })
+    }
+}
+
+fn datatype_of(value: &Value<'_>) -> Option<DataType> {
+    DataType::parse(value.word()?.strip_prefix("TYPE_")?)
+}
+
+fn version_policy(fields: &[Field<'_>]) -> Option<VersionPolicy> {
+    let [choice] = fields else { return None };
+    let parts = choice.value.fields()?;
+    match choice.name {
+        "all" => Some(VersionPolicy::All),
+        "latest" => match parts {
+            [] => Some(VersionPolicy::Latest(1)),
+            [count] if count.name == "num_versions" => {
+                let count = usize::try_from(count.value.whole()?).ok().filter(|&count| count > 0)?;
+                Some(VersionPolicy::Latest(count))
+            }
+            _ => None,
+        },
+        "specific" => {
+            let lists = parts.iter().map(|part| (part.name == "versions").then(|| part.value.each()));
+            let lists: Vec<&[Value<'_>]> = lists.collect::<Option<_>>()?;
+            let versions = lists.into_iter().flatten().map(|version| u64::try_from(version.whole()?).ok());
+            versions.collect::<Option<Vec<u64>>>().map(VersionPolicy::Specific)
+        }
+        _ => None,
+    }
+}
+
+/// Whether this names a file in a folder, and none outside it.
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && Path::new(name).file_name().is_some_and(|last| last == name)
+}
