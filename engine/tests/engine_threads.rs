@@ -11,7 +11,7 @@ use symphony::limits;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
 use symphony::runtime::counters::{CountersSnapshot, ModelTally, RankTally};
-use symphony::runtime::frontend::{Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options, StartError};
 use symphony_transport::message::{Ending, ModelId};
 
@@ -36,6 +36,10 @@ fn emulated(folder: &Path, policy: &str, gpus: usize, models: usize, slo_ms: f64
 fn start(config: Config) -> (Engine, Frontend) {
     let (engine, mut frontends) = Engine::start(config, 1, Arc::new(|_: &str| ())).unwrap();
     (engine, frontends.pop().unwrap())
+}
+
+fn within(model: ModelId, time: Nanos) -> Ask {
+    Ask { due: Due::Within(time), ..Ask::one(model) }
 }
 
 /// Polls until nothing is in flight, counting each ticket's answers. A minute is far beyond any SLO here: an engine
@@ -71,10 +75,10 @@ fn every_request_is_answered_once_at_ten_times_the_capacity() {
     let mut accepted = 0u64;
     let mut refused = 0u64;
     for n in 0..60_000u32 {
-        match frontend.submit(ModelId(n % 3), None, |input| input.fill(0xff)) {
+        match frontend.submit(&Ask::one(ModelId(n % 3)), |_, input| input.fill(0xff)) {
             Ok(_) => accepted += 1,
             Err(Refusal::Overloaded) => refused += 1,
-            Err(Refusal::Draining) => panic!("nobody drains it"),
+            Err(refusal) => panic!("{refusal}"),
         }
         if n % 64 == 0 {
             poll(&mut frontend, &mut answers);
@@ -92,9 +96,45 @@ fn a_lone_request_runs_within_an_slo_that_any_machine_keeps() {
     let folder = tempfile::tempdir().unwrap();
     let (engine, mut frontend) = start(emulated(folder.path(), "work-conserving", 1, 1, 5_000.0));
     let mut answers = HashMap::new();
-    let ticket = frontend.submit(ModelId(0), None, |_| ()).unwrap();
+    let ticket = frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
     collect(&mut frontend, &mut answers);
     assert_eq!(answers[&ticket], Outcome::Good);
+    engine.stop();
+}
+
+#[test]
+fn a_request_of_many_rows_is_answered_once_with_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = start(emulated(folder.path(), "work-conserving", 2, 2, 5_000.0));
+    let limit = frontend.most_rows(ModelId(0));
+    for rows in [0, limit + 1] {
+        let ask = Ask { rows, ..Ask::one(ModelId(0)) };
+        assert_eq!(frontend.submit(&ask, |_, _| ()), Err(Refusal::TooManyRows { rows, limit }));
+    }
+    let mut sent = HashMap::new();
+    for n in 0..40 {
+        let mut filled = Vec::new();
+        let ask = Ask { rows: 1 + n % 30, ..Ask::one(ModelId(n as u32 % 2)) };
+        let ticket = frontend.submit(&ask, |row, _| filled.push(row)).unwrap();
+        assert_eq!(filled, (0..ask.rows).collect::<Vec<_>>());
+        sent.insert(ticket, ask.rows);
+    }
+    assert_eq!(frontend.in_flight(), 40);
+    let bytes = frontend.models()[0].signature.output_bytes();
+    let began = Instant::now();
+    while frontend.in_flight() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
+        frontend.poll(|ticket, answer| {
+            assert_eq!(sent.remove(&ticket), Some(answer.rows), "{ticket:?}");
+            if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
+                assert!((0..answer.rows).all(|row| answer.row(row) == vec![0; bytes]));
+                assert!(answer.batch_size as usize >= answer.rows, "it was split without need");
+            }
+            assert!(answer.row(answer.rows).is_empty());
+        });
+        std::thread::yield_now();
+    }
+    assert!(sent.is_empty());
     engine.stop();
 }
 
@@ -104,7 +144,7 @@ fn ten_thousand_emulated_gpus_share_a_thread() {
     let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 10_000, 50, 3_000.0));
     let mut answers = HashMap::new();
     for n in 0..5_000u32 {
-        frontend.submit(ModelId(n % 50), Some(Nanos::from_millis(1_500)), |_| ()).unwrap();
+        frontend.submit(&within(ModelId(n % 50), Nanos::from_millis(1_500)), |_, _| ()).unwrap();
     }
     collect(&mut frontend, &mut answers);
     assert_eq!(answers.len(), 5_000);
@@ -117,10 +157,10 @@ fn a_drained_engine_refuses_and_finishes_what_it_accepted() {
     let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 1, 1, 2_000.0));
     let mut answers = HashMap::new();
     for _ in 0..5 {
-        frontend.submit(ModelId(0), Some(Nanos::from_millis(500)), |_| ()).unwrap();
+        frontend.submit(&within(ModelId(0), Nanos::from_millis(500)), |_, _| ()).unwrap();
     }
     engine.drain();
-    assert_eq!(frontend.submit(ModelId(0), None, |_| ()), Err(Refusal::Draining));
+    assert_eq!(frontend.submit(&Ask::one(ModelId(0)), |_, _| ()), Err(Refusal::Draining));
     collect(&mut frontend, &mut answers);
     assert_eq!(answers.len(), 5);
     engine.stop();
@@ -132,7 +172,7 @@ fn an_engine_stopped_at_once_still_answers_every_request() {
     let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 1, 1, 60_000.0));
     let mut answers = HashMap::new();
     for _ in 0..500 {
-        frontend.submit(ModelId(0), None, |_| ()).unwrap();
+        frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
     }
     engine.stop();
     collect(&mut frontend, &mut answers);
@@ -152,7 +192,7 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     let mut answers = HashMap::new();
     let mut accepted = 0u64;
     for n in 0..40_000u32 {
-        accepted += u64::from(frontend.submit(ModelId(n % 3), None, |_| ()).is_ok());
+        accepted += u64::from(frontend.submit(&Ask::one(ModelId(n % 3)), |_, _| ()).is_ok());
         if n % 64 == 0 {
             poll(&mut frontend, &mut answers);
         }
@@ -197,7 +237,7 @@ fn serve_on_two_rank_threads(config: Config, folder: &Path) {
     let mut frontend = frontends.pop().unwrap();
     let mut answers = HashMap::new();
     for n in 0..40 * models {
-        frontend.submit(ModelId(n % models), None, |input| input.fill(0)).unwrap();
+        frontend.submit(&Ask::one(ModelId(n % models)), |_, input| input.fill(0)).unwrap();
         poll(&mut frontend, &mut answers);
     }
     collect(&mut frontend, &mut answers);

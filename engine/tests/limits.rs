@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use symphony::config::{Config, read_config};
 use symphony::limits;
 use symphony::runtime::Engine;
+use symphony::runtime::frontend::Ask;
 use symphony_transport::message::ModelId;
 
 /// What the engine may take, in MiB. Most of it are rings: per ModelThread two of 1 MiB with each frontend, and one of 128
@@ -51,7 +52,7 @@ fn an_engine_at_every_limit_starts_serves_and_stops() {
     // One request for each of so many models that every ModelThread and every RankThread has some.
     let sent = 2 * limits::MAX_MODEL_THREADS * limits::MAX_RANK_THREADS;
     for model in 0..sent {
-        frontend.submit(ModelId(model as u32), None, |input| input.fill(1)).unwrap();
+        frontend.submit(&Ask::one(ModelId(model as u32)), |_, input| input.fill(1)).unwrap();
     }
     let (began, mut answered) = (Instant::now(), 0);
     while answered < sent {

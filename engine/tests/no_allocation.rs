@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use symphony::config::read_config;
 use symphony::recorder::RecordConfig;
-use symphony::runtime::frontend::{Frontend, Refusal};
+use symphony::runtime::frontend::{Ask, Frontend, Refusal};
 use symphony::runtime::{Engine, Idle, Options};
 use symphony_transport::message::ModelId;
 
@@ -67,10 +67,10 @@ fn pump(frontend: &mut Frontend, count: u32) {
     while answered < count {
         assert!(began.elapsed() < Duration::from_secs(120), "{answered} of {count} answered");
         for _ in 0..64.min(count - sent) {
-            match frontend.submit(ModelId(sent % MODELS), None, |input| input.fill(0)) {
+            match frontend.submit(&Ask::one(ModelId(sent % MODELS)), |_, input| input.fill(0)) {
                 Ok(_) => sent += 1,
                 Err(Refusal::Overloaded) => break,
-                Err(Refusal::Draining) => panic!("nobody drains it"),
+                Err(refusal) => panic!("{refusal}"),
             }
         }
         answered += frontend.poll(|_, _| ()) as u32;

@@ -14,7 +14,7 @@ use symphony::clock::Clock;
 use symphony::config::read_config;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
-use symphony::runtime::frontend::Refusal;
+use symphony::runtime::frontend::{Ask, Refusal};
 use symphony::runtime::{Engine, Idle, Options};
 use symphony_transport::message::ModelId;
 
@@ -119,10 +119,10 @@ fn serve() {
     let (mut sent, mut answered) = (0, 0);
     while answered < 20_000 {
         assert!(began.elapsed() < Duration::from_secs(120), "{answered} requests were answered");
-        match frontend.submit(ModelId(0), None, |input| input.fill(0)) {
+        match frontend.submit(&Ask::one(ModelId(0)), |_, input| input.fill(0)) {
             Ok(_) => sent += 1,
             Err(Refusal::Overloaded) => {}
-            Err(Refusal::Draining) => panic!("nobody drains it"),
+            Err(refusal) => panic!("{refusal}"),
         }
         if sent % 64 == 0 || sent - answered > 500 {
             answered += frontend.poll(|_, _| ());

@@ -22,26 +22,68 @@ pub struct ModelId(pub u32);
 #[repr(transparent)]
 pub struct GpuId(pub u32);
 
-/// One request, from the frontend that accepted it to the thread that owns its model.
+/// A request's priority: 0, the default, is served first; a lower class (a higher number) uses only what the classes
+/// above it leave.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Class(u8);
+
+impl Class {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+    /// The first.
+    pub const HIGHEST: Class = Class(0);
+    /// The last.
+    pub const LOWEST: Class = Class(Class::COUNT as u8 - 1);
+
+    /// The class of this number; `None` where there is none.
+    pub const fn new(number: u8) -> Option<Class> {
+        if (number as usize) < Class::COUNT { Some(Class(number)) } else { None }
+    }
+
+    /// Its number, from 0.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// One row of a request, from the frontend that accepted it to the thread that owns its model. The rows of a request
+/// follow each other on the ring, and are published together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Request {
-    /// Chosen by the frontend, unique among its requests; answers carry it back.
+    /// Chosen by the frontend, unique among its requests, below 2^48; answers carry it back. A request's rows share it.
     pub id: u64,
-    /// Where the input lies and the output goes.
+    /// Where the row's input lies and its output goes.
     pub slot: SlotId,
     /// When the frontend took it in.
     pub arrival: Nanos,
     /// When the batch must have finished: arrival + SLO - d_resp.
     pub deadline: Nanos,
-    /// The model asked for.
-    pub model: ModelId,
-    /// The frontend to answer.
-    pub frontend: u32,
     /// How much later than `deadline` the answer is really due: what the frontend keeps back for lateness of all kinds.
     pub reserve: Nanos,
+    /// The model asked for.
+    pub model: ModelId,
     /// Zero.
-    pub reserved: [u64; 2],
+    pub reserved: u32,
+    /// Which of the request's rows it is, from 0.
+    pub row: u16,
+    /// How many of the request's rows follow it.
+    pub rows_after: u16,
+    /// The frontend to answer.
+    pub frontend: u8,
+    /// The request's priority.
+    pub class: Class,
+    /// Zero.
+    pub padding: [u8; 10],
+}
+
+impl Request {
+    /// Whether the two are rows of one request.
+    #[inline]
+    pub fn is_of_one_with(&self, other: &Request) -> bool {
+        self.id == other.id && self.frontend == other.frontend
+    }
 }
 
 /// One request of a batch on its way to a backend.
@@ -147,13 +189,17 @@ pub enum Ending {
     Failed = 4,
     /// The engine was stopped before it could run.
     Stopped = 5,
+    /// Its client took it back before it was in a batch.
+    Withdrawn = 6,
 }
 
 impl Ending {
     /// The ending with this code, `None` where there is none.
     pub fn from_code(code: u32) -> Option<Ending> {
         use Ending::*;
-        [Done, DroppedInQueue, DroppedAtBackend, Overloaded, Failed, Stopped].get(code as usize).copied()
+        [Done, DroppedInQueue, DroppedAtBackend, Overloaded, Failed, Stopped, Withdrawn]
+            .get(code as usize)
+            .copied()
     }
 }
 
@@ -196,9 +242,9 @@ mod tests {
 
     #[test]
     fn an_ending_survives_its_code() {
-        for code in 0..6 {
+        for code in 0..7 {
             assert_eq!(Ending::from_code(code).map(|e| e as u32), Some(code));
         }
-        assert_eq!(Ending::from_code(6), None);
+        assert_eq!(Ending::from_code(7), None);
     }
 }

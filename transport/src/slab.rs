@@ -278,6 +278,17 @@ impl SlabOwner {
         self.view.capacity()
     }
 
+    /// How many slots there are of at least `bytes`.
+    pub fn fitting(&self, bytes: usize) -> usize {
+        self.view.slab.classes.iter().filter(|class| class.slot_bytes >= bytes).map(|class| class.count).sum()
+    }
+
+    /// How many of these are free: so often [`alloc`](SlabOwner::alloc) finds one.
+    pub fn free_fitting(&self, bytes: usize) -> usize {
+        let classes = self.view.slab.classes.iter().zip(&self.free);
+        classes.filter(|(class, _)| class.slot_bytes >= bytes).map(|(_, free)| free.len()).sum()
+    }
+
     /// How many slots are handed out.
     pub fn in_use(&self) -> usize {
         self.in_use
@@ -431,6 +442,8 @@ mod tests {
             (0..3).map(|_| owner.alloc(70).map(|id| view.claim(id).unwrap().len()).unwrap()).collect();
         assert_eq!(sizes, [128, 1024, 5056]);
         assert_eq!((owner.alloc(70), owner.in_use(), owner.capacity()), (None, 3, 3));
+        assert_eq!((owner.fitting(1), owner.fitting(129), owner.fitting(5_057)), (3, 2, 0));
+        assert_eq!(owner.free_fitting(1), 0);
     }
 
     #[test]

@@ -9,14 +9,14 @@
 //! until a request is sent.
 
 use crate::clock::Nanos;
-use crate::runtime::frontend::{Answer, Frontend, ModelInfo, Outcome, Refusal};
+use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
-use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::message::GpuId;
 
 /// Empty polls in a row before the pump slows down.
 const FAST_POLLS: u32 = 20;
@@ -32,7 +32,7 @@ const SLOW_POLL: Duration = Duration::from_micros(100);
 pub(super) struct Reply {
     /// How it ended.
     pub(super) outcome: Outcome,
-    /// The output row; empty unless it ran.
+    /// The output rows, one after another; empty unless it ran.
     pub(super) output: Vec<u8>,
     /// When the request was accepted.
     pub(super) arrival: Nanos,
@@ -56,7 +56,7 @@ impl Reply {
     fn keep(answer: Answer<'_>) -> Reply {
         Reply {
             outcome: answer.outcome,
-            output: answer.output.to_vec(),
+            output: (0..answer.rows).flat_map(|row| answer.row(row)).copied().collect(),
             arrival: answer.arrival,
             due: answer.due,
             batched: answer.batched,
@@ -111,13 +111,8 @@ impl Answers {
     /// the answer, not the request.
     ///
     /// Errors: a [`Refusal`], at once.
-    pub(super) async fn ask(
-        &self,
-        model: ModelId,
-        timeout: Option<Nanos>,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Reply, Refusal> {
-        let ticket = self.frontend.borrow_mut().submit(model, timeout, fill)?;
+    pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {
+        let ticket = self.frontend.borrow_mut().submit(ask, fill)?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.borrow_mut()[ticket.index] = Some(sender);
         self.sent.set(self.sent.get() + 1);

@@ -180,6 +180,7 @@ impl From<Refusal> for Problem {
         let (status, outcome) = match refusal {
             Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, InferOutcome::Overloaded),
             Refusal::Draining => (StatusCode::SERVICE_UNAVAILABLE, InferOutcome::Draining),
+            Refusal::TooManyRows { .. } => (StatusCode::BAD_REQUEST, InferOutcome::Invalid),
         };
         Problem { status, message: refusal.to_string(), outcome }
     }
@@ -499,6 +500,11 @@ pub(super) fn infer_answer(model: &ModelInfo, request: &Infer, reply: &Reply) ->
             StatusCode::SERVICE_UNAVAILABLE,
             InferOutcome::Draining,
             "the engine was stopped before the request could run".to_string(),
+        ),
+        Outcome::Bad(Ending::Withdrawn) => (
+            StatusCode::REQUEST_TIMEOUT,
+            InferOutcome::Gone,
+            format!("withdrawn after {spent}: the client took the request back before it ran"),
         ),
     };
     Err(Problem { status, message, outcome })

@@ -7,7 +7,7 @@ use super::glommio_io::within;
 use super::kserve::{self, Infer, InferOutcome, ModelPart, Problem, Route};
 use super::metrics::Metrics;
 use super::server::ApiConfig;
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{Ask, Due, ModelInfo};
 use futures_channel::oneshot;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -141,8 +141,9 @@ impl Core {
             let body = self.read_body(request).await?;
             Infer::parse(&body.bytes, model)?
         };
-        let fill = |slot: &mut [u8]| slot.copy_from_slice(&infer.row);
-        let reply = self.answers.ask(model.id, infer.timeout, fill).await?;
+        let due = infer.timeout.map_or(Due::Slo, Due::Within);
+        let fill = |_, slot: &mut [u8]| slot.copy_from_slice(&infer.row);
+        let reply = self.answers.ask(&Ask { due, ..Ask::one(model.id) }, fill).await?;
         kserve::infer_answer(model, &infer, &reply)
     }
 

@@ -9,6 +9,9 @@
 //!    frontrun .. latest   due: told to the RankThread, which grants a GPU or keeps it waiting
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
+//!
+//! A request of several rows is so many entries of the queue, one after the other, of one deadline. A batch holds all
+//! of them or none, unless they fit no batch that is in time. They are taken in together, or refused together.
 
 pub mod checkpoint;
 pub mod losses;
@@ -200,11 +203,19 @@ impl ModelQueue {
         self.queue.push_back(request);
     }
 
-    /// Whether the request would be the last of the queue, as mostly: there is room, and none of a later deadline.
+    /// Whether the request would be the last of the queue, as mostly: there is room for it and its rows to come, none
+    /// of a later deadline waits, and its rows before it were taken in.
     #[inline]
     pub fn takes_last(&self, request: &Request) -> bool {
-        self.queue.len() < limits::MAX_QUEUE
+        self.has_room(request)
             && self.queue.back().is_none_or(|last| last.deadline <= request.deadline)
+            && (request.row == 0 || self.queue.back().is_some_and(|last| last.is_of_one_with(request)))
+    }
+
+    /// Whether there is room for a row and those of its request that follow.
+    #[inline]
+    fn has_room(&self, request: &Request) -> bool {
+        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE
     }
 
     /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
@@ -247,17 +258,18 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// Puts a request before some that came earlier, or ends it since the queue is full.
+    /// Puts a request before some that came earlier, or ends it since the queue is full or was for its first row.
     #[cold]
     fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
         self.update_rate(now);
         self.rate.count();
-        if self.queue.len() == limits::MAX_QUEUE {
+        let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
+        let follows = |before: usize| self.queue[before].is_of_one_with(&request);
+        if !self.has_room(&request) || (request.row > 0 && !at.checked_sub(1).is_some_and(follows)) {
             sink.end(&request, Ending::Overloaded, now);
             self.losses.add(1);
             return false;
         }
-        let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
         self.queue.insert(at, request);
         true
     }
@@ -311,7 +323,25 @@ impl ModelQueue {
             }
             self.losses.add(dropped);
         }
-        self.candidate = (size > 0).then(|| self.candidate_of(now, size));
+        self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
+    }
+
+    /// The batch size nearest to `size` that takes no request of several rows apart: without the request that is cut if
+    /// that leaves any, else with all of it, if that can run by the head's deadline or is late in any case. A request
+    /// that fits no batch in time is cut.
+    #[inline]
+    fn uncut(&self, finish: Finish<'_>, size: usize) -> usize {
+        let last = &self.queue[size - 1];
+        if last.rows_after == 0 {
+            return size;
+        }
+        let cut = self.queue.range(..size).rev().take_while(|row| row.is_of_one_with(last)).count();
+        if cut < size {
+            return size - cut;
+        }
+        let whole = (size + usize::from(last.rows_after)).min(self.queue.len());
+        let late_anyway = finish.at(size) > last.deadline && whole <= self.terms.profile.max_batch();
+        if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
     fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
@@ -319,7 +349,9 @@ impl ModelQueue {
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
-        let frontrun = head_deadline - profile.latency(size + 1) - network.data_per_request - slack.frontrun;
+        let joining = self.joining(size);
+        let fetch = Nanos(network.data_per_request.0 * joining as u64);
+        let frontrun = head_deadline - profile.latency(size + joining) - fetch - slack.frontrun;
         let when = self.terms.deferral.when(&Moment {
             now,
             size,
@@ -337,6 +369,15 @@ impl ModelQueue {
             due.min(self.last_start + after_last).min(due - lead)
         });
         Candidate { size, early: early - delay, due: due - delay, latest, delay }
+    }
+
+    /// How many rows would join a batch of `size` at once: the next request's, or as many as the last one has.
+    #[inline]
+    fn joining(&self, size: usize) -> usize {
+        match self.queue.get(size) {
+            Some(next) => usize::from(next.rows_after) + 1,
+            None => self.queue.back().map_or(0, |last| usize::from(last.row)) + 1,
+        }
     }
 
     /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still

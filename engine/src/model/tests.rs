@@ -369,3 +369,122 @@ fn requests_are_dropped_only_where_as_many_more_can_join() {
     assert_eq!(select(DropRule::Window, &five_late), Selection { dropped: 5, size: 8 });
     assert_eq!(select(DropRule::Exchange, &five_late), Selection { dropped: 0, size: 5 });
 }
+
+/// The rows of a request, taken in together.
+fn take_in(queue: &mut ModelQueue, now: Nanos, first: Request, rows: u16, log: &mut Log) {
+    for row in 0..rows {
+        queue.enqueue(now, Request { row, rows_after: rows - 1 - row, ..first }, log);
+    }
+    queue.settle(now, log);
+}
+
+/// The ids of the batch that a grant sends.
+fn batch_at(queue: &mut ModelQueue, now: Nanos, free_at: Nanos) -> Vec<u64> {
+    let mut log = Log::default();
+    queue.on_grant(now, grant(free_at), &mut log);
+    let sent = log.take().into_iter().find_map(|said| match said {
+        Said::Dispatch { ids, .. } => Some(ids),
+        _ => None,
+    });
+    sent.unwrap_or_default()
+}
+
+#[test]
+fn a_request_that_does_not_fit_whole_waits_for_the_next_batch() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 6, &mut log);
+    // l(15) = 20: nine of the second's ten rows would fit beside the first's six.
+    take_in(&mut queue, Nanos::ZERO, request(2, Nanos::ZERO, ms(20.0)), 10, &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(9.0), Nanos::ZERO)], "nothing could join, so it is due at once");
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 6]);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [2; 10]);
+}
+
+#[test]
+fn frontrun_leaves_time_for_as_many_rows_as_the_last_request_had() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 4, &mut log);
+    // D - l(4 + 4) = 20 - 13
+    assert_eq!(queue.next_timer(), ms(7.0));
+}
+
+#[test]
+fn a_request_that_fits_no_batch_in_time_is_split() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 20, &mut log);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 15]);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 5]);
+}
+
+#[test]
+fn a_late_request_is_not_split_while_it_fits_a_batch() {
+    let mut queue = ModelQueue::new(terms("work-conserving", DropRule::Fcfs), Nanos::ZERO);
+    let mut log = Log::default();
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 30, &mut log);
+    assert_eq!(batch_at(&mut queue, ms(16.0), Nanos::ZERO), [1; 30]);
+}
+
+#[test]
+fn a_request_is_dropped_whole() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 3, &mut log);
+    queue.on_timer(ms(15.0), &mut log);
+    assert_eq!(log.take().iter().filter(|&said| *said == Said::End(1, Ending::DroppedInQueue)).count(), 3);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..limits::MAX_QUEUE as u64 - 2 {
+        queue.enqueue(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    let waiting = queue.len();
+    take_in_only(&mut queue, request(99_999, Nanos::ZERO, ms(20.0)), 3, &mut log);
+    assert_eq!(log.take(), vec![Said::End(99_999, Ending::Overloaded); 3]);
+    assert_eq!(queue.len(), waiting);
+    take_in_only(&mut queue, request(99_998, Nanos::ZERO, ms(10.0)), 2, &mut log);
+    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE));
+}
+
+fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log) {
+    for row in 0..rows {
+        queue.enqueue(Nanos::ZERO, Request { row, rows_after: rows - 1 - row, ..first }, log);
+    }
+}
+
+proptest::proptest! {
+    /// A batch that holds some of a request's rows and not the others holds nothing else, and could not have run them
+    /// all by the request's deadline.
+    #[test]
+    fn a_request_is_never_split_without_need(
+        requests in proptest::collection::vec((1u16..40, 0u64..4_000, 0u64..8_000, 0u64..9_000), 1..60),
+    ) {
+        let (mut queue, mut log) = (symphony(), Log::default());
+        let mut now = Nanos::ZERO;
+        for (at, (rows, gap, hurry, free_in)) in requests.into_iter().enumerate() {
+            now += Nanos::from_micros(gap);
+            while queue.next_timer() <= now {
+                queue.on_timer(queue.next_timer(), &mut log);
+            }
+            let deadline = now + ms(20.0) - Nanos::from_micros(hurry);
+            take_in(&mut queue, now, request(at as u64, now, deadline), rows, &mut log);
+            if at % 3 > 0 {
+                continue;
+            }
+            let free_at = now + Nanos::from_micros(free_in);
+            let batch = batch_at(&mut queue, now, free_at);
+            let Some((&last, rest)) = batch.last().zip(queue.queued().next()) else { continue };
+            if rest.id == last {
+                proptest::prop_assert!(batch.iter().all(|&id| id == last), "{batch:?} is cut");
+                let whole = batch.len() + usize::from(rest.rows_after) + 1;
+                let done = free_at + symphony_profile().latency(whole);
+                proptest::prop_assert!(done > rest.deadline, "{whole} rows would be done at {done:?}");
+            }
+        }
+    }
+}
+
+fn symphony_profile() -> Profile {
+    terms("symphony-published", DropRule::Window).profile
+}

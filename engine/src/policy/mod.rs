@@ -122,7 +122,7 @@ pub struct Moment<'a> {
     pub size: usize,
     /// now + delay(b).
     pub earliest: Nanos,
-    /// D - l(b+1) - d_data: after it, one more request could not join.
+    /// D - l(b+1) - d_data: after it, one more request could not join. Of n rows, where requests have several.
     pub frontrun: Nanos,
     /// D - l(b): after it, the head would be late.
     pub latest: Nanos,

@@ -13,10 +13,13 @@ use crate::rank::checkpoint::{SavedGpu, SavedModel};
 use crate::rank::{GpuReport, Grant, Offer};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
-use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
 const OUTSTANDING_ZERO: i32 = 64;
+
+/// Bits of a request's id; its frontend and class are stored above them.
+const ID_BITS: u32 = 48;
 
 /// What a [`Record`] is. The numbers are part of the file format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,9 +139,9 @@ impl Record {
         Kind::of(self.kind)
     }
 
-    /// The model that it is about, where it is about one.
+    /// The model that it is about, where it is about one. A request's rows after it are in the upper half.
     pub(super) fn model(&self) -> ModelId {
-        ModelId(self.model)
+        ModelId(self.model & 0xffff)
     }
 
     pub(super) fn segment(number: u64, now: Nanos) -> Record {
@@ -159,17 +162,24 @@ impl Record {
         Record::of_request(Kind::Request, request)
     }
 
-    /// The words of a request after a [`Kind::Came`]: nothing is checked or shifted, since there is one a request.
+    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since there is one a
+    /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
-        let model_and_frontend = u64::from(request.model.0) | u64::from(request.frontend) << 32;
-        [request.arrival.0, request.deadline.0, request.id, model_and_frontend]
+        const { assert!(crate::limits::MAX_MODELS <= 1 << 16) };
+        let last = u64::from(request.row)
+            | u64::from(request.rows_after) << 16
+            | u64::from(request.frontend) << 32
+            | u64::from(request.class.number()) << 40
+            | u64::from(request.model.0) << 48;
+        [request.arrival.0, request.deadline.0, request.id, last]
     }
 
     /// The request again.
-    pub(super) fn from_raw([arrival, deadline, id, model_and_frontend]: [u64; FULL]) -> Record {
-        let (model, frontend) = (model_and_frontend & u64::from(u32::MAX), model_and_frontend >> 32);
-        Record::with(Kind::Request, 0, frontend, model, [id, arrival, deadline])
+    pub(super) fn from_raw([arrival, deadline, id, last]: [u64; FULL]) -> Record {
+        let (row, rows_after, origin, model) = (last, last >> 16 & 0xffff, last >> 32 & 0xffff, last >> 48);
+        let id = id | origin << ID_BITS;
+        Record::with(Kind::Request, 0, row, model | rows_after << 16, [id, arrival, deadline])
     }
 
     pub(super) fn saved_request(request: &Request) -> Record {
@@ -178,23 +188,29 @@ impl Record {
 
     #[inline]
     fn of_request(kind: Kind, request: &Request) -> Record {
+        let origin = u64::from(request.frontend) | u64::from(request.class.number()) << 8;
         Record {
-            small: request.frontend as u16,
-            a: request.id,
+            kind: kind as u8,
+            flag: 0,
+            small: request.row,
+            model: request.model.0 | u32::from(request.rows_after) << 16,
+            a: request.id | origin << ID_BITS,
             b: request.arrival.0,
             c: request.deadline.0,
-            ..Record::of(kind, request.model)
         }
     }
 
-    /// The request, but for its slot, which no decision looks at.
+    /// The request, but for its slot and reserve, which no decision looks at.
     pub(super) fn as_request(&self) -> Request {
         Request {
-            id: self.a,
+            id: self.a & ((1 << ID_BITS) - 1),
             arrival: Nanos(self.b),
             deadline: Nanos(self.c),
             model: self.model(),
-            frontend: u32::from(self.small),
+            row: self.small,
+            rows_after: (self.model >> 16) as u16,
+            frontend: (self.a >> ID_BITS) as u8,
+            class: Class::new((self.a >> (ID_BITS + 8)) as u8).unwrap_or_default(),
             ..Request::default()
         }
     }
@@ -436,14 +452,15 @@ impl Record {
 /// As a line of replay's report shows it.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Record { small, model, a, b, c, .. } = *self;
+        let Record { small, a, b, c, .. } = *self;
+        let model = self.model().0;
         let Some(kind) = self.kind() else { return write!(f, "unknown record of kind {}", self.kind) };
         match kind {
             Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
             Kind::End => f.write_str("end of segment"),
             Kind::Turn => write!(f, "turn at {}", Millis(a)),
             Kind::Request | Kind::SavedRequest => {
-                write!(f, "request {a} of frontend {small} for model {model}, due {}", Millis(c))
+                write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
             Kind::Grant | Kind::Granted => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
@@ -470,12 +487,26 @@ impl fmt::Display for Record {
             }
             Kind::Ended => {
                 let ending = Ending::from_code(u32::from(self.flag));
-                write!(f, "request {a} of frontend {small} for model {model} ends: {ending:?}")
+                write!(f, "{} for model {model} ends: {ending:?}", Named(&self.as_request()))
             }
             Kind::SavedModel | Kind::SavedCounts => write!(f, "checkpoint of model {model}"),
             Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
+        }
+    }
+}
+
+/// A request, or the row of one that has several, as its frontend knows it.
+pub(super) struct Named<'a>(pub(super) &'a Request);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { id, frontend, row, rows_after, .. } = self.0;
+        write!(f, "request {id} of frontend {frontend}")?;
+        match (row, rows_after) {
+            (0, 0) => Ok(()),
+            _ => write!(f, " (row {} of {})", row + 1, row + rows_after + 1),
         }
     }
 }
@@ -512,11 +543,14 @@ mod tests {
     fn records_turn_back_into_what_they_were_made_of() {
         let model = ModelId(5);
         let request = Request {
-            id: 1 << 40,
+            id: (1 << 48) - 1,
             arrival: Nanos(3),
             deadline: Nanos(9),
             model,
-            frontend: 65_535,
+            row: 65_535,
+            rows_after: 65_534,
+            frontend: 255,
+            class: Class::LOWEST,
             ..Request::default()
         };
         assert_eq!(Record::request(&request).as_request(), request);

@@ -1,7 +1,7 @@
 //! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled by replay's sink,
 //! shown by `symphony replay --request`.
 
-use super::record::Millis;
+use super::record::{Millis, Named};
 use crate::clock::Nanos;
 use crate::model::selection::{DropRule, Finish};
 use crate::model::{Dispatch, Terms};
@@ -18,7 +18,7 @@ pub struct Wanted {
 
 impl Wanted {
     fn is(self, request: &Request) -> bool {
-        request.id == self.id && self.frontend.is_none_or(|frontend| frontend == request.frontend)
+        request.id == self.id && self.frontend.is_none_or(|frontend| frontend == u32::from(request.frontend))
     }
 }
 
@@ -54,8 +54,7 @@ impl Story {
     }
 
     fn tell(&mut self, request: &Request, now: Nanos, text: String) {
-        let Request { id, frontend, .. } = request;
-        self.lines.push(format!("request {id} of frontend {frontend}: at {}: {text}", Millis(now.0)));
+        self.lines.push(format!("{}: at {}: {text}", Named(request), Millis(now.0)));
     }
 
     /// It has come, and `waiting` were there before it.

@@ -2,15 +2,19 @@
 //! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
 //! core, a load generator) and never blocks: what does not fit is refused at once.
 
+use super::in_flight::{InFlight, Sent};
 use super::reserve::Reserve;
 use crate::clock::{Clock, Nanos};
 use crate::limits;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use symphony_gpu::signature::Signature;
+pub use symphony_transport::message::Class;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass};
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
 
 /// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
 const HOPS_OF_AN_ANSWER: u64 = 2;
@@ -36,6 +40,37 @@ pub struct ModelInfo {
     pub thread: usize,
 }
 
+/// What is asked of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// Which model.
+    pub model: ModelId,
+    /// How many rows of input, at least 1. They run in one batch where that is possible.
+    pub rows: usize,
+    /// By when.
+    pub due: Due,
+    /// With which priority.
+    pub class: Class,
+}
+
+impl Ask {
+    /// One row, within the model's SLO, of the highest class.
+    pub fn one(model: ModelId) -> Ask {
+        Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
+    }
+}
+
+/// By when an answer is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Within the model's SLO.
+    Slo,
+    /// Within this time or the model's SLO, whichever is less.
+    Within(Nanos),
+    /// No deadline at all: a batch client.
+    Never,
+}
+
 /// Names a request between [`Frontend::submit`] and its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
@@ -54,9 +89,17 @@ pub enum Refusal {
     /// The engine is shutting down.
     #[error("the engine is shutting down and accepts no more requests")]
     Draining,
+    /// A request of so many rows is never accepted.
+    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model")]
+    TooManyRows {
+        /// What was asked.
+        rows: usize,
+        /// The most that there may be.
+        limit: usize,
+    },
 }
 
-/// How an accepted request ended, as its client should see it.
+/// How an accepted request ended, as its client should see it: one of several rows as the worst of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// In time.
@@ -72,15 +115,17 @@ pub enum Outcome {
 pub struct Answer<'a> {
     /// How it ended.
     pub outcome: Outcome,
-    /// The output row in the layout of [`Signature`]; empty unless it ran.
-    pub output: &'a [u8],
+    /// How many rows it has.
+    pub rows: usize,
+    output: Output<'a>,
     /// The model it was for.
     pub model: ModelId,
     /// When it was accepted.
     pub arrival: Nanos,
-    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out.
+    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out; [`Nanos::MAX`] if never.
     pub due: Nanos,
-    /// When its batch was put together, started and finished; zero where it did not come to that.
+    /// When its batch was put together, started and finished; zero where it did not come to that. Of several batches
+    /// the one that finished last is meant, here and below.
     pub batched: Nanos,
     /// See `batched`.
     pub started: Nanos,
@@ -92,6 +137,30 @@ pub struct Answer<'a> {
     pub batch_size: u32,
     /// The GPU that its batch was sent to.
     pub gpu: GpuId,
+}
+
+impl Answer<'_> {
+    /// The output of row `at`, from 0, in the layout of [`Signature`]; empty unless all rows ran.
+    pub fn row(&self, at: usize) -> &[u8] {
+        let Output { range, first, others } = &self.output;
+        let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
+        slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
+    }
+}
+
+/// The slots that an answer's rows are in, where it has any.
+struct Output<'a> {
+    /// Where the output lies in each.
+    range: Range<usize>,
+    first: Option<SlotGuard<'a>>,
+    /// Empty, without memory of its own, where there is one row.
+    others: Vec<SlotGuard<'a>>,
+}
+
+impl fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("bytes_per_row", &self.range.len()).finish_non_exhaustive()
+    }
 }
 
 /// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's threads take them.
@@ -126,16 +195,6 @@ pub struct FrontendSetup {
     pub accepting: Arc<AtomicBool>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct InFlight {
-    id: u64,
-    model: ModelId,
-    arrival: Nanos,
-    due: Nanos,
-    /// The deadline that the scheduler was given.
-    deadline: Nanos,
-}
-
 /// The frontend's end. See the module's description.
 pub struct Frontend {
     id: u32,
@@ -148,7 +207,7 @@ pub struct Frontend {
     view: SlabView,
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
-    in_flight: Vec<InFlight>,
+    in_flight: InFlight,
     next_id: u64,
 }
 
@@ -173,7 +232,7 @@ impl Frontend {
             reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
             models: setup.models,
             accepting: setup.accepting,
-            in_flight: vec![InFlight::default(); slab.capacity()],
+            in_flight: InFlight::new(slab.capacity()),
             slab,
             view: view.clone(),
             requests: request_producers,
@@ -203,7 +262,13 @@ impl Frontend {
 
     /// Requests accepted and not yet answered.
     pub fn in_flight(&self) -> usize {
-        self.slab.in_use()
+        self.in_flight.requests()
+    }
+
+    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds.
+    pub fn most_rows(&self, model: ModelId) -> usize {
+        let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
+        slots.min(limits::MAX_QUEUE)
     }
 
     /// Whether new requests are taken.
@@ -211,44 +276,82 @@ impl Frontend {
         self.accepting.load(Ordering::Relaxed)
     }
 
-    /// Sends one request. `fill` writes the input row, in the layout of the model's [`Signature`], straight
-    /// into the slot (`signature.input_bytes()` long, its old content undefined). The answer is due after the
-    /// model's SLO or after `timeout`, whichever is less.
+    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in the layout of the
+    /// model's [`Signature`], straight into its slot (`signature.input_bytes()` long, its old content undefined).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
-    pub fn submit(
-        &mut self,
-        model: ModelId,
-        timeout: Option<Nanos>,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Ticket, Refusal> {
+    pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
         if !self.accepting() {
             return Err(Refusal::Draining);
         }
-        let info = &self.models[model.0 as usize];
-        let input_bytes = info.signature.input_bytes();
-        let row_bytes = input_bytes + info.signature.output_bytes();
-        let ring = &mut self.requests[info.thread];
-        if !ring.has_room(1) {
-            return Err(Refusal::Overloaded);
-        }
-        let slot = self.slab.alloc(row_bytes).ok_or(Refusal::Overloaded)?;
-        {
+        self.see_room(ask.model, ask.rows)?;
+        let index = self.take_slots(ask.model, ask.rows);
+        let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
+        for (row, slot) in self.in_flight.slots(index).enumerate() {
             let mut guard = self.view.claim(slot).expect("a slot just taken is held by nobody else");
-            fill(&mut guard[..input_bytes]);
+            fill(row, &mut guard[..input_bytes]);
         }
-        let arrival = self.clock.now();
-        let due = arrival + timeout.map_or(info.slo, |t| t.min(info.slo));
         let id = self.next_id;
         self.next_id += 1;
-        let index = self.slab.index(slot);
-        let deadline = due - self.reserves[model.0 as usize].get();
-        let reserve = due - deadline;
-        self.in_flight[index] = InFlight { id, model, arrival, due, deadline };
-        let request =
-            Request { id, slot, arrival, deadline, reserve, model, frontend: self.id, ..Request::default() };
-        ring.push(request).expect("room was seen, and this is the only producer");
+        self.send(index, id, ask);
         Ok(Ticket { index, id })
+    }
+
+    /// Sends the request whose input lies in the slots from `index` on.
+    fn send(&mut self, index: usize, id: u64, &Ask { model, rows, due, class }: &Ask) {
+        let ModelInfo { slo, thread, .. } = self.models[model.0 as usize];
+        let arrival = self.clock.now();
+        let wanted = match due {
+            Due::Slo | Due::Never => slo,
+            Due::Within(time) => time.min(slo),
+        };
+        let deadline = arrival + wanted - self.reserves[model.0 as usize].get();
+        let reserve = arrival + wanted - deadline;
+        let due = if due == Due::Never { Nanos::MAX } else { arrival + wanted };
+        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, rows) });
+        let ring = &mut self.requests[thread];
+        for (row, slot) in self.in_flight.slots(index).enumerate() {
+            let request = Request {
+                id,
+                slot,
+                arrival,
+                deadline,
+                reserve,
+                model,
+                row: row as u16,
+                rows_after: (rows - 1 - row) as u16,
+                frontend: self.id as u8,
+                class,
+                ..Request::default()
+            };
+            ring.write(request).expect("room was seen, and this is the only producer");
+        }
+        ring.publish();
+    }
+
+    /// Whether so many rows for a model can be taken right now.
+    fn see_room(&mut self, model: ModelId, rows: usize) -> Result<(), Refusal> {
+        const { assert!(limits::MAX_QUEUE <= u16::MAX as usize && limits::MAX_QUEUE <= limits::REQUEST_RING) };
+        let limit = if rows == 1 { 1 } else { self.most_rows(model) };
+        if rows == 0 || rows > limit {
+            return Err(Refusal::TooManyRows { rows, limit });
+        }
+        let info = &self.models[model.0 as usize];
+        let has_slots = self.slab.free_fitting(row_bytes(info)) >= rows;
+        if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
+    }
+
+    /// Takes a slot for each row; the index of the first. There are enough.
+    fn take_slots(&mut self, model: ModelId, rows: usize) -> usize {
+        let bytes = row_bytes(&self.models[model.0 as usize]);
+        let mut head = None;
+        for _ in 0..rows {
+            let slot = self.slab.alloc(bytes).expect("free slots were counted");
+            let index = self.slab.index(slot);
+            self.in_flight.put_before(head, index, slot);
+            head = Some(index);
+        }
+        head.expect("a request has a row")
     }
 
     /// Hands out every answer that has come, each exactly once, and returns how many there were.
@@ -256,62 +359,86 @@ impl Frontend {
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
-                self.deliver(response, &mut deliver);
-                delivered += 1;
+                let index = self.slab.index(response.slot);
+                if let Some(head) = self.in_flight.row_ended(index, response) {
+                    self.deliver(head, &mut deliver);
+                    delivered += 1;
+                }
             }
         }
         delivered
     }
 
-    fn deliver(&mut self, response: Response, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
-        let index = self.slab.index(response.slot);
-        let InFlight { id, model, arrival, due, deadline } = self.in_flight[index];
-        debug_assert_eq!(id, response.id, "an answer for a request that is not in flight");
+    /// Hands out the answer of the request that begins at `index`, and takes its slots back.
+    fn deliver(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let answered = self.clock.now();
-        let ending = Ending::from_code(response.ending).unwrap_or(Ending::Failed);
+        let Sent { id, model, arrival, due, deadline, rows, ending, last, .. } = *self.in_flight.sent(index);
+        if due != Nanos::MAX {
+            self.learn(model, &last, answered, (due, deadline));
+        }
         let outcome = match ending {
             Ending::Done if answered <= due => Outcome::Good,
             Ending::Done => Outcome::Late(answered - due),
             other => Outcome::Bad(other),
         };
+        let answer = Answer {
+            outcome,
+            rows: rows as usize,
+            output: self.output(index, ending),
+            model,
+            arrival,
+            due,
+            batched: last.batched,
+            started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
+            finished: last.finished,
+            answered,
+            batch_size: last.batch_size,
+            gpu: last.gpu,
+        };
+        deliver(Ticket { index, id }, answer);
+        for slot in self.in_flight.slots(index) {
+            self.slab.free(slot);
+        }
+        self.in_flight.answered(index);
+    }
+
+    /// Learns from an answer how long before it is due a batch should be over.
+    fn learn(&mut self, model: ModelId, last: &Response, answered: Nanos, (due, deadline): (Nanos, Nanos)) {
         let reserve = &mut self.reserves[model.0 as usize];
-        match ending {
-            Ending::Done => reserve.observe(answered - deadline),
+        match Ending::from_code(last.ending) {
+            Some(Ending::Done) => reserve.observe(answered - deadline),
             // The backend tells by when it should have started: as late as it was, its answer would have been.
-            Ending::DroppedAtBackend => {
-                reserve.observe((due - deadline) + (response.finished - response.started));
+            Some(Ending::DroppedAtBackend) => {
+                reserve.observe((due - deadline) + (last.finished - last.started));
             }
             _ => {}
         }
-        {
-            let signature = &self.models[model.0 as usize].signature;
-            let (from, to) = (signature.input_bytes(), signature.input_bytes() + signature.output_bytes());
-            let guard = self.view.claim(response.slot).expect("the backend let go of the slot");
-            let output = if ending == Ending::Done { &guard[from..to] } else { &[] };
-            let answer = Answer {
-                outcome,
-                output,
-                model,
-                arrival,
-                due,
-                batched: response.batched,
-                started: if ending == Ending::Done { response.started } else { Nanos::ZERO },
-                finished: response.finished,
-                answered,
-                batch_size: response.batch_size,
-                gpu: response.gpu,
-            };
-            deliver(Ticket { index, id }, answer);
+    }
+
+    /// The outputs of the request that begins at `index`.
+    fn output(&self, index: usize, ending: Ending) -> Output<'_> {
+        let signature = &self.models[self.in_flight.sent(index).model.0 as usize].signature;
+        let range = signature.input_bytes()..signature.input_bytes() + signature.output_bytes();
+        if ending != Ending::Done {
+            return Output { range, first: None, others: Vec::new() };
         }
-        self.slab.free(response.slot);
+        let mut slots = self.in_flight.slots(index);
+        let mut next = || {
+            let slot = slots.next()?;
+            Some(self.view.claim(slot).expect("the backend let go of the slot"))
+        };
+        Output { range, first: next(), others: std::iter::from_fn(next).collect() }
     }
 }
 
+/// What a row of a model takes, input and output.
+fn row_bytes(info: &ModelInfo) -> usize {
+    info.signature.input_bytes() + info.signature.output_bytes()
+}
+
 fn slot_classes(models: &[ModelInfo], capacity: usize) -> Vec<SlotClass> {
-    let mut sizes: Vec<usize> = models
-        .iter()
-        .map(|m| (m.signature.input_bytes() + m.signature.output_bytes()).next_power_of_two().max(64))
-        .collect();
+    let mut sizes: Vec<usize> =
+        models.iter().map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);

@@ -23,6 +23,7 @@ mod cpu_backend;
 mod emulated_backend;
 mod executors;
 pub mod frontend;
+mod in_flight;
 mod layout;
 mod model_thread;
 mod plumbing;

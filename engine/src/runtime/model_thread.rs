@@ -155,8 +155,14 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
             // A model that is settled says a word at most, and no more models are than requests came.
-            for _ in 0..self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken) {
+            let mut left =
+                self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken);
+            // A request's rows are all taken in the same turn, so that no batch finds only some of them.
+            let mut rows_after = 0;
+            while left > 0 || rows_after > 0 {
                 let Some(request) = self.requests[at].next(now) else { break };
+                left = left.saturating_sub(1);
+                rows_after = request.rows_after;
                 if let Some(place) = place_of(&self.place, request.model)
                     && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
                 {
@@ -355,7 +361,7 @@ impl Outlets for RingOutlets {
             ending: ending as u32,
             ..Response::default()
         };
-        let sent = self.frontends[request.frontend as usize].push(response);
+        let sent = self.frontends[usize::from(request.frontend)].push(response);
         debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
     }
 }

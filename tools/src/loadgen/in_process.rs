@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use symphony::clock::Nanos;
 use symphony::config::read_config;
-use symphony::runtime::frontend::{Answer, Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::frontend::{Answer, Ask, Due, Frontend, Outcome, Ticket};
 use symphony::runtime::{Engine, Idle, StartError};
 use symphony_transport::message::{Ending, ModelId};
 
@@ -178,9 +178,10 @@ impl Run<'_> {
         let model = &mut self.models[index];
         let row = &model.rows[model.next];
         model.next = (model.next + 1) % model.rows.len();
-        match self.frontend.submit(model.id, model.slo, |slot| slot.copy_from_slice(row)) {
+        let ask = Ask { due: model.slo.map_or(Due::Slo, Due::Within), ..Ask::one(model.id) };
+        match self.frontend.submit(&ask, |_, slot| slot.copy_from_slice(row)) {
             Ok(ticket) => self.in_flight[ticket.index] = (index, intended),
-            Err(Refusal::Overloaded | Refusal::Draining) => {
+            Err(_) => {
                 let end = End::Rejected;
                 self.watch.tally.ended(Recorded { model: index, intended, ended: now, end, batch_size: 0 });
             }
@@ -206,7 +207,7 @@ fn end(outcome: Outcome) -> End {
         Outcome::Good | Outcome::Bad(Ending::Done) => End::Good,
         Outcome::Late(_) => End::Late,
         Outcome::Bad(Ending::DroppedInQueue | Ending::DroppedAtBackend) => End::Dropped,
-        Outcome::Bad(Ending::Overloaded | Ending::Stopped) => End::Rejected,
+        Outcome::Bad(Ending::Overloaded | Ending::Stopped | Ending::Withdrawn) => End::Rejected,
         Outcome::Bad(Ending::Failed) => End::Failed,
     }
 }

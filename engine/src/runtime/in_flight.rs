@@ -1,0 +1,147 @@
+//! What a frontend remembers of the requests that it has sent: an entry for each slot of its slab, those of one request's
+//! rows linked in their order, and what is known of the whole request in the entry of its first row. Owned by the
+//! [`Frontend`](super::Frontend).
+
+use crate::clock::Nanos;
+use symphony_transport::message::{Ending, ModelId, Response};
+use symphony_transport::slab::SlotId;
+
+/// Names no entry.
+const NONE: u32 = u32::MAX;
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) id: u64,
+    pub(super) model: ModelId,
+    pub(super) arrival: Nanos,
+    /// When its answer is due; [`Nanos::MAX`] if never.
+    pub(super) due: Nanos,
+    /// The deadline that the scheduler was given.
+    pub(super) deadline: Nanos,
+    pub(super) rows: u32,
+    /// Rows that have not ended.
+    pub(super) missing: u32,
+    /// How the worst of its rows ended.
+    pub(super) ending: Ending,
+    /// What was said of the row that ended last.
+    pub(super) last: Response,
+}
+
+impl Sent {
+    /// A request that has just come; no row of it has ended.
+    pub(super) fn new(id: u64, model: ModelId, rows: usize) -> Sent {
+        Sent {
+            id,
+            model,
+            arrival: Nanos::ZERO,
+            due: Nanos::ZERO,
+            deadline: Nanos::ZERO,
+            rows: rows as u32,
+            missing: rows as u32,
+            ending: Ending::Done,
+            last: Response::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    slot: SlotId,
+    /// The entry of its request's next row.
+    next: u32,
+    /// The entry of its request's first row.
+    head: u32,
+    /// Of the request whose first row this is.
+    sent: Sent,
+}
+
+/// See the module's description.
+pub(super) struct InFlight {
+    entries: Vec<Entry>,
+    /// Requests that wait for their answer.
+    requests: usize,
+}
+
+impl InFlight {
+    /// Room for so many slots, none of them in use.
+    pub(super) fn new(slots: usize) -> InFlight {
+        let sent = Sent::new(0, ModelId::default(), 0);
+        let entry = Entry { slot: SlotId::default(), next: NONE, head: NONE, sent };
+        InFlight { entries: vec![entry; slots], requests: 0 }
+    }
+
+    /// Requests that wait for their answer.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Puts one more row, whose slot has this index, before those of the request that begins at `head`; `None`: it is
+    /// the last.
+    pub(super) fn put_before(&mut self, head: Option<usize>, index: usize, slot: SlotId) {
+        let entry = &mut self.entries[index];
+        (entry.slot, entry.next) = (slot, head.map_or(NONE, |head| head as u32));
+    }
+
+    /// The request whose rows were linked from `head` on is sent.
+    pub(super) fn send(&mut self, head: usize, sent: Sent) {
+        let mut row = head as u32;
+        while row != NONE {
+            let entry = &mut self.entries[row as usize];
+            entry.head = head as u32;
+            row = entry.next;
+        }
+        self.entries[head].sent = sent;
+        self.requests += 1;
+    }
+
+    /// The request whose first row is in the slot of this index.
+    pub(super) fn sent(&self, head: usize) -> &Sent {
+        &self.entries[head].sent
+    }
+
+    /// The slots of its rows, in order.
+    pub(super) fn slots(&self, head: usize) -> impl Iterator<Item = SlotId> {
+        let mut row = head as u32;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(row as usize)?;
+            row = entry.next;
+            Some(entry.slot)
+        })
+    }
+
+    /// The row in the slot of this index has ended. If it was the last of its request: where that begins.
+    pub(super) fn row_ended(&mut self, index: usize, response: Response) -> Option<usize> {
+        let head = self.entries[index].head as usize;
+        let sent = &mut self.entries[head].sent;
+        debug_assert_eq!(sent.id, response.id, "an answer for a request that is not in flight");
+        let ending = Ending::from_code(response.ending).unwrap_or(Ending::Failed);
+        if severity(ending) > severity(sent.ending) {
+            sent.ending = ending;
+        }
+        if response.finished >= sent.last.finished {
+            sent.last = response;
+        }
+        sent.missing -= 1;
+        (sent.missing == 0).then_some(head)
+    }
+
+    /// The request that begins at `head` is answered.
+    pub(super) fn answered(&mut self, head: usize) {
+        debug_assert_eq!(self.entries[head].sent.missing, 0, "it is not over");
+        self.requests -= 1;
+    }
+}
+
+/// How much a request's client minds that a row ended so, beside its other rows.
+fn severity(ending: Ending) -> u8 {
+    match ending {
+        Ending::Done => 0,
+        Ending::Withdrawn => 1,
+        Ending::DroppedInQueue => 2,
+        Ending::DroppedAtBackend => 3,
+        Ending::Overloaded => 4,
+        Ending::Stopped => 5,
+        Ending::Failed => 6,
+    }
+}
