@@ -139,6 +139,34 @@ fn a_request_of_many_rows_is_answered_once_with_all_of_them() {
 }
 
 #[test]
+fn a_request_that_is_cancelled_while_it_waits_is_answered_as_withdrawn() {
+    let folder = tempfile::tempdir().unwrap();
+    // Its one GPU is busy for a minute with each batch, and no batch has more than one request.
+    let text = "policy = \"work-conserving\"\n[[executors]]\nkind = \"emulated\"\n\
+                [[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\n\
+                profile = { alpha_ms = 1, beta_ms = 60000 }\n";
+    let (engine, mut frontend) = start(config(folder.path(), text));
+    let mut answers = HashMap::new();
+    let tickets: Vec<Ticket> =
+        (0..9).map(|_| frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap()).collect();
+    // Up to four batches are sent ahead to a GPU.
+    let waits = &tickets[limits::MAX_OUTSTANDING_BATCHES..];
+    for &ticket in waits.iter().chain(waits) {
+        frontend.cancel(ticket);
+    }
+    let began = Instant::now();
+    while answers.len() < waits.len() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{answers:?}");
+        poll(&mut frontend, &mut answers);
+    }
+    assert!(waits.iter().all(|ticket| answers[ticket] == Outcome::Bad(Ending::Withdrawn)), "{answers:?}");
+    waits.iter().for_each(|&ticket| frontend.cancel(ticket));
+    engine.stop();
+    collect(&mut frontend, &mut answers);
+    assert_eq!(answers.len(), tickets.len());
+}
+
+#[test]
 fn ten_thousand_emulated_gpus_share_a_thread() {
     let folder = tempfile::tempdir().unwrap();
     let (engine, mut frontend) = start(emulated(folder.path(), "symphony", 10_000, 50, 3_000.0));
@@ -207,7 +235,8 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     collect(&mut frontend, &mut answers);
     let snapshot = counters.snapshot();
     let model = snapshot.models[0];
-    let ended = model.batched_requests + model.dropped_in_queue + model.overloaded + model.stopped;
+    let ended =
+        model.batched_requests + model.dropped_in_queue + model.overloaded + model.withdrawn + model.stopped;
     assert_eq!(ended, accepted, "{model:?}");
     assert_eq!(answers.len() as u64, accepted);
     assert_eq!(model.grants, model.batches + model.grants_unused);

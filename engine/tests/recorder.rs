@@ -205,6 +205,15 @@ impl World {
                 touched.push(place);
             }
         }
+        // Some client leaves.
+        let place = self.rng.random_range(0..self.queues.len());
+        let at = self.rng.random_range(0..8);
+        let queue = &mut self.queues[place];
+        let wish = queue.queued().nth(at).copied();
+        if let Some(wish) = wish {
+            assert!(self.models.take_back(place, queue, self.now, &wish, &mut self.out));
+            touched.extend((!touched.contains(&place)).then_some(place));
+        }
         for place in touched {
             self.models.settle(place, &mut self.queues[place], self.now, &mut self.out);
         }

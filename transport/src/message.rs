@@ -64,8 +64,8 @@ pub struct Request {
     pub reserve: Nanos,
     /// The model asked for.
     pub model: ModelId,
-    /// Zero.
-    pub reserved: u32,
+    /// Zero. Else it is no request, but the wish to take back the one of this id, whose other fields it repeats.
+    pub takes_back: u32,
     /// Which of the request's rows it is, from 0.
     pub row: u16,
     /// How many of the request's rows follow it.

@@ -9,7 +9,7 @@
 //! until a request is sent.
 
 use crate::clock::Nanos;
-use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal};
+use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -80,6 +80,18 @@ pub(super) struct Answers {
     sent: Cell<u64>,
 }
 
+/// Somebody waits for an answer.
+struct Waiting<'a> {
+    answers: &'a Answers,
+    ticket: Ticket,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.answers.frontend.borrow_mut().cancel(self.ticket);
+    }
+}
+
 impl Answers {
     /// Takes over `frontend`. Someone must run [`Answers::pump`].
     pub(super) fn new(frontend: Frontend) -> Answers {
@@ -107,8 +119,8 @@ impl Answers {
         self.frontend.borrow().accepting()
     }
 
-    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future forgets
-    /// the answer, not the request.
+    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future, as when the client
+    /// has left, takes the request back.
     ///
     /// Errors: a [`Refusal`], at once.
     pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {
@@ -117,6 +129,8 @@ impl Answers {
         self.waiting.borrow_mut()[ticket.index] = Some(sender);
         self.sent.set(self.sent.get() + 1);
         self.wake_pump();
+        // Once there is an answer, to take the request back does nothing.
+        let _cancelled_if_dropped = Waiting { answers: self, ticket };
         Ok(receiver.await.expect("the pump answers every request before it lets go of the sender"))
     }
 

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// A family of one number per thread: its name, its help, and where it is in a tally.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const OF_MODELS: [Family<ModelTally>; 12] = [
+const OF_MODELS: [Family<ModelTally>; 13] = [
     ("requests_total", "Requests taken from the frontends.", |tally| tally.requests),
     ("settled_total", "Times that a model was re-selected since requests had come.", |tally| tally.settled),
     ("batches_total", "Batches sent to backends.", |tally| tally.batches),
@@ -19,6 +19,7 @@ const OF_MODELS: [Family<ModelTally>; 12] = [
         tally.dropped_in_queue
     }),
     ("overloaded_total", "Requests that met a full queue.", |tally| tally.overloaded),
+    ("withdrawn_total", "Requests that their clients took back.", |tally| tally.withdrawn),
     ("stopped_total", "Requests ended by the engine's stop.", |tally| tally.stopped),
     ("grants_total", "GPUs granted.", |tally| tally.grants),
     ("grants_unused_total", "Granted GPUs given back without a batch.", |tally| tally.grants_unused),

@@ -136,6 +136,9 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &Control) {
     let mut held = Vec::new();
     while !control.end.load(Ordering::Relaxed) {
         while let Some(request) = peer.requests[0].pop() {
+            if request.takes_back != 0 {
+                continue;
+            }
             control.taken.fetch_add(1, Ordering::Relaxed);
             held.push(request);
         }

@@ -218,6 +218,23 @@ impl ModelQueue {
         self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE
     }
 
+    /// Takes a request out that its client does not want any more: all its rows that wait. False if none does: it has
+    /// been sent, or has ended. [`ModelQueue::settle`] is owed as after [`ModelQueue::enqueue`]. `wish`: its first row.
+    #[cold]
+    pub fn take_back(&mut self, now: Nanos, wish: &Request, sink: &mut impl ModelSink) -> bool {
+        let from = self.queue.partition_point(|queued| queued.deadline < wish.deadline);
+        let same = self.queue.range(from..).take_while(|queued| queued.deadline == wish.deadline);
+        let Some(skipped) = same.into_iter().position(|queued| queued.is_of_one_with(wish)) else {
+            return false;
+        };
+        let first = from + skipped;
+        let rows = self.queue.range(first..).take_while(|queued| queued.is_of_one_with(wish)).count();
+        for request in self.queue.drain(first..first + rows) {
+            sink.end(&request, Ending::Withdrawn, now);
+        }
+        true
+    }
+
     /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
     pub fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.reselect(now, Nanos::ZERO, sink);

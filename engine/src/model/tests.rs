@@ -447,6 +447,34 @@ fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE));
 }
 
+#[test]
+fn a_request_that_is_taken_back_leaves_with_all_its_rows_and_no_others() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        take_in(&mut queue, Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), 2, &mut log);
+    }
+    let wish = request(1, Nanos::ZERO, ms(20.0));
+    assert!(queue.take_back(ms(1.0), &wish, &mut log));
+    queue.settle(ms(1.0), &mut log);
+    assert_eq!(log.take(), vec![Said::End(1, Ending::Withdrawn); 2]);
+    assert_eq!(queue.next_timer(), ms(20.0 - 11.0), "the batch has become smaller: D - l(4 + 2)");
+    assert!(!queue.take_back(ms(1.0), &wish, &mut log), "it is not there any more");
+    assert!(!queue.take_back(ms(1.0), &request(0, Nanos::ZERO, ms(19.0)), &mut log), "of another deadline");
+    assert_eq!(batch_at(&mut queue, ms(1.0), Nanos::ZERO), [0, 0, 2, 2]);
+}
+
+#[test]
+fn a_candidate_whose_only_request_is_taken_back_is_withdrawn() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(ms(1.0), request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    assert!(queue.take_back(ms(13.5), &request(1, Nanos::ZERO, ms(20.0)), &mut log));
+    queue.settle(ms(13.5), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::Withdrawn), Said::Withdraw]);
+    assert_eq!(queue.next_timer(), Nanos::MAX);
+}
+
 fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log) {
     for row in 0..rows {
         queue.enqueue(Nanos::ZERO, Request { row, rows_after: rows - 1 - row, ..first }, log);

@@ -78,13 +78,35 @@ impl ModelRecorder {
         request: Request,
         sink: &mut impl ModelSink,
     ) -> bool {
-        let new = self.begin(place, queue, now);
-        let (first, rest) = queue.last(new);
-        let came = first.iter().chain(rest).chain(Some(&request));
-        came.for_each(|request| self.tape.write(Record::request(request)));
+        self.write_new(place, queue, now);
+        self.tape.write(Record::request(&request));
         let queued = queue.enqueue(now, request, &mut self.around(sink));
         self.models[place].recorded = queue.len();
         queued
+    }
+
+    /// [`ModelQueue::take_back`], recorded; [`ModelRecorder::settle`] is owed in the same turn.
+    #[cold]
+    pub fn take_back(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        wish: &Request,
+        sink: &mut impl ModelSink,
+    ) -> bool {
+        self.write_new(place, queue, now);
+        self.tape.write(Record::take_back(wish));
+        let found = queue.take_back(now, wish, &mut self.around(sink));
+        self.models[place].recorded = queue.len();
+        found
+    }
+
+    /// Writes the requests at the queue's end that are not written yet: before it changes elsewhere.
+    fn write_new(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
+        let new = self.begin(place, queue, now);
+        let (first, rest) = queue.last(new);
+        first.iter().chain(rest).for_each(|request| self.tape.write(Record::request(request)));
     }
 
     /// [`ModelQueue::settle`], recorded with the requests that have come.

@@ -38,6 +38,8 @@ pub(super) enum Kind {
     Stop = 19,
     /// Requests have come for a model, so many, which follow; then it is settled.
     Came = 20,
+    /// A request is taken back.
+    TakeBack = 21,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
     /// As `Ready`, of a candidate that is early.
@@ -76,6 +78,7 @@ impl Kind {
             18 => Kind::Timer,
             19 => Kind::Stop,
             20 => Kind::Came,
+            21 => Kind::TakeBack,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -180,6 +183,10 @@ impl Record {
         let (row, rows_after, origin, model) = (last, last >> 16 & 0xffff, last >> 32 & 0xffff, last >> 48);
         let id = id | origin << ID_BITS;
         Record::with(Kind::Request, 0, row, model | rows_after << 16, [id, arrival, deadline])
+    }
+
+    pub(super) fn take_back(wish: &Request) -> Record {
+        Record::of_request(Kind::TakeBack, wish)
     }
 
     pub(super) fn saved_request(request: &Request) -> Record {
@@ -462,6 +469,7 @@ impl fmt::Display for Record {
             Kind::Request | Kind::SavedRequest => {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
+            Kind::TakeBack => write!(f, "{} for model {model} is taken back", Named(&self.as_request())),
             Kind::Grant | Kind::Granted => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
             }
@@ -531,7 +539,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 24);
+        assert_eq!(known.count(), 25);
     }
 
     #[test]

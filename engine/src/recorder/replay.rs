@@ -236,7 +236,9 @@ impl Models {
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
-                Some(Kind::Grant | Kind::Timer | Kind::Stop) => self.input(at, &record, run)?,
+                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::TakeBack) => {
+                    self.input(at, &record, run)?
+                }
                 Some(
                     Kind::Ready
                     | Kind::Early
@@ -310,6 +312,12 @@ impl Models {
                 let grant = record.as_grant();
                 let event = Event::Grant { free_at: grant.free_at };
                 self.event(place, event, run, |queue, now, sink| queue.on_grant(now, grant, sink))
+            }
+            Some(Kind::TakeBack) => {
+                let wish = record.as_request();
+                self.event(place, Event::Request, run, |queue, now, sink| {
+                    queue.take_back(now, &wish, sink);
+                })
             }
             Some(Kind::Stop) => self.event(place, Event::Stop, run, |queue, now, sink| queue.stop(now, sink)),
             _ => self.event(place, Event::Timer, run, |queue, now, sink| queue.on_timer(now, sink)),

@@ -139,6 +139,7 @@ impl Story {
         let text = match ending {
             Ending::DroppedInQueue => why_dropped(request, now, event, terms, target),
             Ending::Overloaded => "refused: its model's queue was full".to_owned(),
+            Ending::Withdrawn => "ended: its client took it back".to_owned(),
             Ending::Stopped => "ended: the engine was stopped".to_owned(),
             other => format!("ended: {other:?}"),
         };

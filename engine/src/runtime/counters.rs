@@ -41,6 +41,8 @@ pub struct ModelTally {
     pub dropped_in_queue: u64,
     /// Requests refused since their model's queue was full.
     pub overloaded: u64,
+    /// Requests that their clients took back.
+    pub withdrawn: u64,
     /// Requests ended by the engine's stop.
     pub stopped: u64,
     /// GPUs granted.

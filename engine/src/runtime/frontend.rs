@@ -6,6 +6,7 @@ use super::in_flight::{InFlight, Sent};
 use super::reserve::Reserve;
 use crate::clock::{Clock, Nanos};
 use crate::limits;
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -208,6 +209,8 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
+    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more than slots.
+    wishes: VecDeque<Ticket>,
     next_id: u64,
 }
 
@@ -233,6 +236,7 @@ impl Frontend {
             models: setup.models,
             accepting: setup.accepting,
             in_flight: InFlight::new(slab.capacity()),
+            wishes: VecDeque::new(),
             slab,
             view: view.clone(),
             requests: request_producers,
@@ -308,7 +312,7 @@ impl Frontend {
         let deadline = arrival + wanted - self.reserves[model.0 as usize].get();
         let reserve = arrival + wanted - deadline;
         let due = if due == Due::Never { Nanos::MAX } else { arrival + wanted };
-        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, rows) });
+        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -359,14 +363,53 @@ impl Frontend {
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
-                let index = self.slab.index(response.slot);
-                if let Some(head) = self.in_flight.row_ended(index, response) {
+                let head = self.in_flight.row_ended(self.slab.index(response.slot), response);
+                let &Sent { id, ending, missing, .. } = self.in_flight.sent(head);
+                if missing == 0 {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
+                } else if ending != Ending::Done {
+                    // Its client gets an error: what is left of it need not run.
+                    self.cancel(Ticket { index: head, id });
                 }
             }
         }
+        self.send_wishes();
         delivered
+    }
+
+    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs or has run
+    /// ends as it ends, and nothing happens where it was answered already.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        if self.in_flight.take_back(ticket.index, ticket.id) {
+            self.wishes.push_back(ticket);
+            self.send_wishes();
+        }
+    }
+
+    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next poll.
+    fn send_wishes(&mut self) {
+        while let Some(&Ticket { index, id }) = self.wishes.front() {
+            if self.in_flight.is_in_flight(index, id) {
+                let &Sent { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
+                let ring = &mut self.requests[self.models[model.0 as usize].thread];
+                let frontend = self.id as u8;
+                let wish = Request {
+                    id,
+                    arrival,
+                    deadline,
+                    model,
+                    takes_back: 1,
+                    frontend,
+                    class,
+                    ..Request::default()
+                };
+                if ring.push(wish).is_err() {
+                    return;
+                }
+            }
+            self.wishes.pop_front();
+        }
     }
 
     /// Hands out the answer of the request that begins at `index`, and takes its slots back.

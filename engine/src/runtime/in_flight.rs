@@ -3,7 +3,7 @@
 //! [`Frontend`](super::Frontend).
 
 use crate::clock::Nanos;
-use symphony_transport::message::{Ending, ModelId, Response};
+use symphony_transport::message::{Class, Ending, ModelId, Response};
 use symphony_transport::slab::SlotId;
 
 /// Names no entry.
@@ -14,12 +14,15 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Sent {
     pub(super) id: u64,
     pub(super) model: ModelId,
+    pub(super) class: Class,
     pub(super) arrival: Nanos,
     /// When its answer is due; [`Nanos::MAX`] if never.
     pub(super) due: Nanos,
     /// The deadline that the scheduler was given.
     pub(super) deadline: Nanos,
     pub(super) rows: u32,
+    /// The engine was asked to take it back, or is about to be.
+    pub(super) taken_back: bool,
     /// Rows that have not ended.
     pub(super) missing: u32,
     /// How the worst of its rows ended.
@@ -30,14 +33,16 @@ pub(super) struct Sent {
 
 impl Sent {
     /// A request that has just come; no row of it has ended.
-    pub(super) fn new(id: u64, model: ModelId, rows: usize) -> Sent {
+    pub(super) fn new(id: u64, model: ModelId, class: Class, rows: usize) -> Sent {
         Sent {
             id,
             model,
+            class,
             arrival: Nanos::ZERO,
             due: Nanos::ZERO,
             deadline: Nanos::ZERO,
             rows: rows as u32,
+            taken_back: false,
             missing: rows as u32,
             ending: Ending::Done,
             last: Response::default(),
@@ -66,7 +71,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// Room for so many slots, none of them in use.
     pub(super) fn new(slots: usize) -> InFlight {
-        let sent = Sent::new(0, ModelId::default(), 0);
+        let sent = Sent::new(0, ModelId::default(), Class::HIGHEST, 0);
         let entry = Entry { slot: SlotId::default(), next: NONE, head: NONE, sent };
         InFlight { entries: vec![entry; slots], requests: 0 }
     }
@@ -100,6 +105,20 @@ impl InFlight {
         &self.entries[head].sent
     }
 
+    /// Notes that a request is to be taken back; false if it is not in flight, or was noted before.
+    pub(super) fn take_back(&mut self, head: usize, id: u64) -> bool {
+        let Some(Entry { sent, .. }) = self.entries.get_mut(head) else { return false };
+        let is_new = sent.id == id && sent.missing > 0 && !sent.taken_back;
+        sent.taken_back |= is_new;
+        is_new
+    }
+
+    /// Whether the request that begins at `head` is still this one.
+    pub(super) fn is_in_flight(&self, head: usize, id: u64) -> bool {
+        let sent = &self.entries[head].sent;
+        sent.id == id && sent.missing > 0
+    }
+
     /// The slots of its rows, in order.
     pub(super) fn slots(&self, head: usize) -> impl Iterator<Item = SlotId> {
         let mut row = head as u32;
@@ -110,8 +129,8 @@ impl InFlight {
         })
     }
 
-    /// The row in the slot of this index has ended. If it was the last of its request: where that begins.
-    pub(super) fn row_ended(&mut self, index: usize, response: Response) -> Option<usize> {
+    /// The row in the slot of this index has ended. Where its request begins.
+    pub(super) fn row_ended(&mut self, index: usize, response: Response) -> usize {
         let head = self.entries[index].head as usize;
         let sent = &mut self.entries[head].sent;
         debug_assert_eq!(sent.id, response.id, "an answer for a request that is not in flight");
@@ -123,7 +142,7 @@ impl InFlight {
             sent.last = response;
         }
         sent.missing -= 1;
-        (sent.missing == 0).then_some(head)
+        head
     }
 
     /// The request that begins at `head` is answered.

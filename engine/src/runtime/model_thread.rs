@@ -151,7 +151,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 
     fn take_requests(&mut self, now: Nanos) -> usize {
-        let mut taken = 0;
+        let (mut taken, mut taken_back) = (0, 0);
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
             // A model that is settled says a word at most, and no more models are than requests came.
@@ -163,6 +163,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 let Some(request) = self.requests[at].next(now) else { break };
                 left = left.saturating_sub(1);
                 rows_after = request.rows_after;
+                if request.takes_back != 0 {
+                    self.take_back(&request, now);
+                    taken_back += 1;
+                    continue;
+                }
                 if let Some(place) = place_of(&self.place, request.model)
                     && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
                 {
@@ -172,10 +177,20 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             }
         }
         self.watch.counting.tally.requests += taken as u64;
-        if taken > 0 {
+        if taken + taken_back > 0 {
             self.settle(now);
         }
-        taken
+        taken + taken_back
+    }
+
+    /// Takes a request out of its queue, if it is still there.
+    #[cold]
+    fn take_back(&mut self, wish: &Request, now: Nanos) {
+        if let Some(place) = place_of(&self.place, wish.model)
+            && self.watch.take_back(place, &mut self.queues[place], now, wish, &mut self.outbox)
+        {
+            self.agenda.touch(place, now);
+        }
     }
 
     /// Re-selects the models that requests have come for.
@@ -213,6 +228,9 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
+                if request.takes_back != 0 {
+                    continue;
+                }
                 self.watch.counting.tally.stopped += 1;
                 self.outbox.end(&request, Ending::Stopped, now);
             }

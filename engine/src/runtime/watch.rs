@@ -62,6 +62,24 @@ impl ModelWatch {
         )
     }
 
+    /// [`ModelQueue::take_back`].
+    #[cold]
+    pub(super) fn take_back(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        wish: &Request,
+        sink: &mut impl ModelSink,
+    ) -> bool {
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.take_back(now, wish, sink),
+            |recorder, queue, sink| recorder.take_back(place, queue, now, wish, sink),
+        )
+    }
+
     /// [`ModelQueue::settle`].
     #[inline]
     pub(super) fn settle(
@@ -208,6 +226,7 @@ impl<S: ModelSink> ModelSink for Counted<'_, S> {
         match ending {
             Ending::DroppedInQueue => self.tally.dropped_in_queue += 1,
             Ending::Overloaded => self.tally.overloaded += 1,
+            Ending::Withdrawn => self.tally.withdrawn += 1,
             _ => self.tally.stopped += 1,
         }
         self.sink.end(request, ending, now);
