@@ -11,6 +11,7 @@ use crate::config::{
     Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource, RepositoryFlags,
     read_config_with,
 };
+use crate::observe::Observatory;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Say, Seat, StartError};
@@ -165,10 +166,12 @@ pub fn serve(
         Engine::start_with(config, api_threads, say, Options { record, ..Options::default() })?;
     let models = Arc::clone(engine.models());
     describe(&engine);
+    let observatory = Arc::new(Observatory::of(&engine));
     let mut servers = Vec::new();
     let mut address = http;
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server = api::start(frontend, api_config(address, seat, &http_limits, api_threads, &engine))?;
+        let server =
+            api::start(frontend, api_config(address, seat, &http_limits, api_threads, &observatory))?;
         address = server.local_addr();
         servers.push(server);
     }
@@ -176,7 +179,7 @@ pub fn serve(
     if let Some(line) = sample_request(&models, &samples, address) {
         eprintln!("try: {line}");
     }
-    let died = wait(&engine, &ending);
+    let died = wait(&engine, &observatory, &ending);
     eprintln!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
     engine.drain();
     for server in servers {
@@ -196,11 +199,11 @@ fn api_config(
     seat: Seat,
     limits: &HttpLimits,
     threads: usize,
-    engine: &Engine,
+    observatory: &Arc<Observatory>,
 ) -> ApiConfig {
     ApiConfig {
         share_port: threads > 1,
-        counters: Some(engine.counters().clone()),
+        observatory: Some(Arc::clone(observatory)),
         core: seat.core,
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,
@@ -222,11 +225,13 @@ fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(flag)
 }
 
-/// Waits for a signal, or for a thread to die: then says which.
-fn wait(engine: &Engine, ending: &AtomicBool) -> Option<String> {
+/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks at the engine.
+fn wait(engine: &Engine, observatory: &Observatory, ending: &AtomicBool) -> Option<String> {
     while !ending.load(Ordering::Relaxed) {
-        if let Some(thread) = engine.dead() {
-            return Some(thread);
+        let dead = engine.dead();
+        observatory.look(dead.as_deref());
+        if dead.is_some() {
+            return dead;
         }
         std::thread::sleep(WATCH_EVERY);
     }

@@ -9,10 +9,12 @@
 //! until a request is sent.
 
 use crate::clock::Nanos;
+use crate::observe::Recorder;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -72,6 +74,8 @@ impl Reply {
 /// The frontend of an API core with everybody who waits for an answer from it.
 pub(super) struct Answers {
     frontend: RefCell<Frontend>,
+    models: Arc<[ModelInfo]>,
+    recorder: Rc<Recorder>,
     /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
     /// still taken from the frontend, once, and forgotten.
     waiting: RefCell<Vec<Option<oneshot::Sender<Reply>>>>,
@@ -93,30 +97,22 @@ impl Drop for Waiting<'_> {
 }
 
 impl Answers {
-    /// Takes over `frontend`. Someone must run [`Answers::pump`].
-    pub(super) fn new(frontend: Frontend) -> Answers {
+    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run [`Answers::pump`].
+    pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>) -> Answers {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         Answers {
+            models: Arc::clone(frontend.models()),
             frontend: RefCell::new(frontend),
+            recorder,
             waiting: RefCell::new(waiting),
             pump: RefCell::new(None),
             sent: Cell::new(0),
         }
     }
 
-    /// Every model of the engine, by id.
-    pub(super) fn models(&self) -> Arc<[ModelInfo]> {
-        self.frontend.borrow().models().clone()
-    }
-
     /// Requests sent and not yet answered, with or without someone who waits.
     pub(super) fn in_flight(&self) -> usize {
         self.frontend.borrow().in_flight()
-    }
-
-    /// Whether the engine takes requests.
-    pub(super) fn accepting(&self) -> bool {
-        self.frontend.borrow().accepting()
     }
 
     /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future, as when the client
@@ -125,6 +121,7 @@ impl Answers {
     /// Errors: a [`Refusal`], at once.
     pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {
         let ticket = self.frontend.borrow_mut().submit(ask, fill)?;
+        self.recorder.accepted(ask.model);
         let (sender, receiver) = oneshot::channel();
         self.waiting.borrow_mut()[ticket.index] = Some(sender);
         self.sent.set(self.sent.get() + 1);
@@ -155,6 +152,7 @@ impl Answers {
     fn deliver(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         self.frontend.borrow_mut().poll(|ticket, answer| {
+            self.recorder.answered(&answer, self.models[answer.model.0 as usize].slo);
             let waiter = waiting[ticket.index].take();
             if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
                 // A waiter that leaves between the check and here is gone all the same.

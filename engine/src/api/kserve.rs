@@ -4,6 +4,7 @@
 use super::answers::Reply;
 use super::tensors;
 use crate::clock::Nanos;
+use crate::observe::InferOutcome;
 use crate::runtime::frontend::{ModelInfo, Outcome, Refusal};
 use hyper::StatusCode;
 use serde::{Deserialize, Deserializer};
@@ -92,60 +93,6 @@ fn part(rest: &[&str]) -> Option<ModelPart> {
 fn decoded(segment: &str) -> Option<String> {
     let text = percent_encoding::percent_decode_str(segment).decode_utf8().ok()?;
     (!text.is_empty()).then(|| text.into_owned())
-}
-
-/// How an infer request ended: the `symphony-outcome` header of its answer and a label of the metrics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub(super) enum InferOutcome {
-    /// Answered in time.
-    Good,
-    /// It ran, but was answered after its deadline.
-    Late,
-    /// Dropped in the queue.
-    Dropped,
-    /// Its batch came too late to the backend.
-    Cancelled,
-    /// There was no room for it.
-    Overloaded,
-    /// The executor failed.
-    Failed,
-    /// The engine is shutting down.
-    Draining,
-    /// The request itself was wrong.
-    Invalid,
-    /// The client left before it was answered.
-    Gone,
-}
-
-impl InferOutcome {
-    /// All of them, in the order of their numbers.
-    pub(super) const ALL: [InferOutcome; 9] = [
-        InferOutcome::Good,
-        InferOutcome::Late,
-        InferOutcome::Dropped,
-        InferOutcome::Cancelled,
-        InferOutcome::Overloaded,
-        InferOutcome::Failed,
-        InferOutcome::Draining,
-        InferOutcome::Invalid,
-        InferOutcome::Gone,
-    ];
-
-    /// Its word in headers and metrics.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            InferOutcome::Good => "good",
-            InferOutcome::Late => "late",
-            InferOutcome::Dropped => "dropped",
-            InferOutcome::Cancelled => "cancelled",
-            InferOutcome::Overloaded => "overloaded",
-            InferOutcome::Failed => "failed",
-            InferOutcome::Draining => "draining",
-            InferOutcome::Invalid => "invalid",
-            InferOutcome::Gone => "gone",
-        }
-    }
 }
 
 /// A request that gets no result: the status, and the words for the body's `error`.

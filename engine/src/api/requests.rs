@@ -2,21 +2,21 @@
 //! engine. Owned by an API core; `connection` calls [`Core::respond`] for each request.
 
 use super::answers::Answers;
-use super::engine_metrics;
 use super::glommio_io::within;
-use super::kserve::{self, Infer, InferOutcome, ModelPart, Problem, Route};
-use super::metrics::Metrics;
+use super::kserve::{self, Infer, ModelPart, Problem, Route};
 use super::server::ApiConfig;
-use crate::runtime::frontend::{Ask, Due, ModelInfo};
+use crate::observe::{InferOutcome, NotReady, Observatory, Recorder};
+use crate::runtime::frontend::{Ask, Due, Frontend, ModelInfo};
 use futures_channel::oneshot;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,8 +40,10 @@ pub(super) struct Core {
     pub(super) models: Arc<[ModelInfo]>,
     /// Limits and time-outs.
     pub(super) config: ApiConfig,
-    /// What was counted.
-    pub(super) metrics: Metrics,
+    /// What all cores have counted.
+    pub(super) observatory: Arc<Observatory>,
+    /// What this one counts.
+    pub(super) recorder: Rc<Recorder>,
     /// By connection number; `None` once it was asked to end, which dropping the sender does.
     pub(super) connections: RefCell<HashMap<u64, Option<oneshot::Sender<()>>>>,
     body_bytes: Cell<usize>,
@@ -52,10 +54,20 @@ pub(super) type Reply = Response<Full<Bytes>>;
 
 impl Core {
     /// The shared state of a core with no connections yet.
-    pub(super) fn new(answers: Answers, config: ApiConfig) -> Core {
-        let models = answers.models();
-        let metrics = Metrics::new(models.len());
-        Core { answers, models, config, metrics, connections: RefCell::default(), body_bytes: Cell::new(0) }
+    pub(super) fn new(frontend: Frontend, config: ApiConfig) -> Core {
+        let models = Arc::clone(frontend.models());
+        let through = || Arc::new(Observatory::through(&frontend));
+        let observatory = config.observatory.clone().unwrap_or_else(through);
+        let recorder = Rc::new(observatory.recorder());
+        Core {
+            answers: Answers::new(frontend, Rc::clone(&recorder)),
+            models,
+            config,
+            observatory,
+            recorder,
+            connections: RefCell::default(),
+            body_bytes: Cell::new(0),
+        }
     }
 
     /// Asks every connection to end after the request at hand.
@@ -63,9 +75,16 @@ impl Core {
         self.connections.borrow_mut().values_mut().for_each(|stop| *stop = None);
     }
 
+    /// A connection was opened; dropping `stop` asks it to end.
+    pub(super) fn opened(&self, number: u64, stop: oneshot::Sender<()>) {
+        self.connections.borrow_mut().insert(number, Some(stop));
+        self.recorder.opened();
+    }
+
     /// Forgets a connection.
     pub(super) fn closed(&self, number: u64) {
         self.connections.borrow_mut().remove(&number);
+        self.recorder.closed();
     }
 
     /// Whether no connection is open and no request is with the engine.
@@ -76,7 +95,7 @@ impl Core {
     /// Answers one request, whatever it is.
     pub(super) async fn respond(&self, request: Request<Incoming>) -> Reply {
         let response = self.route(request).await.unwrap_or_else(|problem| refusal(&problem));
-        self.metrics.count_response(response.status().as_u16());
+        self.recorder.responded(response.status().as_u16());
         response
     }
 
@@ -96,33 +115,26 @@ impl Core {
         match route {
             Route::Server => Ok(ok(kserve::server_metadata())),
             Route::Live => Ok(ok(r#"{"live":true}"#)),
-            Route::Ready => {
-                Ok(readiness(self.answers.accepting(), r#"{"ready":true}"#, r#"{"ready":false}"#))
-            }
-            Route::Metrics => Ok(self.metrics_text()),
+            Route::Ready => Ok(self.readiness(json!({}))),
+            Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, self.observatory.metrics())),
             Route::Model { name, version, part } => {
                 let model = kserve::find_model(&self.models, &name, version.as_deref())?;
                 match part {
                     ModelPart::Metadata => Ok(ok(kserve::model_metadata(&self.models, model))),
-                    ModelPart::Ready => Ok(self.model_readiness(model)),
+                    ModelPart::Ready => Ok(self.readiness(json!({ "name": model.name }))),
                     ModelPart::Infer => Ok(self.infer(model, request).await),
                 }
             }
         }
     }
 
-    fn metrics_text(&self) -> Reply {
-        let connections = self.connections.borrow().len();
-        let mut text = self.metrics.text(&self.models, self.answers.in_flight(), connections);
-        if let Some(counters) = &self.config.counters {
-            engine_metrics::write(&mut text, &counters.snapshot());
-        }
-        with_type(StatusCode::OK, PROMETHEUS, text)
-    }
-
-    fn model_readiness(&self, model: &ModelInfo) -> Reply {
-        let body = |ready: bool| json!({ "name": model.name, "ready": ready }).to_string();
-        readiness(self.answers.accepting(), body(true), body(false))
+    /// Whether requests can be served: `"ready"` and, if not, `"reasons"`, added to `body`.
+    fn readiness(&self, mut body: Value) -> Reply {
+        let reasons = self.observatory.readiness().err();
+        body["ready"] = reasons.is_none().into();
+        let Some(reasons) = reasons else { return ok(body.to_string()) };
+        body["reasons"] = reasons.iter().map(NotReady::to_string).collect();
+        with_type(StatusCode::SERVICE_UNAVAILABLE, JSON, body.to_string())
     }
 
     async fn infer(&self, model: &ModelInfo, request: Request<Incoming>) -> Reply {
@@ -184,7 +196,7 @@ struct Counted<'a> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.core.metrics.count_request(self.model.id, self.outcome);
+        self.core.recorder.ended(self.model.id, self.outcome);
     }
 }
 
@@ -248,10 +260,6 @@ fn too_large(size: &str, limit: usize) -> Problem {
 
 fn ok(body: impl Into<Bytes>) -> Reply {
     with_type(StatusCode::OK, JSON, body)
-}
-
-fn readiness(ready: bool, yes: impl Into<Bytes>, no: impl Into<Bytes>) -> Reply {
-    if ready { ok(yes) } else { with_type(StatusCode::SERVICE_UNAVAILABLE, JSON, no) }
 }
 
 fn with_type(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Reply {

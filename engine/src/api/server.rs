@@ -2,11 +2,10 @@
 //! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
 //! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
 
-use super::answers::Answers;
 use super::connection;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::requests::Core;
-use crate::runtime::counters::Counters;
+use crate::observe::Observatory;
 use crate::runtime::frontend::Frontend;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
@@ -15,6 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -58,8 +58,8 @@ pub struct ApiConfig {
     pub idle_timeout: Duration,
     /// How long [`ApiHandle::stop`] waits for requests at hand.
     pub stop_timeout: Duration,
-    /// The engine's counters, for `/metrics`.
-    pub counters: Option<Counters>,
+    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one of its own.
+    pub observatory: Option<Arc<Observatory>>,
 }
 
 impl ApiConfig {
@@ -79,7 +79,7 @@ impl ApiConfig {
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             stop_timeout: Duration::from_secs(30),
-            counters: None,
+            observatory: None,
         }
     }
 }
@@ -191,7 +191,7 @@ fn run(
         Err(error) => return started.send(Err(error)).unwrap_or_default(),
     };
     executor.run(async move {
-        let core = Rc::new(Core::new(Answers::new(frontend), config));
+        let core = Rc::new(Core::new(frontend, config));
         let listener = listener.into_local();
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
@@ -235,7 +235,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Recei
 
 fn serve(core: &Rc<Core>, number: u64, stream: TcpStream) {
     let (stop, stopped) = oneshot::channel();
-    core.connections.borrow_mut().insert(number, Some(stop));
+    core.opened(number, stop);
     let core = core.clone();
     glommio::spawn_local(async move {
         connection::serve(core.clone(), GlommioIo::new(stream), stopped).await;

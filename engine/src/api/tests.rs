@@ -693,7 +693,10 @@ fn a_draining_engine_is_not_ready_and_takes_nothing() {
     let rig = Rig::new(|_| {});
     rig.accepting.store(false, Ordering::Relaxed);
     assert_eq!(rig.get("/v2/health/live").status, 200);
-    assert_eq!((rig.get("/v2/health/ready").status, rig.get("/v2/models/echo/ready").status), (503, 503));
+    let ready = rig.get("/v2/health/ready");
+    assert_eq!((ready.status, rig.get("/v2/models/echo/ready").status), (503, 503));
+    assert_eq!(ready.json(), json!({ "ready": false, "reasons": ["the server is shutting down"] }));
+    assert_eq!(rig.metric("symphony_ready"), "symphony_ready 0");
     let answer = rig.infer("echo", &body());
     assert_eq!((answer.status, answer.header("symphony-outcome")), (503, Some("draining")));
 }
@@ -737,9 +740,10 @@ fn a_client_that_leaves_is_forgotten_and_its_answer_still_taken() {
     }
     rig.wait_until("the engine has them", || rig.control.taken.load(Ordering::Relaxed) == 10);
     rig.wait_until("their connections are gone", || rig.metric("symphony_http_connections").ends_with(" 1"));
-    assert_eq!(rig.metric("symphony_requests_in_flight"), "symphony_requests_in_flight 10");
+    let in_flight = "symphony_requests_in_flight{model=\"held\"}";
+    assert_eq!(rig.metric(in_flight), format!("{in_flight} 10"));
     rig.control.release.store(true, Ordering::Relaxed);
-    rig.wait_until("all are answered", || rig.metric("symphony_requests_in_flight").ends_with(" 0"));
+    rig.wait_until("all are answered", || rig.metric(in_flight).ends_with(" 0"));
     assert_eq!(rig.infer("held", &body()).status, 200);
     let gone = rig.metric("symphony_requests_total{model=\"held\",outcome=\"gone\"");
     assert!(gone.ends_with(" 10"), "{gone}");

@@ -2,6 +2,7 @@
 //! over, answers its requests' frontends and tells the RankThread of its sub-cluster that its GPU is free of it.
 
 use super::counters::{BackendTally, Counting};
+use super::executions::Executing;
 use crate::clock::Nanos;
 use std::sync::Arc;
 use symphony_transport::message::{
@@ -71,6 +72,8 @@ pub(super) struct Answers {
     pub(super) rank_of: Arc<[u32]>,
     /// What is counted of batches.
     pub(super) counting: Counting<BackendTally>,
+    /// What has run, by model and by GPU.
+    pub(super) executing: Executing,
 }
 
 impl Answers {
@@ -119,6 +122,7 @@ impl Answers {
         tally.batches += 1;
         tally.start.count(started - exec_at);
         tally.finish.count(finished - (exec_at + duration));
+        self.executing.ran(&batch.header, started, finished);
         self.complete(batch, started, finished);
     }
 
@@ -133,6 +137,7 @@ impl Answers {
     /// The batch did not start in time: nobody waits for it any more.
     pub(super) fn cancel(&mut self, batch: &Batch, now: Nanos) {
         self.counting.tally.cancelled += 1;
+        self.executing.cancelled(&batch.header, now);
         self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
         self.complete(batch, now, now);
     }

@@ -4,10 +4,12 @@
 //!
 //! Owned by the threads' agents; read through [`Counters`] by whoever shows them.
 
+use super::executions::Executions;
 use crate::clock::Nanos;
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -266,12 +268,13 @@ pub(super) fn raise(mark: &mut u64, level: usize) {
 }
 
 /// Every thread's numbers, readable from anywhere at any time. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counters {
     models: Arc<[Arc<Board<ModelTally>>]>,
     ranks: Arc<[Arc<Board<RankTally>>]>,
     backends: Arc<[Arc<Board<BackendTally>>]>,
     backend_roles: Arc<[String]>,
+    executions: Executions,
 }
 
 /// Every thread's numbers as they were read.
@@ -286,9 +289,11 @@ pub struct CountersSnapshot {
 }
 
 impl Counters {
-    /// Boards for so many ModelThreads and RankThreads and for these backends.
-    pub(super) fn new(models: usize, ranks: usize, backend_roles: Vec<String>) -> Counters {
+    /// Boards for so many ModelThreads and RankThreads and for these backends, each with its role's name and its GPUs.
+    pub(super) fn new(models: usize, ranks: usize, backends: Vec<(String, Range<u32>)>) -> Counters {
+        let (backend_roles, gpus): (Vec<String>, Vec<Range<u32>>) = backends.into_iter().unzip();
         Counters {
+            executions: Executions::new(gpus.into_iter()),
             models: (0..models).map(|_| Board::new()).collect(),
             ranks: (0..ranks).map(|_| Board::new()).collect(),
             backends: backend_roles.iter().map(|_| Board::new()).collect(),
@@ -306,6 +311,11 @@ impl Counters {
 
     pub(super) fn of_backend(&self, at: usize) -> Counting<BackendTally> {
         Counting::new(Arc::clone(&self.backends[at]))
+    }
+
+    /// What the backends have run, by model and by GPU.
+    pub fn executions(&self) -> &Executions {
+        &self.executions
     }
 
     /// Reads all of them. Numbers of different threads are of slightly different moments.

@@ -254,6 +254,16 @@ impl Frontend {
         &self.models
     }
 
+    /// The engine's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Cleared when the engine drains.
+    pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
+        &self.accepting
+    }
+
     /// The engine's time.
     pub fn now(&self) -> Nanos {
         self.clock.now()

@@ -21,6 +21,7 @@ mod batches;
 pub mod counters;
 mod cpu_backend;
 mod emulated_backend;
+pub mod executions;
 mod executors;
 pub mod frontend;
 mod in_flight;
@@ -40,7 +41,7 @@ pub use executors::Say;
 pub use frontend::Frontend;
 pub use layout::{Layout, rank_role};
 
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos};
 use crate::config::{Config, Mistakes};
 use crate::profile::Profile;
 use crate::recorder::{RecordConfig, RecordError};
@@ -113,6 +114,7 @@ pub struct Engine {
     models: Arc<[ModelInfo]>,
     profiles: Vec<Profile>,
     layout: Layout,
+    clock: Clock,
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
     counters: Counters,
@@ -184,6 +186,16 @@ impl Engine {
     /// How long each model's batches take, by id.
     pub fn profiles(&self) -> &[Profile] {
         &self.profiles
+    }
+
+    /// Its time.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Cleared when it accepts no more requests.
+    pub fn accepting(&self) -> &Arc<AtomicBool> {
+        &self.accepting
     }
 
     /// Where its threads run.

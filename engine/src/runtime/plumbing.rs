@@ -164,6 +164,7 @@ impl Plumbing {
                 completions: std::mem::take(&mut self.completions_in[at]),
                 rank_of: Arc::clone(&self.rank_of),
                 counting: self.counters.of_backend(at),
+                executing: self.counters.executions().of_backend(at),
             },
         }
     }

@@ -108,11 +108,10 @@ impl Builder {
         let loading = self.start_executors(&stop_executors)?;
         let findings = self.find_out(&loading)?;
         let accepting = Arc::new(AtomicBool::new(true));
-        let roles = (0..loading.len()).map(|at| format!("cpu-{at}"));
-        let roles: Vec<String> = roles.chain(self.layout.emulated.map(|_| "emulated".to_owned())).collect();
-        let backend_threads = roles.len();
+        let backends = self.backends(loading.len() as u32);
+        let backend_threads = backends.len();
         let (ends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
-        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), roles);
+        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends);
         let mut plumbing = self.plumbing(&findings, backend_threads, peers, counters.clone());
         let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
@@ -140,6 +139,7 @@ impl Builder {
             models,
             profiles,
             layout,
+            clock: self.clock,
             lateness,
             accepting,
             counters,
@@ -148,6 +148,14 @@ impl Builder {
             threads,
         };
         Ok((engine, ends))
+    }
+
+    /// The backend threads: their roles and their GPUs' numbers. Those of CPU executors come first.
+    fn backends(&self, executors: u32) -> Vec<(String, Range<u32>)> {
+        let gpus = self.division.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
+        let cpus = (0..executors).map(|at| (format!("cpu-{at}"), at..at + 1));
+        let emulated = self.layout.emulated.map(|_| ("emulated".to_owned(), executors..gpus));
+        cpus.chain(emulated).collect()
     }
 
     /// The frontends, and the engine's ends of them.

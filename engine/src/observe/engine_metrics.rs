@@ -1,11 +1,11 @@
 //! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
 
+use super::text::{Kind, Text};
 use crate::clock::Nanos;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
 };
 use crate::runtime::rank_role;
-use std::fmt::Write as _;
 
 /// A family of one number per thread: its name, its help, and where it is in a tally.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
@@ -59,76 +59,64 @@ const LATENESSES: [LatenessFamily; 2] = [
     ("finish_lateness_seconds", "How long after exec_at + l(b) batches finished.", |tally| &tally.finish),
 ];
 
-/// Adds the engine's counters to `out`.
-pub(super) fn write(out: &mut String, counters: &CountersSnapshot) {
+/// Adds the engine's counters to `text`.
+pub(super) fn write(text: &mut Text, counters: &CountersSnapshot) {
     let models: Vec<_> =
         counters.models.iter().enumerate().map(|(at, t)| (format!("model-{at}"), t)).collect();
     let ranks: Vec<_> = counters.ranks.iter().enumerate().map(|(at, t)| (rank_role(at), t)).collect();
     let backends: Vec<_> = counters.backends.iter().map(|(role, tally)| (role.clone(), tally)).collect();
-    families(out, "symphony_model_thread_", &OF_MODELS, &models);
-    families(out, "symphony_rank_thread_", &OF_RANKS, &ranks);
-    families(out, "symphony_backend_", &OF_BACKENDS, &backends);
-    latenesses(out, &backends);
+    families(text, "symphony_model_thread_", &OF_MODELS, &models);
+    families(text, "symphony_rank_thread_", &OF_RANKS, &ranks);
+    families(text, "symphony_backend_", &OF_BACKENDS, &backends);
+    latenesses(text, &backends);
     let turns = models.iter().map(|(role, tally)| (role, tally.turns));
     let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
     let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
-    turn_families(out, &turns);
+    turn_families(text, &turns);
 }
 
-fn head(out: &mut String, name: &str, help: &str, kind: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn families<T>(out: &mut String, prefix: &str, families: &[Family<T>], threads: &[(String, &T)]) {
+fn families<T>(text: &mut Text, prefix: &str, families: &[Family<T>], threads: &[(String, &T)]) {
     for (name, help, value) in families {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        head(out, &format!("{prefix}{name}"), help, kind);
+        let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
+        text.family(&format!("{prefix}{name}"), kind, help);
         for (role, tally) in threads {
-            let _ = writeln!(out, "{prefix}{name}{{thread=\"{role}\"}} {}", value(tally));
+            text.sample(&[("thread", role)], value(tally));
         }
     }
 }
 
-fn latenesses(out: &mut String, backends: &[(String, &BackendTally)]) {
+fn latenesses(text: &mut Text, backends: &[(String, &BackendTally)]) {
     for (name, help, of) in LATENESSES {
-        let name = format!("symphony_backend_{name}");
-        head(out, &name, help, "histogram");
+        text.family(&format!("symphony_backend_{name}"), Kind::Histogram, help);
         for (role, tally) in backends {
-            lateness(out, &name, role, of(tally));
+            lateness(text, role, of(tally));
         }
     }
 }
 
-fn lateness(out: &mut String, name: &str, role: &str, lateness: &Lateness) {
+fn lateness(text: &mut Text, role: &str, lateness: &Lateness) {
     let mut below = 0;
-    for (at, count) in lateness.buckets.iter().enumerate() {
+    let bounded = lateness.buckets[..LATENESS_BUCKETS - 1].iter().enumerate();
+    let up_to = bounded.map(|(at, count)| {
         below += count;
-        if at + 1 < LATENESS_BUCKETS {
-            let bound = Lateness::bound(at).as_secs_f64();
-            let _ = writeln!(out, "{name}_bucket{{thread=\"{role}\",le=\"{bound}\"}} {below}");
-        }
-    }
-    let sum = Nanos(lateness.sum_ns).as_secs_f64();
-    let _ = writeln!(
-        out,
-        "{name}_bucket{{thread=\"{role}\",le=\"+Inf\"}} {below}\n{name}_sum{{thread=\"{role}\"}} {sum}\n\
-         {name}_count{{thread=\"{role}\"}} {below}"
-    );
+        (Lateness::bound(at).as_secs_f64(), below)
+    });
+    text.buckets(&[("thread", role)], up_to, lateness.total(), Nanos(lateness.sum_ns).as_secs_f64());
 }
 
-fn turn_families(out: &mut String, turns: &[(&String, Turns)]) {
-    head(out, "symphony_thread_turns_total", "Turns of a pinned thread's loop.", "counter");
+fn turn_families(text: &mut Text, turns: &[(&String, Turns)]) {
+    text.family("symphony_thread_turns_total", Kind::Counter, "Turns of a pinned thread's loop.");
     for (role, turns) in turns {
-        let _ = writeln!(out, "symphony_thread_turns_total{{thread=\"{role}\"}} {}", turns.all);
+        text.sample(&[("thread", role)], turns.all);
     }
-    head(out, "symphony_thread_busy_turns_total", "Turns that found work.", "counter");
+    text.family("symphony_thread_busy_turns_total", Kind::Counter, "Turns that found work.");
     for (role, turns) in turns {
-        let _ = writeln!(out, "symphony_thread_busy_turns_total{{thread=\"{role}\"}} {}", turns.busy);
+        text.sample(&[("thread", role)], turns.busy);
     }
-    head(out, "symphony_thread_longest_turn_seconds", "The longest turn that found work.", "gauge");
+    let help = "The longest turn that found work.";
+    text.family("symphony_thread_longest_turn_seconds", Kind::Gauge, help);
     for (role, turns) in turns {
-        let longest = Nanos(turns.longest_ns).as_secs_f64();
-        let _ = writeln!(out, "symphony_thread_longest_turn_seconds{{thread=\"{role}\"}} {longest}");
+        text.sample(&[("thread", role)], Nanos(turns.longest_ns).as_secs_f64());
     }
 }
 
@@ -146,8 +134,9 @@ mod tests {
             ranks: vec![RankTally::default(), RankTally { grants: 9, ..RankTally::default() }],
             backends: vec![("emulated".to_owned(), tally)],
         };
-        let mut text = String::new();
+        let mut text = Text::default();
         write(&mut text, &counters);
+        let text = text.finish();
         let mut family = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

@@ -1,0 +1,163 @@
+//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers. An [`Observatory`]
+//! is shared by all API cores, so each can answer for all of them; every core counts with a [`Recorder`] of its own.
+//! The thread that waits for the server's end calls [`Observatory::look`] now and then, which keeps what needs a past.
+//! Nothing here is ever called by a ModelThread or a RankThread.
+
+mod engine_metrics;
+mod health;
+mod histogram;
+mod history;
+mod metrics;
+mod outcome;
+mod recorder;
+mod text;
+
+pub use health::NotReady;
+pub use histogram::{LATENCY_BOUNDS, Latencies};
+pub use outcome::InferOutcome;
+pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+
+use crate::clock::{Clock, Nanos};
+use crate::profile::Profile;
+use crate::runtime::Engine;
+use crate::runtime::counters::Counters;
+use crate::runtime::frontend::{Frontend, ModelInfo};
+use health::Pulse;
+use history::Past;
+use recorder::CoreCounts;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use symphony_transport::message::ModelId;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Observatory {
+    clock: Clock,
+    models: Arc<[ModelInfo]>,
+    /// By model; empty where they are not known.
+    profiles: Vec<Profile>,
+    counters: Counters,
+    accepting: Arc<AtomicBool>,
+    cores: Mutex<Vec<Arc<CoreCounts>>>,
+    pulse: Mutex<Pulse>,
+    past: Mutex<Past>,
+}
+
+impl Observatory {
+    /// What is to be seen of `engine`.
+    pub fn of(engine: &Engine) -> Observatory {
+        Observatory {
+            clock: engine.clock().clone(),
+            models: Arc::clone(engine.models()),
+            profiles: engine.profiles().to_vec(),
+            counters: engine.counters().clone(),
+            accepting: Arc::clone(engine.accepting()),
+            cores: Mutex::default(),
+            pulse: Mutex::new(Pulse::new(engine.profiles())),
+            past: Mutex::default(),
+        }
+    }
+
+    /// What is to be seen through one frontend, where there is no engine at hand: requests only.
+    pub fn through(frontend: &Frontend) -> Observatory {
+        Observatory {
+            clock: frontend.clock().clone(),
+            models: Arc::clone(frontend.models()),
+            profiles: Vec::new(),
+            counters: Counters::default(),
+            accepting: Arc::clone(frontend.accepting_flag()),
+            cores: Mutex::default(),
+            pulse: Mutex::new(Pulse::new(&[])),
+            past: Mutex::default(),
+        }
+    }
+
+    /// The counting end of a new API core.
+    pub fn recorder(&self) -> Recorder {
+        let counts = Arc::new(CoreCounts::new());
+        lock(&self.cores).push(Arc::clone(&counts));
+        Recorder::new(counts)
+    }
+
+    /// Every model, by id.
+    pub fn models(&self) -> &[ModelInfo] {
+        &self.models
+    }
+
+    /// How long a model's batches take; `None` where that is not known.
+    pub fn profile(&self, model: ModelId) -> Option<&Profile> {
+        self.profiles.get(model.0 as usize)
+    }
+
+    /// What the engine's threads count.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// What all cores have counted of a model; `None` if it was never asked for.
+    pub fn requests(&self, model: ModelId) -> Option<ModelRequests> {
+        let mut sum = ModelRequests::default();
+        let read = lock(&self.cores).iter().filter(|core| core.read_model(model, &mut sum)).count();
+        (read > 0).then_some(sum)
+    }
+
+    /// HTTP responses of all cores by status, those that there were.
+    pub fn responses(&self) -> BTreeMap<u16, u64> {
+        let mut sum = BTreeMap::new();
+        for core in lock(&self.cores).iter() {
+            core.responses().for_each(|(status, count)| *sum.entry(status).or_default() += count);
+        }
+        sum
+    }
+
+    /// Connections ever opened to any core, and those open now.
+    pub fn connections(&self) -> (u64, u64) {
+        let cores = lock(&self.cores);
+        let all = cores.iter().map(|core| core.connections());
+        all.fold((0, 0), |sum, core| (sum.0 + core.0, sum.1 + core.1))
+    }
+
+    /// Everything as Prometheus text.
+    pub fn metrics(&self) -> String {
+        metrics::text(self)
+    }
+
+    /// Whether requests can be served.
+    ///
+    /// Errors: every reason why not.
+    pub fn readiness(&self) -> Result<(), Vec<NotReady>> {
+        let mut reasons = Vec::new();
+        if !self.accepting.load(Ordering::Relaxed) {
+            reasons.push(NotReady::Draining);
+        }
+        if self.models.is_empty() {
+            reasons.push(NotReady::NoModel);
+        }
+        reasons.extend(lock(&self.pulse).trouble());
+        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    /// The share of the last seconds in which each GPU ran batches, 0 to 1. Empty if nobody looked.
+    pub fn utilization(&self) -> Vec<f64> {
+        lock(&self.past).utilization()
+    }
+
+    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some times a second. `dead` is the
+    /// name of a thread that has died.
+    pub fn look(&self, dead: Option<&str>) {
+        let now = self.now();
+        lock(&self.pulse).feel(now, &self.counters, dead);
+        lock(&self.past).add(now, self.counters.executions());
+    }
+}
+
+/// Nobody leaves these locks' data half changed: a panic while one is held breaks no invariant.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

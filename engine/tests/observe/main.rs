@@ -1,0 +1,183 @@
+//! What the `symphony` binary lets be seen while it serves: on real threads and sockets, with two API cores.
+
+mod exposition;
+
+use exposition::Exposition;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ten times what the slowest machine seen needed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// SLOs that any machine keeps, and two API cores.
+const CONFIG: &str = r#"
+policy = "work-conserving"
+[cores]
+api = [0, 0]
+[[executors]]
+kind = "emulated"
+count = 2
+[[models]]
+name = "fast"
+executor = "emulated"
+slo_ms = 20000
+max_batch = 8
+profile = { alpha_ms = 0.5, beta_ms = 1 }
+[[models]]
+name = "idle"
+executor = "emulated"
+slo_ms = 20000
+max_batch = 8
+profile = { alpha_ms = 0.5, beta_ms = 1 }
+"#;
+
+/// A server, killed when the test is over.
+struct Server {
+    child: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(config: &str) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_symphony"))
+            .args(["serve", "--http", "127.0.0.1:0"])
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("ready http://").expect("where it serves");
+        Server { address: address.split(' ').next().unwrap().to_owned(), child, _folder: folder }
+    }
+
+    /// One request on a connection of its own, so that any of the API cores may get it: status and body.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    fn infer(&self, model: &str) -> u16 {
+        let body = r#"{"inputs":[{"name":"input","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}"#;
+        self.ask("POST", &format!("/v2/models/{model}/infer"), body).0
+    }
+
+    fn metrics(&self) -> Exposition {
+        let (status, text) = self.ask("GET", "/metrics", "");
+        assert_eq!(status, 200, "{text}");
+        Exposition::read(&text)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn whichever_core_answers_the_metrics_are_of_all() {
+    let server = Server::start(CONFIG);
+    for _ in 0..40 {
+        assert_eq!(server.infer("fast"), 200);
+    }
+    assert_eq!(server.ask("POST", "/v2/models/fast/infer", "{}").0, 400);
+    let fast = [("model", "fast")];
+    for _ in 0..12 {
+        let metrics = server.metrics();
+        let outcome = |of| metrics.get("symphony_requests_total", &[("model", "fast"), ("outcome", of)]);
+        assert_eq!(
+            (outcome("good"), outcome("invalid"), outcome("late")),
+            (Some(40.0), Some(1.0), Some(0.0))
+        );
+        assert_eq!(metrics.get("symphony_request_latency_seconds_count", &fast), Some(40.0));
+        assert_eq!(metrics.get("symphony_requests_in_flight", &fast), Some(0.0));
+        assert_eq!(metrics.get("symphony_requests_in_flight", &[("model", "idle")]), None);
+        assert_eq!(metrics.get("symphony_http_responses_total", &[("code", "400")]), Some(1.0));
+    }
+}
+
+#[test]
+fn stages_batches_gpus_and_triton_s_names_agree_with_each_other() {
+    let server = Server::start(CONFIG);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..10).for_each(|_| assert_eq!(server.infer("fast"), 200)));
+        }
+    });
+    let metrics = server.metrics();
+    let fast = [("model", "fast")];
+    let triton = [("model", "fast"), ("version", "1")];
+    let get = |name: &str, labels: &[(&str, &str)]| {
+        metrics.get(name, labels).unwrap_or_else(|| panic!("no {name} {labels:?}"))
+    };
+    let whole = get("symphony_request_latency_seconds_sum", &fast);
+    let stages = metrics.sum("symphony_request_stage_seconds_sum");
+    assert!((whole - stages).abs() < 1e-6, "{whole} and {stages}");
+    // A batch of one takes 1.5 ms, a larger one longer.
+    assert!(
+        get("symphony_request_stage_seconds_sum", &[("model", "fast"), ("stage", "run")]) >= 40.0 * 1.5e-3
+    );
+    assert_eq!(get("symphony_batch_size_sum", &fast), 40.0);
+    let batches = get("symphony_model_batches_total", &fast);
+    assert_eq!(get("symphony_batch_size_count", &fast), batches);
+    assert_eq!(metrics.sum("symphony_gpu_batches_total"), batches);
+    let busy = get("symphony_model_gpu_busy_seconds_total", &fast);
+    assert!(busy >= 0.5e-3 * 40.0 + 1e-3 * batches, "{busy} s for {batches} batches");
+    assert!((metrics.sum("symphony_gpu_busy_seconds_total") - busy).abs() < 1e-9);
+    assert!((get("symphony_gpus_busy_seconds_total", &[]) - busy).abs() < 1e-9);
+    assert_eq!(get("nv_inference_request_success", &triton), 40.0);
+    assert_eq!(get("nv_inference_count", &triton), 40.0);
+    assert_eq!(get("nv_inference_exec_count", &triton), batches);
+    let durations: f64 = ["queue", "compute_input", "compute_infer", "compute_output"]
+        .iter()
+        .map(|stage| get(&format!("nv_inference_{stage}_duration_us"), &triton))
+        .sum();
+    // Each of five sums is cut to whole microseconds.
+    assert!((get("nv_inference_request_duration_us", &triton) - durations).abs() <= 5.0);
+    assert_eq!(metrics.sum("nv_inference_request_failure"), 0.0);
+    wait_until("somebody has looked at the GPUs", || {
+        (0..2).all(|gpu| {
+            let share = server.metrics().get("nv_gpu_utilization", &[("gpu_uuid", &gpu.to_string())]);
+            share.is_some_and(|share| (0.0..=1.0).contains(&share))
+        })
+    });
+}
+
+#[test]
+fn a_server_that_can_serve_is_ready_and_says_so_everywhere() {
+    let server = Server::start(CONFIG);
+    let ready = |path| {
+        let (status, body) = server.ask("GET", path, "");
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    assert_eq!(ready("/v2/health/ready"), (200, json!({ "ready": true })));
+    assert_eq!(ready("/v2/models/fast/ready"), (200, json!({ "name": "fast", "ready": true })));
+    assert_eq!(server.metrics().get("symphony_ready", &[]), Some(1.0));
+}
