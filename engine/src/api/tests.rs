@@ -740,7 +740,7 @@ fn a_client_that_leaves_is_forgotten_and_its_answer_still_taken() {
     }
     rig.wait_until("the engine has them", || rig.control.taken.load(Ordering::Relaxed) == 10);
     rig.wait_until("their connections are gone", || rig.metric("symphony_http_connections").ends_with(" 1"));
-    let in_flight = "symphony_requests_in_flight{model=\"held\"}";
+    let in_flight = "symphony_requests_in_flight{model=\"held\",version=\"1\"}";
     assert_eq!(rig.metric(in_flight), format!("{in_flight} 10"));
     rig.control.release.store(true, Ordering::Relaxed);
     rig.wait_until("all are answered", || rig.metric(in_flight).ends_with(" 0"));

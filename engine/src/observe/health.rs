@@ -103,7 +103,7 @@ impl Pulse {
         let backends = backends.map(|(role, tally)| (role.clone(), true, tally.turns.all));
         for (at, (role, is_executor, turns)) in models.chain(ranks).chain(backends).enumerate() {
             match self.beats.get_mut(at) {
-                Some(beat) if beat.turns == turns => beat.still = beat.still + gap,
+                Some(beat) if beat.turns == turns => beat.still += gap,
                 Some(beat) => (beat.turns, beat.still) = (turns, Nanos::ZERO),
                 None => self.beats.push(Beat { role, is_executor, turns, still: Nanos::ZERO }),
             }

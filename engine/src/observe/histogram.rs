@@ -72,7 +72,7 @@ impl Latencies {
     pub(super) fn add(&mut self, histogram: &Histogram) {
         self.buckets.iter_mut().zip(&histogram.buckets).for_each(|(sum, count)| *sum += count.get());
         self.beyond += histogram.beyond.get();
-        self.sum = self.sum + Nanos(histogram.sum_ns.get());
+        self.sum += Nanos(histogram.sum_ns.get());
     }
 
     /// How many there were.

@@ -13,8 +13,22 @@ const GPUS_LISTED: usize = 1_024;
 /// What there is to tell of one model.
 struct OfModel<'a> {
     model: &'a ModelInfo,
+    version: String,
     requests: ModelRequests,
     executions: ModelExecutions,
+}
+
+impl OfModel<'_> {
+    /// The labels of a sample of the model, with one more.
+    fn with<'a>(&'a self, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
+        let [model, version] = self.labels();
+        [model, (name, value), version]
+    }
+
+    /// The labels of a sample of the model.
+    fn labels(&self) -> [(&str, &str); 2] {
+        [("model", &self.model.name), ("version", &self.version)]
+    }
 }
 
 /// A family of one number per model: its name, its kind, its help, and where it is.
@@ -83,7 +97,7 @@ pub(super) fn text(observatory: &Observatory) -> String {
         .filter_map(|model| {
             let requests = observatory.requests(model.id)?;
             let executions = observatory.counters().executions().of_model(model.id);
-            Some(OfModel { model, requests, executions })
+            Some(OfModel { model, version: model.version.to_string(), requests, executions })
         })
         .collect();
     server(&mut text, observatory);
@@ -91,7 +105,7 @@ pub(super) fn text(observatory: &Observatory) -> String {
     for (name, kind, help, value) in OF_MODELS {
         text.family(name, kind, help);
         for of in &models {
-            text.sample(&[("model", &of.model.name)], value(of));
+            text.sample(&of.labels(), value(of));
         }
     }
     latencies(&mut text, &models);
@@ -125,8 +139,7 @@ fn outcomes(text: &mut Text, models: &[OfModel<'_>]) {
     text.family("symphony_requests_total", Kind::Counter, help);
     for of in models {
         for outcome in InferOutcome::ALL {
-            let labels = [("model", of.model.name.as_str()), ("outcome", outcome.name())];
-            text.sample(&labels, of.requests.ended(outcome));
+            text.sample(&of.with("outcome", outcome.name()), of.requests.ended(outcome));
         }
     }
 }
@@ -135,28 +148,28 @@ fn latencies(text: &mut Text, models: &[OfModel<'_>]) {
     let help = "From queued to answered, of requests that ran.";
     text.family("symphony_request_latency_seconds", Kind::Histogram, help);
     for of in models {
-        text.latencies(&[("model", &of.model.name)], &of.requests.whole);
+        text.latencies(&of.labels(), &of.requests.whole);
     }
     let stages: Vec<String> = STAGES.iter().map(|(name, what)| format!("{name}, {what}")).collect();
     let help = format!("How long the stages of requests that ran took: {}.", stages.join("; "));
     text.family("symphony_request_stage_seconds", Kind::Histogram, &help);
     for of in models {
         for ((stage, _), latencies) in STAGES.iter().zip(&of.requests.stages) {
-            text.latencies(&[("model", &of.model.name), ("stage", stage)], latencies);
+            text.latencies(&of.with("stage", stage), latencies);
         }
     }
 }
 
 fn sizes(text: &mut Text, models: &[OfModel<'_>]) {
     text.family("symphony_batch_size", Kind::Histogram, "Rows in the batches that ran.");
-    for OfModel { model, executions, .. } in models {
+    for of in models {
         let mut below = 0;
-        let up_to = SIZE_BOUNDS.iter().zip(&executions.sizes).map(|(&bound, count)| {
+        let up_to = SIZE_BOUNDS.iter().zip(&of.executions.sizes).map(|(&bound, count)| {
             below += count;
             (bound as f64, below)
         });
-        let count = executions.sizes.iter().sum();
-        text.buckets(&[("model", &model.name)], up_to, count, executions.rows);
+        let count = of.executions.sizes.iter().sum();
+        text.buckets(&of.labels(), up_to, count, of.executions.rows);
     }
 }
 
@@ -187,7 +200,7 @@ fn triton(text: &mut Text, models: &[OfModel<'_>]) {
     for (name, kind, help, value) in AS_TRITON {
         text.family(name, kind, help);
         for of in models {
-            text.sample(&[("model", &of.model.name), ("version", "1")], value(of));
+            text.sample(&of.labels(), value(of));
         }
     }
     let help = "Infer requests that got no result in time, by reason.";
@@ -197,8 +210,7 @@ fn triton(text: &mut Text, models: &[OfModel<'_>]) {
             let of_reason =
                 InferOutcome::ALL.iter().filter(|outcome| outcome.triton_reason() == Some(reason));
             let count: u64 = of_reason.map(|&outcome| of.requests.ended(outcome)).sum();
-            let labels = [("model", of.model.name.as_str()), ("version", "1"), ("reason", reason)];
-            text.sample(&labels, count);
+            text.sample(&of.with("reason", reason), count);
         }
     }
 }

@@ -238,7 +238,7 @@ impl Executions {
         for counts in self.threads.iter().filter_map(|notes| notes.by_model.get(model.0 as usize)) {
             all.batches += counts.batches.get();
             all.rows += counts.rows.get();
-            all.busy = all.busy + Nanos(counts.busy_ns.get());
+            all.busy += Nanos(counts.busy_ns.get());
             all.cancelled_batches += counts.cancelled_batches.get();
             all.cancelled_rows += counts.cancelled_rows.get();
             all.sizes.iter_mut().zip(&counts.sizes).for_each(|(sum, count)| *sum += count.get());

@@ -108,17 +108,19 @@ fn whichever_core_answers_the_metrics_are_of_all() {
         assert_eq!(server.infer("fast"), 200);
     }
     assert_eq!(server.ask("POST", "/v2/models/fast/infer", "{}").0, 400);
-    let fast = [("model", "fast")];
+    let fast = [("model", "fast"), ("version", "1")];
     for _ in 0..12 {
         let metrics = server.metrics();
-        let outcome = |of| metrics.get("symphony_requests_total", &[("model", "fast"), ("outcome", of)]);
+        let outcome = |of| {
+            metrics.get("symphony_requests_total", &[("model", "fast"), ("outcome", of), ("version", "1")])
+        };
         assert_eq!(
             (outcome("good"), outcome("invalid"), outcome("late")),
             (Some(40.0), Some(1.0), Some(0.0))
         );
         assert_eq!(metrics.get("symphony_request_latency_seconds_count", &fast), Some(40.0));
         assert_eq!(metrics.get("symphony_requests_in_flight", &fast), Some(0.0));
-        assert_eq!(metrics.get("symphony_requests_in_flight", &[("model", "idle")]), None);
+        assert_eq!(metrics.get("symphony_requests_in_flight", &[("model", "idle"), ("version", "1")]), None);
         assert_eq!(metrics.get("symphony_http_responses_total", &[("code", "400")]), Some(1.0));
     }
 }
@@ -132,8 +134,7 @@ fn stages_batches_gpus_and_triton_s_names_agree_with_each_other() {
         }
     });
     let metrics = server.metrics();
-    let fast = [("model", "fast")];
-    let triton = [("model", "fast"), ("version", "1")];
+    let fast = [("model", "fast"), ("version", "1")];
     let get = |name: &str, labels: &[(&str, &str)]| {
         metrics.get(name, labels).unwrap_or_else(|| panic!("no {name} {labels:?}"))
     };
@@ -142,7 +143,8 @@ fn stages_batches_gpus_and_triton_s_names_agree_with_each_other() {
     assert!((whole - stages).abs() < 1e-6, "{whole} and {stages}");
     // A batch of one takes 1.5 ms, a larger one longer.
     assert!(
-        get("symphony_request_stage_seconds_sum", &[("model", "fast"), ("stage", "run")]) >= 40.0 * 1.5e-3
+        get("symphony_request_stage_seconds_sum", &[("model", "fast"), ("stage", "run"), ("version", "1")])
+            >= 40.0 * 1.5e-3
     );
     assert_eq!(get("symphony_batch_size_sum", &fast), 40.0);
     let batches = get("symphony_model_batches_total", &fast);
@@ -152,15 +154,15 @@ fn stages_batches_gpus_and_triton_s_names_agree_with_each_other() {
     assert!(busy >= 0.5e-3 * 40.0 + 1e-3 * batches, "{busy} s for {batches} batches");
     assert!((metrics.sum("symphony_gpu_busy_seconds_total") - busy).abs() < 1e-9);
     assert!((get("symphony_gpus_busy_seconds_total", &[]) - busy).abs() < 1e-9);
-    assert_eq!(get("nv_inference_request_success", &triton), 40.0);
-    assert_eq!(get("nv_inference_count", &triton), 40.0);
-    assert_eq!(get("nv_inference_exec_count", &triton), batches);
+    assert_eq!(get("nv_inference_request_success", &fast), 40.0);
+    assert_eq!(get("nv_inference_count", &fast), 40.0);
+    assert_eq!(get("nv_inference_exec_count", &fast), batches);
     let durations: f64 = ["queue", "compute_input", "compute_infer", "compute_output"]
         .iter()
-        .map(|stage| get(&format!("nv_inference_{stage}_duration_us"), &triton))
+        .map(|stage| get(&format!("nv_inference_{stage}_duration_us"), &fast))
         .sum();
     // Each of five sums is cut to whole microseconds.
-    assert!((get("nv_inference_request_duration_us", &triton) - durations).abs() <= 5.0);
+    assert!((get("nv_inference_request_duration_us", &fast) - durations).abs() <= 5.0);
     assert_eq!(metrics.sum("nv_inference_request_failure"), 0.0);
     wait_until("somebody has looked at the GPUs", || {
         (0..2).all(|gpu| {
