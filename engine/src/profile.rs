@@ -64,6 +64,11 @@ impl Profile {
         Ok(Profile { table: table.into() })
     }
 
+    /// That of a place without a model, which never runs a batch.
+    pub fn of_nothing() -> Profile {
+        Profile::measured(&[Nanos(1)]).expect("one positive latency is a profile")
+    }
+
     /// The largest batch.
     #[inline]
     pub fn max_batch(&self) -> usize {

@@ -4,13 +4,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use symphony::config::read_config;
+use symphony::config::{Config, ExecutorKind, read_config};
 use symphony::recorder::RecordConfig;
 use symphony::runtime::frontend::{Ask, Frontend, Refusal};
-use symphony::runtime::{Engine, Idle, Options};
+use symphony::runtime::{Engine, Idle, LoadedModel, Options};
 use symphony_transport::message::ModelId;
 
 thread_local! {
@@ -60,6 +61,9 @@ static ALLOCATOR: Counting = Counting;
 
 const MODELS: u32 = 5;
 
+const EMULATED: &str =
+    "executor = \"emulated\"\nslo_ms = 200.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
+
 /// Sends `count` requests to all models and waits for their answers.
 fn pump(frontend: &mut Frontend, count: u32) {
     let began = Instant::now();
@@ -78,23 +82,23 @@ fn pump(frontend: &mut Frontend, count: u32) {
     }
 }
 
-#[test]
-fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut text = "[[executors]]\nkind = \"emulated\"\ncount = 20\n".to_owned();
+/// An engine's configuration, in `folder`, with `extra` in its file.
+fn config(folder: &Path, extra: &str) -> Config {
+    let mut text = format!("{extra}[[executors]]\nkind = \"emulated\"\ncount = 20\n");
     for model in 0..MODELS {
-        text += &format!(
-            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = 200.0\n\
-             profile = {{ alpha_ms = 0.2, beta_ms = 1.0 }}\n"
-        );
+        text += &format!("[[models]]\nname = \"m{model}\"\n{EMULATED}");
     }
-    let file = folder.path().join("symphony.toml");
+    let file = folder.join("symphony.toml");
     std::fs::write(&file, text).unwrap();
-    let config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+/// Serves a thousand batches and `meanwhile` something else, and counts what ModelThreads and the RankThread allocate.
+fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&mut Engine, &mut Frontend)) {
     let seen = Arc::new(std::sync::Mutex::new(HashSet::new()));
     let roles = Arc::clone(&seen);
     let options = Options {
-        record: Some(RecordConfig { folder: folder.path().join("record"), mib: 8 }),
+        record,
         seated: Some(Arc::new(move |role: &str| {
             // The emulated GPUs stand for machines beyond the dataplane.
             if role != "emulated" {
@@ -104,13 +108,14 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
         })),
         idle: Some(Idle::Spin),
     };
-    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    let (mut engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
     let mut frontend = frontends.pop().unwrap();
     // The first requests find every thread past its start.
     pump(&mut frontend, 2_000);
     let before = engine.counters().snapshot();
     ARMED.store(true, Ordering::SeqCst);
     pump(&mut frontend, 50_000);
+    meanwhile(&mut engine, &mut frontend);
     ARMED.store(false, Ordering::SeqCst);
     let after = engine.counters().snapshot();
     let counted = COUNTED.load(Ordering::SeqCst);
@@ -121,6 +126,36 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     assert_eq!(*seen.lock().unwrap(), HashSet::from(["model-0".to_owned(), "rank".to_owned()]));
     assert!(batches(&after) > batches(&before), "batches were sent meanwhile");
     assert_eq!(counted, 0, "allocations on a ModelThread or the RankThread");
+}
+
+#[test]
+fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = RecordConfig { folder: folder.path().join("record"), mib: 8 };
+    serve(config(folder.path(), ""), Some(record), |_, _| ());
+
+    // Nor do they where models come and go: what they take and give back is made and freed elsewhere.
+    let models = folder.path().join("models/later");
+    std::fs::create_dir_all(&models).unwrap();
+    std::fs::write(models.join("model.toml"), EMULATED).unwrap();
+    let changing = config(folder.path(), "[repository]\npath = \"models\"\ncontrol = \"explicit\"\n");
+    let repository = changing.repository.clone().unwrap();
+    serve(changing, None, |engine, frontend| {
+        let mut places = engine.take_places().unwrap();
+        for _ in 0..20 {
+            let mut versions = repository.read_model("later", &[ExecutorKind::Emulated]).unwrap().versions;
+            let model = LoadedModel::emulated(versions.remove(0));
+            let id = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+            places.switch(&[id], &[]);
+            frontend.poll(|_, _| ());
+            frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();
+            places.switch(&[], &[id]);
+            pump(frontend, 100);
+            while places.tidy().unwrap() > 0 {
+                frontend.poll(|_, _| ());
+            }
+        }
+    });
 
     // The check can fail: an allocation on a watched thread is counted.
     ARMED.store(true, Ordering::SeqCst);

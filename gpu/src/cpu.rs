@@ -91,6 +91,11 @@ impl CpuModel {
         self.weights_bytes
     }
 
+    /// From now on it computes on `thread`: where it was loaded on another than it is to run on.
+    pub fn compute_on(&mut self, thread: &ComputeThread) {
+        self.thread = thread.clone();
+    }
+
     /// Copies one request's inputs, laid out as [`Signature`] says, into row `row` of the batch.
     ///
     /// # Panics

@@ -6,8 +6,9 @@
 //! requests wait milliseconds for their batch, and where threads share cores a busy pump would take
 //! the time of the very thread that it waits for (every 0.1 ms takes an eighth of a core). Between polls it
 //! sleeps on a timer, so that sockets are served and other threads run; with nothing in flight it sleeps
-//! until a request is sent.
+//! until a request is sent, and looks up every 50 ms, for what is served may change.
 
+use super::glommio_io::within;
 use crate::clock::Nanos;
 use crate::observe::Recorder;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
@@ -28,6 +29,9 @@ const FAST_POLL: Duration = Duration::from_micros(10);
 
 /// The pause between slow polls.
 const SLOW_POLL: Duration = Duration::from_micros(100);
+
+/// The pause between polls while nothing is in flight: the frontend must see now and then what is served.
+const IDLE_POLL: Duration = Duration::from_millis(50);
 
 /// An [`Answer`] that the handler may keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,7 +78,6 @@ impl Reply {
 /// The frontend of an API core with everybody who waits for an answer from it.
 pub(super) struct Answers {
     frontend: RefCell<Frontend>,
-    models: Arc<[ModelInfo]>,
     recorder: Rc<Recorder>,
     /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
     /// still taken from the frontend, once, and forgotten.
@@ -101,13 +104,17 @@ impl Answers {
     pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>) -> Answers {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         Answers {
-            models: Arc::clone(frontend.models()),
             frontend: RefCell::new(frontend),
             recorder,
             waiting: RefCell::new(waiting),
             pump: RefCell::new(None),
             sent: Cell::new(0),
         }
+    }
+
+    /// What is served at the moment: who holds it may ask any of it.
+    pub(super) fn models(&self) -> Arc<[ModelInfo]> {
+        Arc::clone(self.frontend.borrow().models())
     }
 
     /// Requests sent and not yet answered, with or without someone who waits.
@@ -136,7 +143,7 @@ impl Answers {
         let (mut empty, mut sent) = (0, 0);
         loop {
             if self.in_flight() == 0 {
-                self.request_sent(&mut sent).await;
+                let _ = within(IDLE_POLL, self.request_sent(&mut sent)).await;
                 empty = 0;
             }
             if self.deliver() > 0 || sent != self.sent.get() {
@@ -152,7 +159,7 @@ impl Answers {
     fn deliver(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         self.frontend.borrow_mut().poll(|ticket, answer| {
-            self.recorder.answered(&answer, self.models[answer.model.0 as usize].slo);
+            self.recorder.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();
             if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
                 // A waiter that leaves between the check and here is gone all the same.

@@ -128,6 +128,7 @@ impl From<Refusal> for Problem {
             Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, InferOutcome::Overloaded),
             Refusal::Draining => (StatusCode::SERVICE_UNAVAILABLE, InferOutcome::Draining),
             Refusal::TooManyRows { .. } => (StatusCode::BAD_REQUEST, InferOutcome::Invalid),
+            Refusal::Unloaded => (StatusCode::NOT_FOUND, InferOutcome::Invalid),
         };
         Problem { status, message: refusal.to_string(), outcome }
     }
@@ -141,9 +142,10 @@ pub(super) fn find_model<'a>(
     name: &str,
     version: Option<&str>,
 ) -> Result<&'a ModelInfo, Problem> {
-    let versions: Vec<&ModelInfo> = models.iter().filter(|model| model.name == name).collect();
+    let versions: Vec<&ModelInfo> = ModelInfo::served(models).filter(|model| model.name == name).collect();
     let Some(newest) = versions.iter().max_by_key(|model| model.version) else {
-        let known = names(models.iter().map(|m| m.name.as_str()));
+        let known: Vec<&str> = ModelInfo::served(models).map(|model| model.name.as_str()).collect();
+        let known = names(known.into_iter());
         let message = format!("there is no model {}; the models are {known}", quoted(name));
         return Err(Problem::invalid(StatusCode::NOT_FOUND, message));
     };
@@ -169,7 +171,7 @@ pub(super) fn server_metadata() -> Vec<u8> {
 
 /// The body of `GET /v2/models/NAME`: of this version of the model, with all versions of that name among `models`.
 pub(super) fn model_metadata(models: &[ModelInfo], model: &ModelInfo) -> Vec<u8> {
-    let versions = models.iter().filter(|other| other.name == model.name);
+    let versions = ModelInfo::served(models).filter(|other| other.name == model.name);
     let versions: Vec<String> = versions.map(|version| version.version.to_string()).collect();
     let tensors = |specs: &[TensorSpec]| -> Vec<Value> {
         specs

@@ -36,8 +36,6 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 pub(super) struct Core {
     /// The way to the engine.
     pub(super) answers: Answers,
-    /// Every model, by id.
-    pub(super) models: Arc<[ModelInfo]>,
     /// Limits and time-outs.
     pub(super) config: ApiConfig,
     /// What all cores have counted.
@@ -55,13 +53,11 @@ pub(super) type Reply = Response<Full<Bytes>>;
 impl Core {
     /// The shared state of a core with no connections yet.
     pub(super) fn new(frontend: Frontend, config: ApiConfig) -> Core {
-        let models = Arc::clone(frontend.models());
         let through = || Arc::new(Observatory::through(&frontend));
         let observatory = config.observatory.clone().unwrap_or_else(through);
         let recorder = Rc::new(observatory.recorder());
         Core {
             answers: Answers::new(frontend, Rc::clone(&recorder)),
-            models,
             config,
             observatory,
             recorder,
@@ -118,9 +114,11 @@ impl Core {
             Route::Ready => Ok(self.readiness(json!({}))),
             Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, self.observatory.metrics())),
             Route::Model { name, version, part } => {
-                let model = kserve::find_model(&self.models, &name, version.as_deref())?;
+                // Held for the request: what it lists can be asked until then, even if it is unloaded meanwhile.
+                let models = self.answers.models();
+                let model = kserve::find_model(&models, &name, version.as_deref())?;
                 match part {
-                    ModelPart::Metadata => Ok(ok(kserve::model_metadata(&self.models, model))),
+                    ModelPart::Metadata => Ok(ok(kserve::model_metadata(&models, model))),
                     ModelPart::Ready => Ok(self.readiness(json!({ "name": model.name }))),
                     ModelPart::Infer => Ok(self.infer(model, request).await),
                 }

@@ -3,7 +3,7 @@
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
 use crate::clock::{Clock, Nanos};
-use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
+use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -40,6 +40,7 @@ fn models() -> Arc<[ModelInfo]> {
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
         thread: 0,
+        standing: Standing::Served,
     };
     MODELS.iter().enumerate().map(model).collect()
 }
@@ -65,6 +66,7 @@ fn frontend(capacity: usize, clock: Clock, accepting: Arc<AtomicBool>) -> (Front
         id: 0,
         clock,
         models: models(),
+        later_row: 0,
         model_threads: 1,
         answering_threads: 1,
         capacity,
@@ -479,7 +481,7 @@ fn unknown_paths_models_versions_and_wrong_methods_have_their_statuses() {
     assert_eq!(unknown.status, 404);
     assert!(unknown.error().contains(r#"no model "resnet"; the models are ["echo", "late""#));
     let version = client.request("GET", "/v2/models/echo/versions/2", b"");
-    assert!(version.status == 404 && version.error().contains(r#"no version "2"; it has "1""#));
+    assert!(version.status == 404 && version.error().contains(r#"no version "2"; it has ["1"]"#));
     let get = client.request("GET", "/v2/models/echo/infer", b"");
     assert_eq!((get.status, get.header("allow")), (405, Some("POST")));
     let post = client.request("POST", "/v2/health/live", b"{}");

@@ -143,9 +143,18 @@ pub struct ModelQueue {
 impl ModelQueue {
     /// An empty queue; `now` starts its rate meter.
     pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
+        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE))
+    }
+
+    /// The queue of a place that has no model: it has no memory for requests, since none comes.
+    pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
+        ModelQueue::with_memory(terms, now, VecDeque::new())
+    }
+
+    fn with_memory(terms: Terms, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
         let mut queue = ModelQueue {
             terms,
-            queue: VecDeque::with_capacity(limits::MAX_QUEUE),
+            queue: memory,
             rate: RateMeter::new(now),
             rate_rps: 0.0,
             target: 1,

@@ -5,7 +5,7 @@ use super::text::{Kind, Text};
 use super::{InferOutcome, Observatory, engine_metrics};
 use crate::clock::Nanos;
 use crate::runtime::executions::{ModelExecutions, SIZE_BOUNDS};
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, Standing};
 
 /// GPUs with numbers of their own in the text; all of them are in the sums.
 const GPUS_LISTED: usize = 1_024;
@@ -91,9 +91,10 @@ fn in_us(time: Nanos) -> f64 {
 /// The whole text.
 pub(super) fn text(observatory: &Observatory) -> String {
     let mut text = Text::default();
-    let models: Vec<OfModel<'_>> = observatory
-        .models()
+    let table = observatory.models();
+    let models: Vec<OfModel<'_>> = table
         .iter()
+        .filter(|model| model.standing != Standing::Vacant)
         .filter_map(|model| {
             let requests = observatory.requests(model.id)?;
             let executions = observatory.counters().executions().of_model(model.id);

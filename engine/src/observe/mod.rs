@@ -21,7 +21,7 @@ use crate::clock::{Clock, Nanos};
 use crate::profile::Profile;
 use crate::runtime::Engine;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Frontend, ModelInfo};
+use crate::runtime::frontend::{Bulletin, Frontend, ModelInfo};
 use health::Pulse;
 use history::Past;
 use recorder::CoreCounts;
@@ -34,7 +34,7 @@ use symphony_transport::message::ModelId;
 #[derive(Debug)]
 pub struct Observatory {
     clock: Clock,
-    models: Arc<[ModelInfo]>,
+    bulletin: Arc<Bulletin>,
     /// By model; empty where they are not known.
     profiles: Vec<Profile>,
     counters: Counters,
@@ -49,7 +49,7 @@ impl Observatory {
     pub fn of(engine: &Engine) -> Observatory {
         Observatory {
             clock: engine.clock().clone(),
-            models: Arc::clone(engine.models()),
+            bulletin: Arc::clone(engine.bulletin()),
             profiles: engine.profiles().to_vec(),
             counters: engine.counters().clone(),
             accepting: Arc::clone(engine.accepting()),
@@ -63,7 +63,7 @@ impl Observatory {
     pub fn through(frontend: &Frontend) -> Observatory {
         Observatory {
             clock: frontend.clock().clone(),
-            models: Arc::clone(frontend.models()),
+            bulletin: Arc::clone(frontend.bulletin()),
             profiles: Vec::new(),
             counters: Counters::default(),
             accepting: Arc::clone(frontend.accepting_flag()),
@@ -80,9 +80,9 @@ impl Observatory {
         Recorder::new(counts)
     }
 
-    /// Every model, by id.
-    pub fn models(&self) -> &[ModelInfo] {
-        &self.models
+    /// Every place for a model at the moment, by id; to be let go of soon.
+    pub fn models(&self) -> Arc<[ModelInfo]> {
+        self.bulletin.models()
     }
 
     /// How long a model's batches take; `None` where that is not known.
@@ -136,7 +136,7 @@ impl Observatory {
         if !self.accepting.load(Ordering::Relaxed) {
             reasons.push(NotReady::Draining);
         }
-        if self.models.is_empty() {
+        if ModelInfo::served(&self.models()).next().is_none() {
             reasons.push(NotReady::NoModel);
         }
         reasons.extend(lock(&self.pulse).trouble());

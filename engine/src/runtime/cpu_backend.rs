@@ -3,9 +3,10 @@
 
 use super::agent::Agent;
 use super::batches::{Answers, Batch, Inbox};
+use super::changes::Taker;
 use crate::clock::{Clock, Nanos};
 use std::collections::VecDeque;
-use symphony_gpu::CpuModel;
+use symphony_gpu::{ComputeThread, CpuModel};
 use symphony_transport::message::Ending;
 
 /// A batch that starts this soon is waited for without a nap.
@@ -17,7 +18,11 @@ pub(super) struct CpuBackend {
     pub(super) answers: Answers,
     pub(super) clock: Clock,
     /// The models that it can run, by the engine's numbers; `None` for those of other executors.
-    pub(super) models: Vec<Option<CpuModel>>,
+    pub(super) models: Vec<Option<Box<CpuModel>>>,
+    /// Models that are loaded and unloaded meanwhile, where that may be.
+    pub(super) changes: Option<Taker<Option<Box<CpuModel>>>>,
+    /// What they are to compute on: this thread.
+    pub(super) compute: ComputeThread,
     /// What it has been given, in order.
     pub(super) waiting: VecDeque<Batch>,
 }
@@ -69,6 +74,15 @@ fn run_rows(
 }
 
 impl CpuBackend {
+    fn take_changes(&mut self, now: Nanos) -> usize {
+        let CpuBackend { changes, models, compute, .. } = self;
+        let Some(changes) = changes else { return 0 };
+        changes.take(now, |change| {
+            change.thing.iter_mut().for_each(|model| model.compute_on(compute));
+            std::mem::swap(&mut models[change.place], &mut change.thing);
+        })
+    }
+
     fn turn(&mut self, now: Nanos) -> usize {
         let CpuBackend { inbox, waiting, .. } = self;
         let received = inbox.receive(now, |batch| waiting.push_back(batch));
@@ -90,7 +104,7 @@ impl CpuBackend {
 impl Agent for CpuBackend {
     fn poll(&mut self, now: Nanos) -> usize {
         self.answers.counting.turn_begins(now);
-        let work = self.turn(now);
+        let work = self.turn(now) + self.take_changes(now);
         self.answers.counting.turn_ends(now, work);
         work
     }

@@ -3,10 +3,10 @@
 
 use super::agent::Agent;
 use super::batches::{Answers, Batch, Inbox};
+use super::changes::Taker;
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use symphony_gpu::EmulatedGpus;
 use symphony_transport::message::Ending;
 use symphony_transport::wheel::Wheel;
@@ -18,7 +18,9 @@ pub(super) struct EmulatedBackend {
     /// The engine's number of the first of these GPUs.
     pub(super) first_gpu: u32,
     /// Where each model's outputs lie in a slot, by the engine's number of the model.
-    pub(super) outputs: Arc<[Range<usize>]>,
+    pub(super) outputs: Vec<Range<usize>>,
+    /// The same of models that are loaded and unloaded meanwhile, where that may be.
+    pub(super) changes: Option<Taker<Range<usize>>>,
     gpus: EmulatedGpus,
     /// When the next batch of each idle GPU may start.
     starts: Wheel,
@@ -35,7 +37,7 @@ impl EmulatedBackend {
         answers: Answers,
         first_gpu: u32,
         count: u32,
-        outputs: Arc<[Range<usize>]>,
+        outputs: Vec<Range<usize>>,
         now: Nanos,
     ) -> EmulatedBackend {
         let each = count as usize;
@@ -44,6 +46,7 @@ impl EmulatedBackend {
             answers,
             first_gpu,
             outputs,
+            changes: None,
             gpus: EmulatedGpus::new(count, now),
             starts: Wheel::new(each, now),
             running: (0..each).map(|_| None).collect(),
@@ -122,7 +125,11 @@ impl Agent for EmulatedBackend {
             }
             waiting[gpu].push_back(batch);
         });
-        let work = finished + received + self.start(now);
+        let mut work = finished + received + self.start(now);
+        if let Some(changes) = &mut self.changes {
+            let outputs = &mut self.outputs;
+            work += changes.take(now, |change| std::mem::swap(&mut outputs[change.place], &mut change.thing));
+        }
         self.answers.counting.turn_ends(now, work);
         work
     }

@@ -3,6 +3,7 @@
 
 use super::agent::{Seat, run};
 use super::batches::{Answers, Inbox};
+use super::changes::Taker;
 use super::cpu_backend::CpuBackend;
 use crate::clock::Clock;
 use crate::config::{Config, Mistake, ModelConfig, ModelSource, ProfileSource};
@@ -17,11 +18,14 @@ use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signat
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What an executor found out about a model.
-pub(super) struct Found {
-    pub(super) signature: Signature,
+pub(crate) struct Found {
+    pub(crate) signature: Signature,
     /// Only from the executor that measures.
-    pub(super) measured: Option<ProfileTable>,
+    pub(crate) measured: Option<ProfileTable>,
 }
+
+/// The way of models that are loaded and unloaded while an executor runs.
+pub(super) type ModelTaker = Taker<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
 pub(super) struct Wiring {
@@ -36,7 +40,7 @@ type Report = Result<Vec<Option<Found>>, Mistake>;
 /// An executor thread that loads its models, then waits for its rings.
 pub(super) struct Loading {
     reports: Receiver<Report>,
-    wiring: Sender<Wiring>,
+    wiring: Sender<(Wiring, Option<ModelTaker>)>,
     thread: JoinHandle<()>,
 }
 
@@ -46,10 +50,10 @@ impl Loading {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings; it runs from here on.
-    pub(super) fn wire(self, wiring: Wiring) -> JoinHandle<()> {
+    /// Gives the executor its rings, and the way of later models if there may be some; it runs from here on.
+    pub(super) fn wire(self, wiring: Wiring, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
-        let _ = self.wiring.send(wiring);
+        let _ = self.wiring.send((wiring, changes));
         self.thread
     }
 }
@@ -85,9 +89,9 @@ fn live(
     setup: Setup,
     compute: &ComputeThread,
     report: Sender<Report>,
-    rings: Receiver<Wiring>,
+    rings: Receiver<(Wiring, Option<ModelTaker>)>,
 ) {
-    let mut models = Vec::new();
+    let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();
     for model in &setup.config.models {
         match load(model, compute, index == 0, &setup.say) {
@@ -96,7 +100,7 @@ fn live(
                 found.push(None);
             }
             Ok(Some((loaded, seen))) => {
-                models.push(Some(loaded));
+                models.push(Some(Box::new(loaded)));
                 found.push(Some(seen));
             }
             Err(mistake) => {
@@ -107,9 +111,11 @@ fn live(
     }
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
-    let Ok(Wiring { inbox, answers }) = rings.recv() else { return };
-    let clock = setup.clock.clone();
-    let mut backend = CpuBackend { inbox, answers, clock, models, waiting: VecDeque::new() };
+    let Ok((Wiring { inbox, answers }, changes)) = rings.recv() else { return };
+    models.resize_with(setup.config.places().len(), || None);
+    let (clock, compute) = (setup.clock.clone(), compute.clone());
+    let mut backend =
+        CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
     run(&mut backend, seat.idle, &setup.clock, &setup.stop);
 }
 

@@ -2,6 +2,8 @@
 //! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
 //! core, a load generator) and never blocks: what does not fit is refused at once.
 
+pub use super::bulletin::Bulletin;
+use super::bulletin::Held;
 use super::in_flight::{InFlight, Sent};
 use super::reserve::Reserve;
 use crate::clock::{Clock, Nanos};
@@ -20,7 +22,22 @@ use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, 
 /// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
 const HOPS_OF_AN_ANSWER: u64 = 2;
 
-/// What a frontend knows of a model that it may send requests to.
+/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest that is asked for:
+/// each has room for what is at least a sixteenth of it, and memory that is not touched costs nothing.
+const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
+
+/// Whether requests may be sent to a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Its model is served.
+    Served,
+    /// Its model is found by nobody any more; what was sent to it goes on to its end.
+    Leaving,
+    /// It has no model.
+    Vacant,
+}
+
+/// What a frontend knows of a model that it may send requests to, or of a place without one.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// Its index in the engine.
@@ -39,6 +56,39 @@ pub struct ModelInfo {
     pub max_batch: usize,
     /// Which ModelThread owns it.
     pub thread: usize,
+    /// Whether it is there.
+    pub standing: Standing,
+}
+
+impl ModelInfo {
+    /// A place of that ModelThread without a model.
+    pub(super) fn vacant(id: ModelId, thread: usize) -> ModelInfo {
+        ModelInfo {
+            id,
+            name: String::new(),
+            version: 0,
+            platform: String::new(),
+            signature: Signature::default(),
+            slo: Nanos::ZERO,
+            max_batch: 0,
+            thread,
+            standing: Standing::Vacant,
+        }
+    }
+
+    /// The served ones of `models`.
+    pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
+        models.iter().filter(|model| model.standing == Standing::Served)
+    }
+
+    /// The served model of that name: of that version, or the newest.
+    pub fn find<'m>(models: &'m [ModelInfo], name: &str, version: Option<u64>) -> Option<&'m ModelInfo> {
+        let named = ModelInfo::served(models).filter(|model| model.name == name);
+        match version {
+            None => named.max_by_key(|model| model.version),
+            Some(version) => named.into_iter().find(|model| model.version == version),
+        }
+    }
 }
 
 /// What is asked of the engine.
@@ -98,6 +148,9 @@ pub enum Refusal {
         /// The most that there may be.
         limit: usize,
     },
+    /// The model was unloaded.
+    #[error("the model was unloaded")]
+    Unloaded,
 }
 
 /// How an accepted request ended, as its client should see it: one of several rows as the worst of them.
@@ -121,6 +174,8 @@ pub struct Answer<'a> {
     output: Output<'a>,
     /// The model it was for.
     pub model: ModelId,
+    /// The latency that the model promises.
+    pub slo: Nanos,
     /// When it was accepted.
     pub arrival: Nanos,
     /// When the answer was due: arrival + the tighter of SLO and the client's own time-out; [`Nanos::MAX`] if never.
@@ -180,8 +235,10 @@ pub struct FrontendSetup {
     pub id: u32,
     /// The engine's clock.
     pub clock: Clock,
-    /// Every model of the engine, by id.
+    /// Every place for a model of the engine, by id.
     pub models: Arc<[ModelInfo]>,
+    /// The most bytes that a row of a model that is loaded later may have; 0 where none is.
+    pub later_row: usize,
     /// How many ModelThreads there are.
     pub model_threads: usize,
     /// How many threads can end a request: ModelThreads and backends.
@@ -200,9 +257,15 @@ pub struct FrontendSetup {
 pub struct Frontend {
     id: u32,
     clock: Clock,
+    /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
+    table: u64,
+    bulletin: Arc<Bulletin>,
+    /// Its requests in the engine, by model.
+    held: Held,
     /// For each model, what is taken off its deadlines.
     reserves: Vec<Reserve>,
+    least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
     slab: SlabOwner,
     view: SlabView,
@@ -223,7 +286,8 @@ impl Frontend {
     ///
     /// Errors: the machine has no memory for the slots.
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
-        let (slab, view) = Slab::new(&slot_classes(&setup.models, setup.capacity), setup.id as u16)?;
+        let classes = slot_classes(&setup.models, setup.later_row, setup.capacity);
+        let (slab, view) = Slab::new(&classes, setup.id as u16)?;
         let (request_producers, request_consumers) =
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
         let (response_producers, response_consumers) =
@@ -233,6 +297,10 @@ impl Frontend {
             id: setup.id,
             clock: setup.clock,
             reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
+            least_reserve,
+            held: Held::new(setup.models.len()),
+            table: 0,
+            bulletin: Bulletin::new(Arc::clone(&setup.models)),
             models: setup.models,
             accepting: setup.accepting,
             in_flight: InFlight::new(slab.capacity()),
@@ -249,7 +317,9 @@ impl Frontend {
         ))
     }
 
-    /// Every model of the engine, by id.
+    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or [`Frontend::poll`].
+    /// As long as somebody holds this table, requests may be sent to the models that are served in it, whatever becomes of
+    /// them; so nobody may hold it for longer than a request.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
@@ -262,6 +332,36 @@ impl Frontend {
     /// Cleared when the engine drains.
     pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
         &self.accepting
+    }
+
+    /// Where it gets its tables from.
+    pub fn bulletin(&self) -> &Arc<Bulletin> {
+        &self.bulletin
+    }
+
+    /// From now on it follows the tables of this bulletin, whose first one it has. What it tells of its requests.
+    pub(super) fn follow(&mut self, bulletin: Arc<Bulletin>) -> Held {
+        self.bulletin = bulletin;
+        self.held.clone()
+    }
+
+    /// Takes the newest table, if there is one.
+    #[inline]
+    fn look(&mut self) {
+        if self.bulletin.number() != self.table {
+            self.take_table();
+        }
+    }
+
+    #[cold]
+    fn take_table(&mut self) {
+        let (number, models) = self.bulletin.read();
+        for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
+            if new.standing == Standing::Served && (old.standing != Standing::Served || old.slo != new.slo) {
+                *reserve = Reserve::new(self.least_reserve, new.slo);
+            }
+        }
+        (self.table, self.models) = (number, models);
     }
 
     /// The engine's time.
@@ -298,6 +398,10 @@ impl Frontend {
         if !self.accepting() {
             return Err(Refusal::Draining);
         }
+        self.look();
+        if self.models[ask.model.0 as usize].standing == Standing::Vacant {
+            return Err(Refusal::Unloaded);
+        }
         self.see_room(ask.model, ask.rows)?;
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
@@ -323,6 +427,7 @@ impl Frontend {
         let reserve = arrival + wanted - deadline;
         let due = if due == Due::Never { Nanos::MAX } else { arrival + wanted };
         self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
+        self.held.add(model.0 as usize);
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -370,6 +475,7 @@ impl Frontend {
 
     /// Hands out every answer that has come, each exactly once, and returns how many there were.
     pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
+        self.look();
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
@@ -439,6 +545,7 @@ impl Frontend {
             rows: rows as usize,
             output: self.output(index, ending),
             model,
+            slo: self.models[model.0 as usize].slo,
             arrival,
             due,
             batched: last.batched,
@@ -453,6 +560,7 @@ impl Frontend {
             self.slab.free(slot);
         }
         self.in_flight.answered(index);
+        self.held.sub(model.0 as usize);
     }
 
     /// Learns from an answer how long before it is due a batch should be over.
@@ -489,9 +597,13 @@ fn row_bytes(info: &ModelInfo) -> usize {
     info.signature.input_bytes() + info.signature.output_bytes()
 }
 
-fn slot_classes(models: &[ModelInfo], capacity: usize) -> Vec<SlotClass> {
+fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
     let mut sizes: Vec<usize> =
-        models.iter().map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
+        ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
+    if later_row > 0 {
+        sizes.extend(LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row));
+        sizes.push(later_row.next_multiple_of(64));
+    }
     sizes.sort_unstable();
     sizes.dedup();
     let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);

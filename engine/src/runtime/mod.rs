@@ -18,6 +18,8 @@
 mod agenda;
 mod agent;
 mod batches;
+mod bulletin;
+mod changes;
 pub mod counters;
 mod cpu_backend;
 mod emulated_backend;
@@ -27,6 +29,7 @@ pub mod frontend;
 mod in_flight;
 mod layout;
 mod model_thread;
+mod places;
 mod plumbing;
 mod rank_thread;
 mod reserve;
@@ -40,6 +43,7 @@ pub use agent::{Idle, Seat};
 pub use executors::Say;
 pub use frontend::Frontend;
 pub use layout::{Layout, rank_role};
+pub use places::{LoadedModel, PlaceError, Places};
 
 use crate::clock::{Clock, Nanos};
 use crate::config::{Config, Mistakes};
@@ -47,7 +51,7 @@ use crate::profile::Profile;
 use crate::recorder::{RecordConfig, RecordError};
 use agent::{Agent, Ending, Member};
 use counters::Counters;
-use frontend::ModelInfo;
+use frontend::{Bulletin, ModelInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -112,12 +116,14 @@ pub struct Options {
 /// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
 pub struct Engine {
     models: Arc<[ModelInfo]>,
+    bulletin: Arc<Bulletin>,
     profiles: Vec<Profile>,
     layout: Layout,
     clock: Clock,
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
     counters: Counters,
+    places: Option<Places>,
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
@@ -178,7 +184,19 @@ impl Engine {
         &self.counters
     }
 
-    /// Every model, by id.
+    /// The places for models, to load and unload them while the engine runs; `None` where they were taken already, where
+    /// CONFIG has no repository from which models could be loaded later, and where a flight recorder is on. Who has them must let go of them, or use them no
+    /// more, before the engine is stopped.
+    pub fn take_places(&mut self) -> Option<Places> {
+        self.places.take()
+    }
+
+    /// What is served at any moment.
+    pub fn bulletin(&self) -> &Arc<Bulletin> {
+        &self.bulletin
+    }
+
+    /// Every place for a model, by id, as it was at start-up.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }

@@ -8,6 +8,7 @@
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
+use super::changes::Taker;
 use super::counters::raise;
 use super::watch::ModelWatch;
 use super::wire::{GrantMessage, RankMessage};
@@ -72,6 +73,8 @@ pub struct ModelThread<I, O> {
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
     pub watch: ModelWatch,
+    /// Queues of models that are loaded and unloaded meanwhile, where that may be.
+    pub changes: Option<Taker<Box<ModelQueue>>>,
 }
 
 /// Where a ModelThread's decisions go.
@@ -114,6 +117,19 @@ pub struct RingOutlets {
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
+    /// Puts a queue in the place of another, which is empty: the control thread sees to that. A grant that is still on its
+    /// way to the old one finds the new one, which gives the GPU back.
+    fn take_changes(&mut self, now: Nanos) -> usize {
+        let ModelThread { changes, queues, agenda, .. } = self;
+        let Some(changes) = changes else { return 0 };
+        changes.take(now, |change| {
+            let queue = &mut queues[change.place];
+            debug_assert!(queue.is_empty(), "a model is unloaded once its requests have ended");
+            std::mem::swap(queue, &mut change.thing);
+            agenda.set_timer(change.place, queue.next_timer());
+        })
+    }
+
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
@@ -216,7 +232,8 @@ fn place_of(places: &[Option<u32>], model: ModelId) -> Option<usize> {
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.watch.turn_begins(now);
-        let work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        work += self.take_changes(now);
         self.outbox.publish();
         self.watch.turn_ends(now, work);
         work
@@ -477,6 +494,7 @@ mod tests {
                 grants: models.grants,
                 outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
                 watch: ModelWatch::unseen(),
+                changes: None,
             };
             World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
         }

@@ -3,12 +3,15 @@
 
 use super::agenda::Agenda;
 use super::agent::{Crew, Idle, Member, Seat, measure_lateness};
+use super::bulletin::{Bulletin, Held};
+use super::changes::{Giver, Taker, changes};
 use super::counters::Counters;
 use super::emulated_backend::EmulatedBackend;
 use super::executors::{self, Found, Loading, Say, Setup, Wiring};
-use super::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
+use super::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use super::layout::{Layout, rank_role};
 use super::model_thread::{ModelThread, Outbox, RingOutlets};
+use super::places::{Common, Places, Ways};
 use super::plumbing::{Ends, ModelEnds, Plumbing};
 use super::rank_thread::{Grants, RankThread, RankWatch, SubCluster};
 use super::sub_clusters::{Division, Group};
@@ -16,7 +19,7 @@ use super::threads::{measures_from, slack_for};
 use super::watch::ModelWatch;
 use super::{Engine, Options, Stage, StartError};
 use crate::clock::{Clock, Nanos};
-use crate::config::{Config, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Control, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
 use crate::limits;
 use crate::model::selection::DropRule;
 use crate::model::{ModelQueue, Terms};
@@ -62,7 +65,9 @@ pub(super) struct Builder {
 
 /// What start-up has found out about the models and the machine.
 struct Findings {
+    /// Every place for a model; those that have none come last.
     models: Arc<[ModelInfo]>,
+    /// Of each model that there is.
     profiles: Vec<Profile>,
     /// How late threads see that a time has come.
     lateness: Nanos,
@@ -80,7 +85,7 @@ impl Builder {
     ) -> Result<Builder, StartError> {
         let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
         StartError::at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
-        StartError::at_most("models", config.models.len(), limits::MAX_MODELS)?;
+        StartError::at_most("models", config.places().len(), limits::MAX_MODELS)?;
         StartError::at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
         let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
         let own =
@@ -110,39 +115,52 @@ impl Builder {
         let accepting = Arc::new(AtomicBool::new(true));
         let backends = self.backends(loading.len() as u32);
         let backend_threads = backends.len();
-        let (ends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
+        let (mut ends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
         let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends);
         let mut plumbing = self.plumbing(&findings, backend_threads, peers, counters.clone());
+        let mut ways =
+            self.changes_later().then(|| Ways { queues: Vec::new(), executors: Vec::new(), emulated: None });
         let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
-            threads.push(loading.wire(plumbing.backend(at)));
+            let changes = ways.as_mut().map(|ways| taker(|giver| ways.executors.push(giver)));
+            threads.push(loading.wire(plumbing.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
         let mut crews = Crews::default();
         for (at, &seat) in self.layout.models.iter().enumerate() {
-            let thread = self.model_thread(at, &findings, &mut plumbing)?;
+            let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
+            thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
             crews.add(seat, stages[0].member(format!("model-{at}"), thread));
         }
         for (at, &seat) in self.layout.ranks.iter().enumerate() {
             crews.add(seat, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
         }
         if let Some(seat) = self.layout.emulated {
-            let backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
+            let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
+            backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
             crews.add(seat, stages[2].member("emulated".to_owned(), backend));
         }
         for (seat, crew) in crews.0 {
             threads.push(crew.spawn(seat, self.clock.clone(), self.options.seated.clone())?);
         }
+        let bulletin = Bulletin::new(Arc::clone(&findings.models));
+        let held: Vec<Held> =
+            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&bulletin))).collect();
+        let places = ways.map(|ways| self.places(ways, &findings, Arc::clone(&bulletin), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
+        // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
+        let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
+            bulletin,
             profiles,
             layout,
             clock: self.clock,
             lateness,
             accepting,
             counters,
+            places,
             stages,
             stop_executors,
             threads,
@@ -158,6 +176,46 @@ impl Builder {
         cpus.chain(emulated).collect()
     }
 
+    /// Whether models may be loaded later. A flight recorder is told of the models once, as it begins.
+    fn changes_later(&self) -> bool {
+        let repository = self.config.repository.as_ref();
+        self.options.record.is_none() && repository.is_some_and(|from| from.control != Control::None)
+    }
+
+    /// The most bytes that a row of a model that is loaded later may have.
+    fn later_row(&self) -> usize {
+        let repository = self.config.repository.as_ref().filter(|_| self.changes_later());
+        repository.map_or(0, |repository| repository.max_row_bytes)
+    }
+
+    /// The control thread's end of the engine.
+    fn places(&self, ways: Ways, findings: &Findings, bulletin: Arc<Bulletin>, held: Vec<Held>) -> Places {
+        let (terms, lateness) = (self.terms(), findings.lateness);
+        let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
+        let common = Common {
+            clock: self.clock.clone(),
+            terms: Box::new(move |id, slo, profile| terms(id, slo, profile, lateness)),
+            largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
+        };
+        Places::new(bulletin, self.config.places(), held, ways, common)
+    }
+
+    /// The terms of a model of that id, SLO and profile, on a machine of that lateness.
+    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> Terms + Send + 'static {
+        let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
+        let division = self.division.clone();
+        move |model, slo, profile, lateness: Nanos| Terms {
+            model,
+            profile,
+            slo,
+            network,
+            drop,
+            deferral,
+            slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
+            gpus: division.gpus_for(model.0 as usize),
+        }
+    }
+
     /// The frontends, and the engine's ends of them.
     fn frontends(
         &self,
@@ -171,6 +229,7 @@ impl Builder {
                 id: id as u32,
                 clock: self.clock.clone(),
                 models: Arc::clone(&findings.models),
+                later_row: self.later_row(),
                 model_threads: self.layout.models.len(),
                 answering_threads: self.layout.models.len() + backend_threads,
                 capacity: self.config.http.max_in_flight,
@@ -191,6 +250,7 @@ impl Builder {
         counters: Counters,
     ) -> Plumbing {
         let batch = findings.profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
+        let batch = if self.changes_later() { limits::MAX_BATCH } else { batch };
         let ends = Ends {
             model_threads: self.layout.models.len(),
             rank_threads: self.layout.ranks.len(),
@@ -223,7 +283,7 @@ impl Builder {
         let mut infos = Vec::new();
         let mut profiles = Vec::new();
         for (at, (model, found)) in self.config.models.iter().zip(found).enumerate() {
-            let (signature, profile) = settle(model, found)?;
+            let Known { signature, profile } = settle(model, found)?;
             infos.push(ModelInfo {
                 id: ModelId(at as u32),
                 name: model.name.clone(),
@@ -233,9 +293,12 @@ impl Builder {
                 slo: model.slo,
                 max_batch: profile.max_batch(),
                 thread: at % self.layout.models.len(),
+                standing: Standing::Served,
             });
             profiles.push(profile);
         }
+        let vacant = infos.len()..self.config.places().len();
+        infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
         let lateness = self.layout.ranks.iter().map(|&seat| measure_lateness(seat, &self.clock)).max();
         Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
     }
@@ -245,8 +308,7 @@ impl Builder {
         // Their numbers follow each other.
         let first = groups.next().map_or(0..0, |group| group.gpus.clone());
         let end = groups.next_back().map_or(first.end, |last| last.gpus.end);
-        let outputs: Arc<[Range<usize>]> =
-            models.iter().map(|model| output_range(&model.signature)).collect();
+        let outputs = models.iter().map(|model| output_range(&model.signature)).collect();
         EmulatedBackend::new(inbox, answers, first.start, end - first.start, outputs, self.clock.now())
     }
 
@@ -255,7 +317,7 @@ impl Builder {
         at: usize,
         plumbing: &mut Plumbing,
     ) -> Result<RankThread<Consumer<Completion>>, StartError> {
-        let models = self.config.models.len();
+        let models = self.division.places();
         let terms = |group: &Group| ClusterTerms {
             gpus: group.gpus.len(),
             keep_late: self.config.drop == DropRule::Fcfs,
@@ -289,23 +351,23 @@ impl Builder {
         let now = self.clock.now();
         let mut place = vec![None; models.len()];
         let mut queues = Vec::new();
-        let mut largest_batch = 1;
+        let mut largest_batch = if self.changes_later() { limits::MAX_BATCH } else { 1 };
+        let make_terms = self.terms();
         let own = models.len().div_ceil(self.layout.models.len());
         for model in models.iter().filter(|model| model.thread == at) {
             let index = model.id.0 as usize;
             place[index] = Some(queues.len() as u32);
             largest_batch = largest_batch.max(model.max_batch);
-            let terms = Terms {
-                model: model.id,
-                profile: profiles[index].clone(),
-                slo: model.slo,
-                network: self.config.network,
-                drop: self.config.drop,
-                deferral: self.deferral,
-                slack: slack_for((*lateness).min(Nanos(model.slo.0 / LATENESS_IN_SLO))),
-                gpus: self.division.gpus_for(index),
-            };
-            queues.push(ModelQueue::new(terms, measures_from(now, queues.len(), own)));
+            let from = measures_from(now, queues.len(), own);
+            queues.push(match profiles.get(index) {
+                Some(profile) => {
+                    ModelQueue::new(make_terms(model.id, model.slo, profile.clone(), *lateness), from)
+                }
+                None => {
+                    let terms = make_terms(model.id, Nanos::ZERO, Profile::of_nothing(), *lateness);
+                    ModelQueue::of_nothing(terms, from)
+                }
+            });
         }
         let ModelEnds { requests, links, frames, answers } = plumbing.model_thread(at);
         let outlets = RingOutlets {
@@ -328,12 +390,26 @@ impl Builder {
             requests,
             grants: links.grants,
             outbox,
+            changes: None,
         })
     }
 }
 
-/// A model's signature and profile, or what is wrong with them.
-fn settle(model: &ModelConfig, found: Option<Found>) -> Result<(Signature, Profile), Mistakes> {
+/// Both ends of a way for changes: the control thread's goes to `keep`.
+fn taker<T>(keep: impl FnOnce(Giver<T>)) -> Taker<T> {
+    let (giver, taker) = changes();
+    keep(giver);
+    taker
+}
+
+/// What there is to know of a model before it is served.
+pub(super) struct Known {
+    pub(super) signature: Signature,
+    pub(super) profile: Profile,
+}
+
+/// What is known of a model from its words and from loading it, or what is wrong with it.
+pub(super) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Mistakes> {
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
@@ -360,10 +436,11 @@ fn settle(model: &ModelConfig, found: Option<Found>) -> Result<(Signature, Profi
     if !undeclared.is_empty() {
         return Err(Mistakes(undeclared));
     }
-    Ok((signature, profile))
+    Ok(Known { signature, profile })
 }
 
-fn platform(source: &ModelSource) -> &'static str {
+/// What runs a model, in the API's words.
+pub(super) fn platform(source: &ModelSource) -> &'static str {
     match source {
         ModelSource::Cpu { .. } => "onnx_rten",
         ModelSource::Emulated { .. } => "emulated",
@@ -371,6 +448,6 @@ fn platform(source: &ModelSource) -> &'static str {
 }
 
 /// Where a row's outputs lie in its slot: behind its inputs.
-fn output_range(signature: &Signature) -> Range<usize> {
+pub(super) fn output_range(signature: &Signature) -> Range<usize> {
     signature.input_bytes()..signature.input_bytes() + signature.output_bytes()
 }

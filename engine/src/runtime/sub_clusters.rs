@@ -49,6 +49,11 @@ impl Pool {
 }
 
 impl Division {
+    /// How many places for models there are.
+    pub(super) fn places(&self) -> usize {
+        self.group_of.len()
+    }
+
     /// GPUs of the sub-cluster that a model belongs to.
     pub(super) fn gpus_for(&self, model: usize) -> usize {
         self.groups[self.group_of[model]].gpus.len()
@@ -104,11 +109,12 @@ impl Division {
 
 /// For each model, a group that can run it: those of its kind by turns.
 fn deal(config: &Config, groups: &[Group]) -> Vec<usize> {
-    let mut group_of = vec![0; config.models.len()];
+    let places = config.places();
+    let mut group_of = vec![0; places.len()];
     for kind in KINDS {
         let own = (0..groups.len()).filter(|&at| groups[at].kind == kind).cycle();
-        let models = config.models.iter().zip(&mut group_of).filter(|(model, _)| model.source.kind() == kind);
-        for ((_, group), at) in models.zip(own) {
+        let of_kind = places.iter().zip(&mut group_of).filter(|(place, _)| **place == kind);
+        for ((_, group), at) in of_kind.zip(own) {
             *group = at;
         }
     }

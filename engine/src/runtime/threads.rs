@@ -7,6 +7,7 @@
 
 pub use super::agenda::Agenda;
 pub use super::agent::{Agent, measure_lateness, run, spawn};
+pub use super::changes::Taker;
 pub use super::model_thread::{Intake, ModelThread, Outbox, Outlets, RingOutlets, frames};
 pub use super::rank_thread::{Completions, Grants, RankThread, RankWatch, SubCluster};
 pub use super::watch::ModelWatch;

@@ -300,6 +300,7 @@ impl World {
             requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
             grants: links.grants,
             outbox: Outbox::new(at, rank_of, links.words, gpus),
+            changes: None,
         }
     }
 

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
     use symphony::clock::Clock;
-    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo};
+    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, Standing};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{Request, Response};
 
@@ -235,11 +235,13 @@ mod tests {
             slo: Nanos::from_secs(60),
             max_batch: 8,
             thread: 0,
+            standing: Standing::Served,
         };
         let setup = FrontendSetup {
             id: 0,
             clock: Clock::start(),
             models: Arc::new([model]),
+            later_row: 0,
             model_threads: 1,
             answering_threads: 1,
             capacity: 64,
