@@ -2,6 +2,7 @@
 //! infer request's body must hold, and every body that goes out. Pure; `requests` calls it.
 
 use super::answers::Reply;
+use super::dashboard;
 use super::tensors;
 use crate::clock::Nanos;
 use crate::observe::InferOutcome;
@@ -31,6 +32,8 @@ pub(super) enum Route {
     Ready,
     /// `/metrics`
     Metrics,
+    /// `/dashboard` and what is below.
+    Dashboard(dashboard::Part),
     /// `/v2/models/NAME[/versions/VERSION]` and what follows.
     Model {
         /// Its name, percent-decoded.
@@ -59,6 +62,7 @@ impl Route {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         Some(match segments[..] {
             ["metrics"] => Route::Metrics,
+            ["dashboard", ref rest @ ..] => Route::Dashboard(dashboard::Part::of(rest)?),
             ["v2"] => Route::Server,
             ["v2", "health", "live"] => Route::Live,
             ["v2", "health", "ready"] => Route::Ready,

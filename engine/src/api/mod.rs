@@ -5,6 +5,7 @@
 
 mod answers;
 mod connection;
+mod dashboard;
 pub mod glommio_io;
 mod kserve;
 mod requests;

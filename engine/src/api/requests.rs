@@ -2,6 +2,7 @@
 //! engine. Owned by an API core; `connection` calls [`Core::respond`] for each request.
 
 use super::answers::Answers;
+use super::dashboard;
 use super::glommio_io::within;
 use super::kserve::{self, Infer, ModelPart, Problem, Route};
 use super::server::ApiConfig;
@@ -11,6 +12,7 @@ use futures_channel::oneshot;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
@@ -98,7 +100,7 @@ impl Core {
     async fn route(&self, request: Request<Incoming>) -> Result<Reply, Problem> {
         let path = request.uri().path();
         let route = Route::of(path).ok_or_else(|| {
-            let known = "GET /v2, /v2/health/live, /v2/health/ready, /v2/models/NAME[/ready], /metrics and \
+            let known = "GET /v2, /v2/health/live, /v2/health/ready, /v2/models/NAME[/ready], /metrics, /dashboard and \
                          POST /v2/models/NAME/infer";
             Problem::invalid(
                 StatusCode::NOT_FOUND,
@@ -113,6 +115,7 @@ impl Core {
             Route::Live => Ok(ok(r#"{"live":true}"#)),
             Route::Ready => Ok(self.readiness(json!({}))),
             Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, self.observatory.metrics())),
+            Route::Dashboard(part) => self.dashboard(part, request.uri().query().unwrap_or_default()),
             Route::Model { name, version, part } => {
                 // Held for the request: what it lists can be asked until then, even if it is unloaded meanwhile.
                 let models = self.answers.models();
@@ -124,6 +127,18 @@ impl Core {
                 }
             }
         }
+    }
+
+    fn dashboard(&self, part: dashboard::Part, query: &str) -> Result<Reply, Problem> {
+        let (content_type, body) = part
+            .body(&self.observatory, query)
+            .map_err(|what| Problem::invalid(StatusCode::BAD_REQUEST, what))?;
+        let mut response = with_type(StatusCode::OK, content_type, body);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_SECURITY_POLICY, dashboard::POLICY);
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
     }
 
     /// Whether requests can be served: `"ready"` and, if not, `"reasons"`, added to `body`.

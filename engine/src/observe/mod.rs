@@ -3,6 +3,7 @@
 //! The thread that waits for the server's end calls [`Observatory::look`] now and then, which keeps what needs a past.
 //! Nothing here is ever called by a ModelThread or a RankThread.
 
+mod advice;
 mod engine_metrics;
 mod health;
 mod histogram;
@@ -11,11 +12,13 @@ mod metrics;
 mod outcome;
 mod recorder;
 mod text;
+mod view;
 
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
 pub use outcome::InferOutcome;
 pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use view::Query;
 
 use crate::clock::{Clock, Nanos};
 use crate::profile::Profile;
@@ -23,7 +26,7 @@ use crate::runtime::Engine;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::{Bulletin, Frontend, ModelInfo};
 use health::Pulse;
-use history::Past;
+use history::{Ended, HISTORY_MODELS, Past, Second};
 use recorder::CoreCounts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +110,14 @@ impl Observatory {
         (read > 0).then_some(sum)
     }
 
+    /// The models that were asked for, by id.
+    pub fn models_asked_for(&self) -> Vec<ModelId> {
+        let cores = lock(&self.cores);
+        let models = self.models();
+        let ids = models.iter().map(|model| model.id);
+        ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
+    }
+
     /// HTTP responses of all cores by status, those that there were.
     pub fn responses(&self) -> BTreeMap<u16, u64> {
         let mut sum = BTreeMap::new();
@@ -128,6 +139,11 @@ impl Observatory {
         metrics::text(self)
     }
 
+    /// What the dashboard and `symphony top` show, as JSON: docs/dashboard.md lists the fields.
+    pub fn view(&self, query: &Query) -> String {
+        view::json(self, query)
+    }
+
     /// Whether requests can be served.
     ///
     /// Errors: every reason why not.
@@ -145,7 +161,13 @@ impl Observatory {
 
     /// The share of the last seconds in which each GPU ran batches, 0 to 1. Empty if nobody looked.
     pub fn utilization(&self) -> Vec<f64> {
-        lock(&self.past).utilization()
+        self.past(Past::utilization)
+    }
+
+    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is found. `None` before
+    /// there was a second.
+    pub fn advised_gpus(&self) -> Option<usize> {
+        self.past(Past::load).map(|load| advice::advised_gpus(&load))
     }
 
     /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some times a second. `dead` is the
@@ -153,7 +175,29 @@ impl Observatory {
     pub fn look(&self, dead: Option<&str>) {
         let now = self.now();
         lock(&self.pulse).feel(now, &self.counters, dead);
-        lock(&self.past).add(now, self.counters.executions());
+        if self.past(|past| past.is_due(now)) {
+            let (second, busy) = self.sample(now);
+            lock(&self.past).add(second, busy);
+        }
+    }
+
+    /// What was counted up to now, and how long each GPU was busy.
+    fn sample(&self, now: Nanos) -> (Second, Vec<Nanos>) {
+        let mut second = Second { at: now, ..Second::default() };
+        for model in self.models_asked_for() {
+            let mut outcomes = [0; InferOutcome::COUNT];
+            lock(&self.cores).iter().for_each(|core| core.read_outcomes(model, &mut outcomes));
+            second.outcomes.iter_mut().zip(outcomes).for_each(|(sum, count)| *sum += count);
+            if second.models.len() < HISTORY_MODELS {
+                second.models.push((model, Ended::of(&outcomes)));
+            }
+        }
+        (second, self.counters.executions().of_gpus().map(|gpu| gpu.busy).collect())
+    }
+
+    /// Looks at what was.
+    fn past<T>(&self, look: impl FnOnce(&Past) -> T) -> T {
+        look(&lock(&self.past))
     }
 }
 

@@ -97,6 +97,18 @@ impl CoreCounts {
         true
     }
 
+    /// Whether there was any request for a model.
+    pub(super) fn was_asked_for(&self, model: ModelId) -> bool {
+        self.models.get(model.0 as usize).is_some_and(|counts| counts.get().is_some())
+    }
+
+    /// Adds how requests of a model ended to `sum`.
+    pub(super) fn read_outcomes(&self, model: ModelId, sum: &mut [u64; InferOutcome::COUNT]) {
+        if let Some(counts) = self.models.get(model.0 as usize).and_then(OnceLock::get) {
+            sum.iter_mut().zip(&counts.outcomes).for_each(|(sum, count)| *sum += count.get());
+        }
+    }
+
     /// HTTP responses by status, those that there were.
     pub(super) fn responses(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         let all = self.responses.iter().enumerate();
@@ -153,15 +165,6 @@ impl ModelRequests {
     /// How many ended so.
     pub fn ended(&self, outcome: InferOutcome) -> u64 {
         self.outcomes[outcome as usize]
-    }
-
-    /// How many were bad, whatever the cause.
-    pub fn bad(&self) -> u64 {
-        InferOutcome::ALL
-            .into_iter()
-            .filter(|outcome| outcome.is_bad())
-            .map(|outcome| self.ended(outcome))
-            .sum()
     }
 }
 

@@ -261,11 +261,19 @@ impl Executions {
     }
 
     /// Hands out the batches that have left their GPUs and have not been handed out: `cursor`, empty at first, says
-    /// which. Of each backend thread only those of its first [`TRACED_GPUS`] GPUs, the newest few hundred of a GPU.
-    pub fn recent(&self, cursor: &mut Vec<u64>, mut take: impl FnMut(Executed)) {
-        cursor.resize(self.threads.len(), 0);
-        for (notes, next) in self.threads.iter().zip(cursor) {
-            *next = notes.recent.read(*next, &mut take);
+    /// which. Only those of the first `gpus` GPUs, and of each backend thread those of its first [`TRACED_GPUS`], the newest few
+    /// hundred of a GPU.
+    pub fn recent(&self, gpus: usize, cursor: &mut Vec<u64>, mut take: impl FnMut(Executed)) {
+        let shown = |gpu: u32| (gpu as usize) < gpus;
+        let threads = self.threads.iter().take_while(|notes| shown(notes.gpus.start));
+        cursor.resize(threads.clone().count(), 0);
+        for (notes, next) in threads.zip(cursor) {
+            let take = |batch: Executed| {
+                if shown(batch.gpu.0) {
+                    take(batch)
+                }
+            };
+            *next = notes.recent.read(*next, take);
         }
     }
 }
@@ -302,7 +310,7 @@ mod tests {
         let (mut cursor, mut seen) = (Vec::new(), Vec::new());
         executing.ran(&header(0, 1, 4), Nanos(1), Nanos(2));
         executing.cancelled(&header(0, 2, 3), Nanos(9));
-        executions.recent(&mut cursor, |batch| seen.push(batch));
+        executions.recent(1 << 20, &mut cursor, |batch| seen.push(batch));
         let ran = Executed {
             started: Nanos(1),
             finished: Nanos(2),
@@ -315,7 +323,7 @@ mod tests {
         assert_eq!(seen, [ran, Executed { cancelled: true, ..at_nine }]);
         (0..1_000).for_each(|n| executing.ran(&header(0, 0, 1), Nanos(n), Nanos(n)));
         seen.clear();
-        executions.recent(&mut cursor, |batch| seen.push(batch));
+        executions.recent(1 << 20, &mut cursor, |batch| seen.push(batch));
         let starts: Vec<u64> = seen.iter().map(|batch| batch.started.0).collect();
         assert!(starts.len() >= BATCHES_PER_GPU - 1, "{}", starts.len());
         assert!(
@@ -338,7 +346,7 @@ mod tests {
             });
             let (mut cursor, mut last) = (Vec::new(), 0);
             while !over.load(Ordering::Acquire) {
-                executions.recent(&mut cursor, |batch| {
+                executions.recent(1 << 20, &mut cursor, |batch| {
                     let number = batch.started.0;
                     assert!(number >= last, "{number} after {last}");
                     assert_eq!((batch.finished.0, u64::from(batch.size)), (number, number));

@@ -60,6 +60,12 @@ impl Server {
 
     /// One request on a connection of its own, so that any of the API cores may get it: status and body.
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let (head, body) = self.whole_answer(method, path, body);
+        (head[9..12].parse().unwrap(), body)
+    }
+
+    /// The same: head and body.
+    fn whole_answer(&self, method: &str, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
@@ -71,7 +77,7 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
-        (head[9..12].parse().unwrap(), body.to_owned())
+        (head.to_owned(), body.to_owned())
     }
 
     fn infer(&self, model: &str) -> u16 {
@@ -169,6 +175,60 @@ fn stages_batches_gpus_and_triton_s_names_agree_with_each_other() {
             let share = server.metrics().get("nv_gpu_utilization", &[("gpu_uuid", &gpu.to_string())]);
             share.is_some_and(|share| (0.0..=1.0).contains(&share))
         })
+    });
+}
+
+#[test]
+fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
+    let server = Server::start(CONFIG);
+    for (path, kind) in [
+        ("/dashboard", "text/html"),
+        ("/dashboard/dashboard.js", "text/javascript"),
+        ("/dashboard/dashboard.css", "text/css"),
+        ("/dashboard/data", "application/json"),
+    ] {
+        let (head, body) = server.whole_answer("GET", path, "");
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+        assert!(head.contains(&format!("content-type: {kind}")), "{path}: {head}");
+        assert!(head.contains("content-security-policy: default-src 'none'"), "{path}: {head}");
+        assert!(!body.is_empty());
+        // An SVG's namespace is a name, and nothing is fetched from there.
+        let elsewhere = body.replace("http://www.w3.org/2000/svg", "");
+        assert!(!elsewhere.contains("http:") && !elsewhere.contains("https:"), "{path} names another place");
+    }
+    let (status, error) = server.ask("GET", "/dashboard/data?since=x", "");
+    assert!(status == 400 && error.contains("since must be"), "{error}");
+    assert_eq!(server.ask("GET", "/dashboard/nothing", "").0, 404);
+    (0..20).for_each(|_| assert_eq!(server.infer("fast"), 200));
+    let data = |query: &str| -> Value {
+        let (status, body) = server.ask("GET", &format!("/dashboard/data?{query}"), "");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let seen = data("model=0");
+    let fast = &seen["models"][0];
+    assert_eq!(
+        (&fast["name"], &fast["outcomes"]["good"], &fast["rows"]),
+        (&json!("fast"), &json!(20), &json!(20))
+    );
+    assert_eq!(seen["models"].as_array().unwrap().len(), 1, "the other was never asked for");
+    let sum = |numbers: &Value| numbers.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum(&fast["of_slo"]), fast["ran"].as_u64()), (20, Some(20)));
+    assert_eq!(Some(sum(&fast["sizes"])), fast["batches"].as_u64());
+    assert_eq!(
+        seen["profile"],
+        json!({ "model": 0, "latency_us": [1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000] })
+    );
+    let batches = seen["batches"]["list"].as_array().unwrap();
+    assert_eq!(Some(batches.len() as u64), fast["batches"].as_u64());
+    assert!(batches.iter().all(|batch| batch[3].as_u64() >= batch[2].as_u64().map(|start| start + 1_500)));
+    let cursor = seen["batches"]["cursor"].as_str().unwrap();
+    assert_eq!(data(&format!("since={cursor}"))["batches"]["list"], json!([]));
+    wait_until("there is a past, and advice from it", || {
+        let seen = data("history=1");
+        let good = &seen["history"]["models"][0]["good"];
+        good.as_array().is_some_and(|good| good.last() == Some(&json!(20)))
+            && seen["gpus"]["advised"] == json!(1)
     });
 }
 

@@ -1,0 +1,56 @@
+//! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that it asks for. Nothing on it
+//! comes from elsewhere, and its Content-Security-Policy sees to that.
+
+use crate::observe::{Observatory, Query};
+use hyper::header::HeaderValue;
+
+/// What may be loaded and from where: the page's own parts, from this server.
+pub(super) const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+/// A part of the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// `/dashboard`
+    Page,
+    /// `/dashboard/dashboard.js`
+    Script,
+    /// `/dashboard/dashboard.css`
+    Style,
+    /// `/dashboard/data`
+    Data,
+}
+
+impl Part {
+    /// The part at a path below `/dashboard`.
+    pub(super) fn of(rest: &[&str]) -> Option<Part> {
+        Some(match rest {
+            [] => Part::Page,
+            ["dashboard.js"] => Part::Script,
+            ["dashboard.css"] => Part::Style,
+            ["data"] => Part::Data,
+            _ => return None,
+        })
+    }
+
+    /// Its content type and its body. `query` is what the URL has after its `?`.
+    ///
+    /// Errors: what is wrong with the query.
+    pub(super) fn body(
+        self,
+        observatory: &Observatory,
+        query: &str,
+    ) -> Result<(HeaderValue, String), String> {
+        let (content_type, body) = match self {
+            Part::Page => ("text/html; charset=utf-8", include_str!("dashboard/dashboard.html").to_owned()),
+            Part::Script => {
+                ("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js").to_owned())
+            }
+            Part::Style => ("text/css; charset=utf-8", include_str!("dashboard/dashboard.css").to_owned()),
+            Part::Data => ("application/json", observatory.view(&Query::parse(query)?)),
+        };
+        Ok((HeaderValue::from_static(content_type), body))
+    }
+}
