@@ -11,6 +11,7 @@ use crate::config::{
     Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource, RepositoryFlags,
     read_config_with,
 };
+use crate::control::Repository;
 use crate::observe::Observatory;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
@@ -162,8 +163,14 @@ pub fn serve(
     let http_limits = config.http.clone();
     let api_threads = config.cores.api.len().max(1);
     let say: Say = Arc::new(|line| eprintln!("{line}"));
-    let (engine, frontends) =
-        Engine::start_with(config, api_threads, say, Options { record, ..Options::default() })?;
+    let recorded = record.is_some();
+    let (mut engine, frontends) = Engine::start_with(
+        config.clone(),
+        api_threads,
+        Arc::clone(&say),
+        Options { record, ..Options::default() },
+    )?;
+    let repository = control_repository(&config, &mut engine, recorded, &say)?;
     let models = Arc::clone(engine.models());
     describe(&engine);
     let observatory = Arc::new(Observatory::of(&engine));
@@ -185,6 +192,9 @@ pub fn serve(
     for server in servers {
         server.stop()?;
     }
+    if let Some(repository) = repository {
+        repository.stop();
+    }
     engine.stop();
     match died {
         Some(thread) => {
@@ -192,6 +202,25 @@ pub fn serve(
         }
         None => Ok(()),
     }
+}
+
+/// Starts the control of the repository, where there is one that is to be controlled.
+fn control_repository(
+    config: &Config,
+    engine: &mut Engine,
+    recorded: bool,
+    say: &Say,
+) -> Result<Option<Arc<Repository>>, Failure> {
+    let controlled = config.repository.as_ref().is_some_and(|from| from.control != Control::None);
+    if controlled && recorded {
+        say(
+            "note: no model is loaded or unloaded later: the flight recorder is told of the models once, as it begins",
+        );
+    }
+    let Some(places) = engine.take_places() else { return Ok(None) };
+    let started = Repository::start(config, places, Arc::clone(say));
+    let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
+    started.map(|repository| Some(Arc::new(repository))).map_err(failed)
 }
 
 fn api_config(

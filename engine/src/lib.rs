@@ -4,6 +4,7 @@ pub mod api;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod control;
 pub mod count;
 pub mod limits;
 pub mod model;

@@ -13,6 +13,6 @@ pub mod table;
 
 pub use cpu::{ComputeThread, CpuModel, LoadError, RunError};
 pub use emulated::{EmulatedGpus, Finished, StartError};
-pub use measure::{MeasureOptions, measure};
+pub use measure::{MeasureOptions, MeasuredBy, measure};
 pub use signature::{DataType, Signature, TensorSpec};
 pub use table::{Fit, ProfileTable, Row, TableError};

@@ -94,7 +94,8 @@ fn live(
     let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();
     for model in &setup.config.models {
-        match load(model, compute, index == 0, &setup.say) {
+        let measuring = (index == 0).then(MeasureOptions::default);
+        match load(model, compute, measuring, &setup.say) {
             Ok(None) => {
                 models.push(None);
                 found.push(None);
@@ -119,29 +120,35 @@ fn live(
     run(&mut backend, seat.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it if that is asked for.
-fn load(
+/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for it.
+pub(super) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
-    measures: bool,
+    measuring: Option<MeasureOptions>,
     say: &Say,
 ) -> Result<Option<(CpuModel, Found)>, Mistake> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
         model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")
     })?;
-    let measured = if measures && model.profile == ProfileSource::Measure {
-        say(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
-        Some(measure_one(model, &mut loaded, say)?)
-    } else {
-        None
+    let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
+        Some(options) => {
+            say(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
+            Some(measure_one(model, &mut loaded, &options, say)?)
+        }
+        None => None,
     };
     let signature = loaded.signature().clone();
     Ok(Some((loaded, Found { signature, measured })))
 }
 
-fn measure_one(model: &ModelConfig, loaded: &mut CpuModel, say: &Say) -> Result<ProfileTable, Mistake> {
-    let table = measure(loaded, &MeasureOptions::default(), &mut |_, _| ()).map_err(|error| {
+fn measure_one(
+    model: &ModelConfig,
+    loaded: &mut CpuModel,
+    options: &MeasureOptions,
+    say: &Say,
+) -> Result<ProfileTable, Mistake> {
+    let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
         model.places.file.mistake(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();

@@ -5,8 +5,9 @@
 
 use super::bulletin::{Bulletin, Held};
 use super::changes::Giver;
+use super::executors::{self, Found, Say};
 use super::frontend::{ModelInfo, Standing};
-use super::start::{Known, output_range, settle};
+use super::start::{Known, output_range, platform, settle};
 use crate::clock::{Clock, Nanos};
 use crate::config::{ExecutorKind, Mistakes, ModelConfig};
 use crate::model::{ModelQueue, Terms};
@@ -14,7 +15,7 @@ use crate::profile::Profile;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use symphony_gpu::{CpuModel, Signature};
+use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
 use symphony_transport::message::ModelId;
 
 /// A running thread takes a change within a millisecond, or when the batch that it runs is over: one that has not after
@@ -53,12 +54,38 @@ pub struct LoadedModel {
     /// Its words.
     pub config: ModelConfig,
     /// What was found out as it was loaded, `None` for an emulated one.
-    pub(crate) found: Option<super::executors::Found>,
+    pub(crate) found: Option<Found>,
     /// A copy for each CPU executor; none for an emulated one.
     pub(crate) copies: Vec<CpuModel>,
 }
 
 impl LoadedModel {
+    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if its words ask for it: by
+    /// that thread's CPU time, since other threads may have its core meanwhile. Takes as long as it takes.
+    ///
+    /// Errors: the model can't be loaded.
+    pub fn load(
+        config: ModelConfig,
+        executors: usize,
+        compute: &ComputeThread,
+        say: &Say,
+    ) -> Result<LoadedModel, Mistakes> {
+        let mut loaded = LoadedModel::emulated(config);
+        if loaded.config.source.kind() == ExecutorKind::Emulated {
+            return Ok(loaded);
+        }
+        for at in 0..executors {
+            let options = MeasureOptions { by: MeasuredBy::CpuTime, ..MeasureOptions::default() };
+            let measuring = (at == 0).then_some(options);
+            let one = compute.run(|| executors::load(&loaded.config, compute, measuring, say));
+            if let Some((copy, found)) = one.map_err(|mistake| Mistakes(vec![mistake]))? {
+                loaded.copies.push(copy);
+                loaded.found.get_or_insert(found);
+            }
+        }
+        Ok(loaded)
+    }
+
     /// An emulated model: there is nothing to load.
     pub fn emulated(config: ModelConfig) -> LoadedModel {
         LoadedModel { config, found: None, copies: Vec::new() }
@@ -155,7 +182,7 @@ impl Places {
         self.models[at] = ModelInfo {
             name: config.name.clone(),
             version: config.version,
-            platform: super::start::platform(&config.source).to_owned(),
+            platform: platform(&config.source).to_owned(),
             signature,
             slo: config.slo,
             max_batch: profile.max_batch(),

@@ -1,0 +1,332 @@
+//! The control thread's work: takes orders, looks at the repository's folder, loads, switches, tidies up. Owned by the
+//! thread that [`Repository::start`](super::Repository::start) starts.
+
+use super::{ControlError, IndexEntry, Order, State};
+use crate::config::{Config, Control, ExecutorKind, Mistakes, RepositoryConfig, Stamp};
+use crate::runtime::frontend::Standing;
+use crate::runtime::{LoadedModel, PlaceError, Places, Say};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use symphony_gpu::ComputeThread;
+use symphony_transport::message::ModelId;
+
+/// How often it sees whether models have left.
+const TURN: Duration = Duration::from_millis(10);
+
+/// How often the index is made anew: the folder may have changed.
+const INDEX_EVERY: Duration = Duration::from_secs(1);
+
+/// Files that have changed are loaded once they have stayed the same for so long: they may still be copied.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The priority of everything here: lowest.
+const NICE: i32 = 19;
+
+/// A model of the repository.
+#[derive(Default)]
+struct Kept {
+    /// What its files looked like when it was loaded.
+    loaded: Stamp,
+    /// What they looked like when it was loaded last, or could not be.
+    tried: Stamp,
+    /// What they looked like at the last look.
+    seen: Stamp,
+    /// Its served versions.
+    versions: BTreeMap<u64, ModelId>,
+    /// Why it could not be loaded.
+    failure: String,
+}
+
+/// See the module's description.
+pub(super) struct Keeper {
+    places: Places,
+    kinds: Vec<ExecutorKind>,
+    say: Say,
+    index: Arc<Mutex<Vec<IndexEntry>>>,
+    models: BTreeMap<String, Kept>,
+    /// The models of CONFIG itself, which come from no repository.
+    own: BTreeSet<String>,
+    /// Made when the first model is loaded.
+    compute: Option<ComputeThread>,
+    loading: Option<String>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        config: &Config,
+        places: Places,
+        kinds: Vec<ExecutorKind>,
+        say: Say,
+        index: Arc<Mutex<Vec<IndexEntry>>>,
+    ) -> Keeper {
+        let (mut models, mut own) = (BTreeMap::<String, Kept>::new(), BTreeSet::new());
+        for (at, model) in config.models.iter().enumerate() {
+            if model.places.slo.file == config.file {
+                own.insert(model.name.clone());
+                continue;
+            }
+            let kept = models.entry(model.name.clone()).or_default();
+            kept.versions.insert(model.version, ModelId(at as u32));
+        }
+        if let Some(repository) = &config.repository {
+            for (name, kept) in &mut models {
+                kept.loaded = repository.stamp(name);
+                (kept.tried, kept.seen) = (kept.loaded.clone(), kept.loaded.clone());
+            }
+        }
+        let keeper = Keeper { places, kinds, say, index, models, own, compute: None, loading: None };
+        if let Some(repository) = &config.repository {
+            keeper.write_index(repository);
+        }
+        keeper
+    }
+
+    /// Works until `stop` is set, or the engine does not answer any more.
+    pub(super) fn run(mut self, repository: &RepositoryConfig, orders: &Receiver<Order>, stop: &AtomicBool) {
+        if rustix::process::setpriority_process(None, NICE).is_err() {
+            (self.say)("warning: models are loaded at no lower priority than they are served");
+        }
+        let (mut look_at, mut index_at) = (Instant::now() + repository.poll, Instant::now());
+        while !stop.load(Ordering::Relaxed) {
+            match orders.recv_timeout(TURN) {
+                Ok(order) => {
+                    self.obey(repository, order);
+                    index_at = Instant::now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            if repository.control == Control::Poll && now >= look_at {
+                let settling = self.look(repository);
+                look_at = now + if settling { SETTLED.min(repository.poll) } else { repository.poll };
+                index_at = now;
+            }
+            match self.places.tidy() {
+                Ok(leaving) if leaving > 0 => index_at = now,
+                Ok(_) => {}
+                Err(error) => {
+                    return (self.say)(&format!("models are not loaded and unloaded any more: {error}"));
+                }
+            }
+            if now >= index_at {
+                self.write_index(repository);
+                index_at = now + INDEX_EVERY;
+            }
+        }
+    }
+
+    fn obey(&mut self, repository: &RepositoryConfig, order: Order) {
+        match order {
+            Order::Load(name, done) => {
+                let result = match self.own.contains(&name) {
+                    true => Err(ControlError::Wrong(of_config(&name))),
+                    false if !repository.has(&name) => Err(ControlError::Unknown(unknown(&name))),
+                    false => self.load(repository, &name).map_err(ControlError::Wrong),
+                };
+                self.write_index(repository);
+                done(result);
+            }
+            Order::Unload(name, done) => {
+                let result = match self.own.contains(&name) {
+                    true => Err(ControlError::Wrong(of_config(&name))),
+                    false => self.unload(&name),
+                };
+                self.write_index(repository);
+                done(result);
+            }
+        }
+    }
+
+    /// Loads and unloads what has changed in the folder; whether something has that may still be changing.
+    fn look(&mut self, repository: &RepositoryConfig) -> bool {
+        let names: BTreeSet<String> = match repository.names() {
+            Ok(names) => names.into_iter().collect(),
+            Err(error) => {
+                (self.say)(&format!("the repository is left as it is: {error}"));
+                return false;
+            }
+        };
+        let gone: Vec<String> = self.models.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            // Its folder may have gone before anything of it was loaded.
+            let _ = self.unload(&name);
+            self.models.remove(&name);
+        }
+        let mut settling = false;
+        for name in &names {
+            if self.own.contains(name) {
+                continue;
+            }
+            let stamp = repository.stamp(name);
+            let kept = self.models.entry(name.clone()).or_default();
+            if kept.tried == stamp {
+                continue;
+            }
+            if kept.seen != stamp {
+                kept.seen = stamp;
+                settling = true;
+                continue;
+            }
+            if let Err(why) = self.load(repository, name) {
+                (self.say)(&format!("model {name} is left as it is: {why}"));
+            }
+        }
+        settling
+    }
+
+    /// Loads what is new of a model, or has changed, and unloads what its folder does not have served any more.
+    ///
+    /// Errors: why; nothing has changed then.
+    fn load(&mut self, repository: &RepositoryConfig, name: &str) -> Result<(), String> {
+        self.loading = Some(name.to_owned());
+        self.write_index(repository);
+        let stamp = repository.stamp(name);
+        let result = self.load_changed(repository, name, &stamp).map_err(|error| error.to_string());
+        self.loading = None;
+        let kept = self.models.entry(name.to_owned()).or_default();
+        (kept.tried, kept.seen) = (stamp.clone(), stamp.clone());
+        match &result {
+            Ok(()) => (kept.loaded, kept.failure) = (stamp, String::new()),
+            Err(why) => kept.failure.clone_from(why),
+        }
+        result
+    }
+
+    fn load_changed(
+        &mut self,
+        repository: &RepositoryConfig,
+        name: &str,
+        stamp: &Stamp,
+    ) -> Result<(), PlaceError> {
+        let model = repository.read_model(name, &self.kinds)?;
+        model.notes.iter().for_each(|note| (self.say)(note));
+        let kept = self.models.entry(name.to_owned()).or_default();
+        let (mut next, mut add) = (BTreeMap::new(), Vec::new());
+        let mut failure = None;
+        for version in model.versions {
+            let number = version.version;
+            let as_loaded = kept.versions.get(&number).filter(|_| kept.loaded.agrees_on(stamp, number));
+            if let Some(id) = as_loaded {
+                next.insert(number, *id);
+                continue;
+            }
+            let (compute, executors) = (&mut self.compute, self.places.cpu_executors());
+            let loaded = load_one(compute, version, executors, &self.say);
+            match loaded.map_err(PlaceError::from).and_then(|loaded| self.places.prepare(loaded)) {
+                Ok(info) => {
+                    add.push(info.id);
+                    next.insert(number, info.id);
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = failure {
+            for id in add {
+                self.places.give_up(id)?;
+            }
+            return Err(error);
+        }
+        let remove: Vec<ModelId> =
+            kept.versions.values().filter(|id| !next.values().any(|other| other == *id)).copied().collect();
+        self.places.switch(&add, &remove);
+        for (number, id) in next.iter().filter(|(_, id)| add.contains(id)) {
+            let info = &self.places.models()[id.0 as usize];
+            let (slo, batch) = (info.slo.as_millis_f64(), info.max_batch);
+            (self.say)(&format!(
+                "loaded model {name}, version {number}: SLO {slo} ms, batches up to {batch}"
+            ));
+        }
+        if !remove.is_empty() {
+            (self.say)(&format!("unloading {} of model {name}", versions(kept, &remove)));
+        }
+        kept.versions = next;
+        Ok(())
+    }
+
+    /// Unloads all versions of a model.
+    fn unload(&mut self, name: &str) -> Result<(), ControlError> {
+        let kept = self.models.get_mut(name).filter(|kept| !kept.versions.is_empty());
+        let Some(kept) = kept else {
+            return Err(ControlError::Unknown(format!("no version of model {name:?} is loaded")));
+        };
+        let remove: Vec<ModelId> = kept.versions.values().copied().collect();
+        (self.say)(&format!("unloading {} of model {name}", versions(kept, &remove)));
+        self.places.switch(&[], &remove);
+        // Loaded again, it is loaded anew; what is told of a failure is not about now.
+        *kept = Kept { tried: kept.tried.clone(), seen: kept.seen.clone(), ..Kept::default() };
+        Ok(())
+    }
+
+    fn write_index(&self, repository: &RepositoryConfig) {
+        let mut entries = Vec::new();
+        for model in self.places.models().iter().filter(|model| model.standing != Standing::Vacant) {
+            let state = match model.standing {
+                Standing::Served => State::Ready,
+                _ if self.places.is_leaving(model.id) => State::Unloading,
+                _ => State::Loading,
+            };
+            let version = Some(model.version);
+            entries.push(IndexEntry { name: model.name.clone(), version, state, reason: String::new() });
+        }
+        let folder = repository.names().unwrap_or_default();
+        let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
+        for name in known {
+            let kept = self.models.get(name);
+            let failure = kept.map_or("", |kept| kept.failure.as_str());
+            if entries.iter().any(|entry| entry.name == *name) && failure.is_empty() {
+                continue;
+            }
+            let (state, reason) = match &self.loading {
+                Some(loading) if loading == name => (State::Loading, String::new()),
+                _ if !failure.is_empty() => (State::Unavailable, failure.to_owned()),
+                _ => (State::Unavailable, "not loaded".to_owned()),
+            };
+            entries.push(IndexEntry { name: name.clone(), version: None, state, reason });
+        }
+        entries.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+}
+
+/// Loads a model on a thread of its own priority, which is made when it is first needed.
+fn load_one(
+    compute: &mut Option<ComputeThread>,
+    version: crate::config::ModelConfig,
+    executors: usize,
+    say: &Say,
+) -> Result<LoadedModel, Mistakes> {
+    let compute = compute.get_or_insert_with(|| {
+        let compute = ComputeThread::new();
+        // It inherits the priority of the thread that makes it on most systems; this makes it sure.
+        let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
+        compute
+    });
+    LoadedModel::load(version, executors, compute, say)
+}
+
+/// `version 2` or `versions 1, 2`.
+fn versions(kept: &Kept, ids: &[ModelId]) -> String {
+    let numbers =
+        kept.versions.iter().filter(|(_, id)| ids.contains(id)).map(|(number, _)| number.to_string());
+    let numbers: Vec<String> = numbers.collect();
+    format!("version{} {}", if numbers.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+fn of_config(name: &str) -> String {
+    format!(
+        "model {name:?} is one of CONFIG's own, served from start to stop; only those of the repository come and go"
+    )
+}
+
+fn unknown(name: &str) -> String {
+    const LONGEST: usize = 80;
+    let name: String = name.chars().take(LONGEST).collect();
+    format!("the repository has no model {name:?}")
+}

@@ -1,0 +1,188 @@
+//! The slow plane: a thread of its own that loads and unloads the models of a repository while the engine serves. It may
+//! take as long as it takes; what the pinned threads get from it is ready made.
+//!
+//! # The way of a new version
+//!
+//! ```text
+//! an order of the API, or a look at the folder
+//!   read config.pbtxt and model.toml                     (config/repository.rs)
+//!   load the file, once per CPU executor, and measure    this thread, at the lowest priority
+//!   a free place of the right kind                       Places::prepare
+//!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
+//!     its queue         -> its ModelThread's table       the same
+//!   post a table that lists it, and the old one no more  Places::switch: from here on requests go to the new one
+//! later, when nobody holds a table with the old one and none of its requests is left   Places::tidy
+//!     an empty queue and no model -> the tables; what was there comes back and is freed here
+//! ```
+//!
+//! So a version is replaced without a moment in which the model can't be asked, and a load that fails leaves everything as it
+//! was. Loads happen one after the other.
+//!
+//! # What serving pays
+//!
+//! Loading and measuring run on this thread at nice 19, so executors that have work lose a hundredth of a core to it. Measuring
+//! counts the thread's own CPU time, not the wall's: a profile that was measured while the machine was busy is that of
+//! a core which it had for itself, but for caches. A model with a profile of its own is not measured.
+//!
+//! # Bounds
+//!
+//! Places: `max_versions` of [repository], for each kind of executor; a replaced version needs two for a moment. Orders that
+//! wait: [`MAX_ORDERS`]; one more is refused. Changes under way to a thread: four. Old tables that somebody holds: as
+//! many as requests are being read or run.
+
+mod keeper;
+
+use crate::config::{Config, ExecutorKind};
+use crate::runtime::{Places, Say};
+use keeper::Keeper;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Loads and unloads that wait for their turn.
+pub const MAX_ORDERS: usize = 64;
+
+/// How it is with a version of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It is served.
+    Ready,
+    /// It is being loaded.
+    Loading,
+    /// Nobody finds it any more; its last requests are on their way.
+    Unloading,
+    /// It is not loaded.
+    Unavailable,
+}
+
+/// A line of the repository's index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexEntry {
+    /// The model.
+    pub name: String,
+    /// Its version; `None` of a model that is not loaded.
+    pub version: Option<u64>,
+    /// How it is with it.
+    pub state: State,
+    /// Why it is not served; may be empty.
+    pub reason: String,
+}
+
+/// Why a model was not loaded or unloaded.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody may, by an order.
+    #[error("{0}")]
+    Off(&'static str),
+    /// There is no such model.
+    #[error("{0}")]
+    Unknown(String),
+    /// It can't be done as it is asked, or as the model is.
+    #[error("{0}")]
+    Wrong(String),
+    /// Too many orders wait.
+    #[error("{MAX_ORDERS} loads and unloads wait already; try again later")]
+    Busy,
+}
+
+/// Told, on the control thread, how an order ended.
+pub type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
+
+/// What a client orders.
+pub(crate) enum Order {
+    /// Load this model, or what has changed of it.
+    Load(String, Done),
+    /// Unload all versions of this model.
+    Unload(String, Done),
+}
+
+/// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what is loaded stays.
+pub struct Repository {
+    orders: SyncSender<Order>,
+    index: Arc<Mutex<Vec<IndexEntry>>>,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Why orders are not taken, where they are not.
+    off: Option<&'static str>,
+}
+
+impl fmt::Debug for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repository").field("off", &self.off).finish_non_exhaustive()
+    }
+}
+
+impl Repository {
+    /// Starts the control thread of an engine that was started with `config` and gave its `places`. `say` is told, in a
+    /// line each, what it does.
+    ///
+    /// Errors: the system gives no thread.
+    pub fn start(config: &Config, places: Places, say: Say) -> std::io::Result<Repository> {
+        let (orders, taken) = sync_channel(MAX_ORDERS);
+        let index = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let off = match config.repository.as_ref().map(|repository| repository.control) {
+            Some(crate::config::Control::Explicit) => None,
+            Some(crate::config::Control::Poll) => Some(
+                "the repository is polled, so its folder says what is loaded; start with control mode explicit",
+            ),
+            _ => Some("this server serves the models that it started with; start with control mode explicit"),
+        };
+        let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
+        let repository = config.repository.clone();
+        let keeper = Keeper::new(config, places, kinds, say, Arc::clone(&index));
+        let until = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+            if let Some(repository) = repository {
+                keeper.run(&repository, &taken, &until);
+            }
+        })?;
+        Ok(Repository { orders, index, stop, thread: Mutex::new(Some(thread)), off })
+    }
+
+    /// Every version that is or was loaded, and every model of the folder.
+    pub fn index(&self) -> Vec<IndexEntry> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Loads a model as its folder has it now: new versions, those whose files have changed, and no others. `done` is told
+    /// once requests can be sent to it, or why it was not loaded; what was loaded before is served until then.
+    pub fn load(&self, name: &str, done: Done) {
+        self.order(done, |done| Order::Load(name.to_owned(), done));
+    }
+
+    /// Unloads a model. `done` is told once nobody finds it any more; requests that were accepted go on to their ends.
+    pub fn unload(&self, name: &str, done: Done) {
+        self.order(done, |done| Order::Unload(name.to_owned(), done));
+    }
+
+    fn order(&self, done: Done, order: impl FnOnce(Done) -> Order) {
+        if let Some(why) = self.off {
+            return done(Err(ControlError::Off(why)));
+        }
+        if let Err(refused) = self.orders.try_send(order(done)) {
+            let (std::sync::mpsc::TrySendError::Full(order)
+            | std::sync::mpsc::TrySendError::Disconnected(order)) = refused;
+            let (Order::Load(_, done) | Order::Unload(_, done)) = order;
+            done(Err(ControlError::Busy));
+        }
+    }
+
+    /// Ends its thread: before the engine is stopped.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic's own words are on standard error already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
