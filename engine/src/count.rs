@@ -30,6 +30,11 @@ impl Count {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
+    /// Makes it zero again. Called by its owner only.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// The number as it is now.
     #[inline]
     pub fn get(&self) -> u64 {

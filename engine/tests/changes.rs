@@ -162,6 +162,10 @@ fn a_version_is_replaced_a_thousand_times_under_load_and_no_request_is_lost() {
     frontend.poll(|_, _| ());
     let versions: Vec<u64> = ModelInfo::served(frontend.models()).map(|model| model.version).collect();
     assert_eq!(versions, [1_000]);
+    // What was counted of the versions before, in the same place, is not this one's.
+    let of_newest = engine.counters().executions().of_model(serving);
+    assert!(of_newest.rows < answered, "{of_newest:?} of {answered}");
+    assert!(frontend.take_newcomers().count() <= 4, "each place once");
     let counted = engine.counters().clone();
     engine.stop();
     let ended: u64 = counted.snapshot().models.iter().map(|thread| thread.batched_requests).sum();

@@ -127,7 +127,12 @@ impl Answers {
     ///
     /// Errors: a [`Refusal`], at once.
     pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {
-        let ticket = self.frontend.borrow_mut().submit(ask, fill)?;
+        let ticket = {
+            let mut frontend = self.frontend.borrow_mut();
+            let ticket = frontend.submit(ask, fill);
+            frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+            ticket?
+        };
         self.recorder.accepted(ask.model);
         let (sender, receiver) = oneshot::channel();
         self.waiting.borrow_mut()[ticket.index] = Some(sender);
@@ -158,14 +163,17 @@ impl Answers {
 
     fn deliver(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
-        self.frontend.borrow_mut().poll(|ticket, answer| {
+        let mut frontend = self.frontend.borrow_mut();
+        let delivered = frontend.poll(|ticket, answer| {
             self.recorder.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();
             if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
                 // A waiter that leaves between the check and here is gone all the same.
                 let _ = waiter.send(Reply::keep(answer));
             }
-        })
+        });
+        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        delivered
     }
 
     fn wake_pump(&self) {

@@ -42,6 +42,11 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Makes it empty again. Called by the owner only.
+    pub(super) fn clear(&self) {
+        self.buckets.iter().chain([&self.beyond, &self.sum_ns]).for_each(Count::clear);
+    }
+
     /// Counts one. Called by the owner only.
     pub(super) fn record(&self, latency: Nanos) {
         let at = LATENCY_BOUNDS.partition_point(|&bound| bound < latency);

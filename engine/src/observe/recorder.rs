@@ -58,6 +58,14 @@ impl ModelCounts {
     }
 }
 
+impl ModelCounts {
+    fn clear(&self) {
+        let ModelCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
+        [accepted, answered, rows].into_iter().chain(outcomes).chain(of_slo).for_each(Count::clear);
+        stages.iter().chain([whole]).for_each(Histogram::clear);
+    }
+}
+
 /// What a core counts.
 #[derive(Debug)]
 pub(super) struct CoreCounts {
@@ -178,6 +186,12 @@ pub struct Recorder {
 impl Recorder {
     pub(super) fn new(counts: Arc<CoreCounts>) -> Recorder {
         Recorder { counts, one_thread: PhantomData }
+    }
+
+    /// The model's place has another model from now on, of which nothing was counted.
+    pub fn forget(&self, model: ModelId) {
+        let counts = self.counts.models.get(model.0 as usize).and_then(OnceLock::get);
+        counts.into_iter().for_each(|counts| counts.clear());
     }
 
     /// The engine took a request.

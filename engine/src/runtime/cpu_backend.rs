@@ -7,7 +7,7 @@ use super::changes::Taker;
 use crate::clock::{Clock, Nanos};
 use std::collections::VecDeque;
 use symphony_gpu::{ComputeThread, CpuModel};
-use symphony_transport::message::Ending;
+use symphony_transport::message::{Ending, ModelId};
 
 /// A batch that starts this soon is waited for without a nap.
 const SOON: Nanos = Nanos::from_micros(200);
@@ -75,11 +75,12 @@ fn run_rows(
 
 impl CpuBackend {
     fn take_changes(&mut self, now: Nanos) -> usize {
-        let CpuBackend { changes, models, compute, .. } = self;
+        let CpuBackend { changes, models, compute, answers, .. } = self;
         let Some(changes) = changes else { return 0 };
         changes.take(now, |change| {
             change.thing.iter_mut().for_each(|model| model.compute_on(compute));
             std::mem::swap(&mut models[change.place], &mut change.thing);
+            answers.executing.forget(ModelId(change.place as u32));
         })
     }
 

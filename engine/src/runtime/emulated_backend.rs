@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 use std::collections::VecDeque;
 use std::ops::Range;
 use symphony_gpu::EmulatedGpus;
-use symphony_transport::message::Ending;
+use symphony_transport::message::{Ending, ModelId};
 use symphony_transport::wheel::Wheel;
 
 /// See the module's description.
@@ -127,8 +127,11 @@ impl Agent for EmulatedBackend {
         });
         let mut work = finished + received + self.start(now);
         if let Some(changes) = &mut self.changes {
-            let outputs = &mut self.outputs;
-            work += changes.take(now, |change| std::mem::swap(&mut outputs[change.place], &mut change.thing));
+            let EmulatedBackend { outputs, answers, .. } = self;
+            work += changes.take(now, |change| {
+                std::mem::swap(&mut outputs[change.place], &mut change.thing);
+                answers.executing.forget(ModelId(change.place as u32));
+            });
         }
         self.answers.counting.turn_ends(now, work);
         work

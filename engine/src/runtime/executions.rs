@@ -172,6 +172,16 @@ impl Executing {
         self.trace(batch, now, now, true);
     }
 
+    /// The model's place has another model from now on, of which nothing has run.
+    pub(super) fn forget(&mut self, model: ModelId) {
+        let Some(counts) = self.0.by_model.get(model.0 as usize) else { return };
+        let ModelCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } = counts;
+        [batches, rows, busy_ns, cancelled_batches, cancelled_rows]
+            .into_iter()
+            .chain(sizes)
+            .for_each(Count::clear);
+    }
+
     fn trace(&self, batch: &BatchHeader, started: Nanos, finished: Nanos, cancelled: bool) {
         let BatchHeader { gpu, model, size, .. } = *batch;
         if ((gpu.0 - self.0.gpus.start) as usize) < TRACED_GPUS {

@@ -261,6 +261,8 @@ pub struct Frontend {
     models: Arc<[ModelInfo]>,
     table: u64,
     bulletin: Arc<Bulletin>,
+    /// Places that have got another model in tables taken since somebody asked.
+    newcomers: Vec<ModelId>,
     /// Its requests in the engine, by model.
     held: Held,
     /// For each model, what is taken off its deadlines.
@@ -301,6 +303,7 @@ impl Frontend {
             held: Held::new(setup.models.len()),
             table: 0,
             bulletin: Bulletin::new(Arc::clone(&setup.models)),
+            newcomers: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
             in_flight: InFlight::new(slab.capacity()),
@@ -334,6 +337,11 @@ impl Frontend {
         &self.accepting
     }
 
+    /// The places that have got another model since this was asked last: for tables beside this one.
+    pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
+        self.newcomers.drain(..)
+    }
+
     /// Where it gets its tables from.
     pub fn bulletin(&self) -> &Arc<Bulletin> {
         &self.bulletin
@@ -357,8 +365,12 @@ impl Frontend {
     fn take_table(&mut self) {
         let (number, models) = self.bulletin.read();
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
-            if new.standing == Standing::Served && (old.standing != Standing::Served || old.slo != new.slo) {
+            let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
+            if new.standing == Standing::Served && (old.standing != Standing::Served || is_another) {
                 *reserve = Reserve::new(self.least_reserve, new.slo);
+                if !self.newcomers.contains(&new.id) {
+                    self.newcomers.push(new.id);
+                }
             }
         }
         (self.table, self.models) = (number, models);
