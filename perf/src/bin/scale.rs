@@ -4,6 +4,7 @@ use clap::Parser;
 use std::process::ExitCode;
 use symphony_perf::scale::chart::{self, Unmeasured};
 use symphony_perf::scale::compare::compare;
+use symphony_perf::scale::gaps::Gaps;
 use symphony_perf::scale::machine::Machine;
 use symphony_perf::scale::options::Options;
 use symphony_perf::scale::report::Report;
@@ -81,7 +82,13 @@ fn once(options: &Options, cores: &[usize]) -> Result<Report, Stop> {
         tell(&outcome);
         outcome = run(&plan, cores)?;
     }
-    Ok(Report::new(&outcome, machine, stream))
+    Ok(report(&outcome, machine, stream))
+}
+
+/// The figures of a run that is just over.
+fn report(outcome: &Outcome, machine: Machine, stream: f64) -> Report {
+    let gaps = if outcome.shared { Vec::new() } else { Gaps::of(&outcome.cores) };
+    Report::new(outcome, machine, stream, &gaps)
 }
 
 fn search_of(options: &Options, model_threads: usize) -> Search {
@@ -102,7 +109,7 @@ fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Re
     })?;
     let lowest = MIN_RATE * model_threads as f64;
     let best = best.ok_or_else(|| Stop::Machine(format!("not even {lowest} requests per second passed")))?;
-    Ok(Report::new(&best, machine, stream))
+    Ok(report(&best, machine, stream))
 }
 
 fn tell(outcome: &Outcome) {

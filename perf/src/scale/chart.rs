@@ -144,7 +144,7 @@ mod tests {
         (outcome.ran.batches, outcome.ran.requests) = (requests / 80, requests);
         let machine =
             Machine { cpu: "a processor".to_owned(), cores: 16, kernel: String::new(), load_before: None };
-        Report::new(&outcome, machine, 1.0)
+        Report::new(&outcome, machine, 1.0, &[])
     }
 
     #[test]

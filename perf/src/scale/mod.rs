@@ -4,6 +4,7 @@
 
 pub mod chart;
 pub mod compare;
+pub mod gaps;
 pub mod gpus;
 pub mod lags;
 pub mod machine;

@@ -1,5 +1,6 @@
 //! What `scale` says of a run: one JSON object, or the same as lines to read.
 
+use super::gaps::{GapFigures, Gaps, lag_of_gaps};
 use super::lags::Lags;
 use super::machine::Machine;
 use super::measured::Turns;
@@ -70,6 +71,10 @@ pub struct Report {
     pub shared_cores: bool,
     /// What the machine took meanwhile.
     pub stolen: Stolen,
+    /// What each of those cores loses with nobody's work on it, watched after the run. Empty where threads shared cores.
+    pub machine_gaps: Vec<GapFigures>,
+    /// What such gaps alone make of the decision lag of threads that are as busy as these; `None`: not measured.
+    pub decision_lag_of_gaps_us: Option<LagOfGaps>,
     /// What watched the threads meanwhile.
     pub watch: &'static str,
     /// Where it ran.
@@ -100,6 +105,15 @@ pub struct DecisionLag {
     pub max: f64,
 }
 
+/// Delays of decisions that gaps alone explain.
+#[derive(Clone, Debug, Serialize)]
+pub struct LagOfGaps {
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// 999 of 1,000 are at most this.
+    pub p999: f64,
+}
+
 /// Time that was not the scheduler's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stolen {
@@ -112,8 +126,8 @@ pub struct Stolen {
 }
 
 impl Report {
-    /// The figures of a run on `machine`.
-    pub fn new(outcome: &Outcome, machine: Machine, stream_ns: f64) -> Report {
+    /// The figures of a run on `machine`, whose cores have these gaps, in the order of `outcome.cores`.
+    pub fn new(outcome: &Outcome, machine: Machine, stream_ns: f64, gaps: &[Gaps]) -> Report {
         let plan = &outcome.plan;
         let seconds = plan.duration.as_secs_f64();
         let (models, ranks) = (Sum::of(&outcome.model_turns), Sum::of(&outcome.rank_turns));
@@ -157,6 +171,8 @@ impl Report {
                 by_other_threads_ms: delayed.map(|all| all.iter().map(|d| d.as_millis_f64()).sum()),
                 longest_gap_us: outcome.longest_gap.map(Nanos::as_micros_f64),
             },
+            machine_gaps: gaps.iter().map(Gaps::figures).collect(),
+            decision_lag_of_gaps_us: lag_of(outcome, gaps),
             watch: plan.watch.name(),
             machine,
         }
@@ -205,6 +221,13 @@ impl Report {
                 undisturbed.max,
                 self.decisions_disturbed * 100.0
             ),
+            match &self.decision_lag_of_gaps_us {
+                Some(lag) => format!(
+                    "  by gaps     p99 {:.1}, p99.9 {:.1} us: what gaps of an idle core alone would make of it",
+                    lag.p99, lag.p999
+                ),
+                None => "  by gaps     not measured".to_owned(),
+            },
             format!(
                 "threads       {} ModelThreads, {} RankThreads on cores {:?}; {} models, {} GPUs",
                 self.model_threads, self.rank_threads, self.cores, self.models, self.gpus
@@ -250,6 +273,15 @@ impl Sum {
             longest: turns.iter().map(|t| t.longest).max().unwrap_or_default(),
         }
     }
+}
+
+/// Of a RankThread and a ModelThread: the first of each.
+fn lag_of(outcome: &Outcome, gaps: &[Gaps]) -> Option<LagOfGaps> {
+    let busy = |turns: &[Turns]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
+    let rank = (gaps.first()?, busy(&outcome.rank_turns));
+    let model = (gaps.get(outcome.plan.rank_threads)?, busy(&outcome.model_turns));
+    let us = |quantile| lag_of_gaps(&[rank, model], quantile).map(Nanos::as_micros_f64);
+    Some(LagOfGaps { p99: us(0.99)?, p999: us(0.999)? })
 }
 
 fn arrival_lag(lags: &Lags) -> ArrivalLag {
