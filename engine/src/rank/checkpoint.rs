@@ -1,6 +1,7 @@
 //! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
 //! what replay goes on from. Called by [`crate::recorder`] alone.
 
+use super::packing::Packing;
 use super::{Gpu, Offer, RankState};
 use crate::clock::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
@@ -39,6 +40,11 @@ impl RankState {
     /// The largest delay seen.
     pub fn horizon(&self) -> Nanos {
         self.horizon
+    }
+
+    /// What was asked of its GPUs lately.
+    pub fn packing(&self) -> Packing {
+        self.packing
     }
 
     /// GPUs that it matches, used or not.
@@ -110,13 +116,17 @@ impl RankState {
         self.granted[at] = saved.granted;
         self.delay[at] = saved.offer.delay;
         self.forget(at);
-        let waiting = if saved.offer.early { &mut self.early } else { &mut self.due };
-        waiting.set(at, saved.offer.latest);
+        if saved.offer.early {
+            self.early.set(at, saved.offer.latest);
+        } else {
+            self.set_due(at, saved.offer.latest);
+        }
         true
     }
 
-    /// Sets the largest delay seen.
-    pub fn restore_horizon(&mut self, horizon: Nanos) {
+    /// Sets the largest delay seen and what was asked of its GPUs lately.
+    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing) {
         self.horizon = horizon;
+        self.packing = packing;
     }
 }

@@ -87,6 +87,21 @@ impl MinTree {
         self.keys[self.keys.len() - 1]
     }
 
+    /// The smallest key of those whose index is below `end`, [`Nanos::MAX`] when all of them are absent.
+    #[inline]
+    pub fn min_key_before(&self, end: usize) -> Nanos {
+        if end >= self.starts[1] {
+            return self.min_key();
+        }
+        let (mut end, mut least) = (end, Nanos::MAX);
+        for level in 0..self.root {
+            let inside = end % FANOUT;
+            least = least.min(min_of(&self.group(self.starts[level] + end - inside)[..inside]));
+            end /= FANOUT;
+        }
+        least
+    }
+
     /// The lowest index whose key is at most `bound` and present.
     #[inline]
     pub fn first_at_most(&self, bound: Nanos) -> Option<usize> {
@@ -137,6 +152,9 @@ mod tests {
                     .then(|| (least, list.iter().position(|&k| k == least).unwrap()));
                 prop_assert_eq!(tree.min(), expected);
                 prop_assert_eq!(tree.min_key(), least);
+                let end = bound as usize * len / 49;
+                let least_before = list[..end].iter().copied().min().unwrap_or(Nanos::MAX);
+                prop_assert_eq!(tree.min_key_before(end), least_before);
                 prop_assert_eq!(
                     tree.first_at_most(Nanos(bound)),
                     list.iter().position(|&k| k <= Nanos(bound))

@@ -3,8 +3,8 @@
 //! messages come in, grants go out. Its work grows with batches, never with requests.
 //!
 //! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but take a GPU that
-//! would idle: only while few idle, so that at low load all wait and whole GPUs stay free to be given back. Of both
-//! the earliest `latest` goes first.
+//! would idle: only the lowest-numbered ones, as many as the load needs ([`packing`]), so that whole GPUs stay free to
+//! be given back. Of both the earliest `latest` goes first.
 //!
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
@@ -12,12 +12,14 @@
 pub mod checkpoint;
 mod input;
 pub mod min_tree;
+pub mod packing;
 
 pub use input::RankInput;
 
 use crate::clock::Nanos;
 use crate::limits;
 use min_tree::MinTree;
+use packing::Packing;
 use symphony_transport::message::{Completion, GpuId, ModelId};
 
 /// A model's candidate, as the RankThread is told of it.
@@ -29,12 +31,6 @@ pub struct Offer {
     pub delay: Nanos,
     /// It is not due: it may only have a GPU that would idle.
     pub early: bool,
-}
-
-/// How many GPUs idle at most for early candidates to be granted: twice the square root of all, which is how far the
-/// number of busy GPUs strays when each is busy at random.
-fn few(gpus: usize) -> usize {
-    (2.0 * (gpus as f64).sqrt()).ceil() as usize
 }
 
 /// A GPU is given to a model for one batch.
@@ -91,8 +87,10 @@ pub struct RankState {
     due: MinTree,
     /// `latest` of each model with an early one.
     early: MinTree,
-    /// Early ones are granted while at most so many GPUs idle.
-    few: usize,
+    /// How many models have a due one.
+    waiting: usize,
+    /// Which GPUs early ones may have.
+    packing: Packing,
     /// delay(b) of each model's candidate.
     delay: Vec<Nanos>,
     /// Models whose grant is under way: what they said before they saw it is void.
@@ -129,7 +127,8 @@ impl RankState {
             free,
             due: MinTree::new(models),
             early: MinTree::new(models),
-            few: few(gpus),
+            waiting: 0,
+            packing: Packing::default(),
             delay: vec![Nanos::ZERO; models],
             granted: vec![false; models],
             horizon: Nanos::ZERO,
@@ -176,28 +175,37 @@ impl RankState {
         }
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
-        let (of, other) =
-            if early { (&mut self.early, &mut self.due) } else { (&mut self.due, &mut self.early) };
-        of.set(at, latest.min(Nanos(u64::MAX - 1)));
-        if other.get(at) != Nanos::MAX {
-            other.set(at, Nanos::MAX);
+        let latest = latest.min(Nanos(u64::MAX - 1));
+        if early {
+            self.set_due(at, Nanos::MAX);
+            self.early.set(at, latest);
+        } else {
+            self.set_due(at, latest);
+            self.set_not_early(at);
         }
     }
 
     /// Takes a model's candidate out.
     fn forget(&mut self, at: usize) {
-        for tree in [&mut self.due, &mut self.early] {
-            if tree.get(at) != Nanos::MAX {
-                tree.set(at, Nanos::MAX);
-            }
+        self.set_due(at, Nanos::MAX);
+        self.set_not_early(at);
+    }
+
+    #[inline]
+    fn set_due(&mut self, at: usize, latest: Nanos) {
+        let old = self.due.get(at);
+        if old != latest {
+            self.waiting -= usize::from(old != Nanos::MAX);
+            self.waiting += usize::from(latest != Nanos::MAX);
+            self.due.set(at, latest);
         }
     }
 
-    /// The candidate that is served first, by its `latest`.
     #[inline]
-    fn first_waiting(&self) -> Option<(Nanos, usize)> {
-        let early = self.early.min_key() < self.due.min_key() && self.gpus.len() - self.busy <= self.few;
-        if early { self.early.min() } else { self.due.min() }
+    fn set_not_early(&mut self, at: usize) {
+        if self.early.get(at) != Nanos::MAX {
+            self.early.set(at, Nanos::MAX);
+        }
     }
 
     /// A granted model has used its GPU, or gives it back unused.
@@ -244,30 +252,40 @@ impl RankState {
 
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        self.next_timer = Nanos::MAX;
-        while let Some((latest, model)) = self.first_waiting() {
+        let packed = self.packing.limit(now, self.gpus.len());
+        // Early candidates that find no GPU leave the rest to due ones, until then.
+        let mut early_again = None;
+        self.next_timer = loop {
+            let early = early_again.is_none() && self.early.min_key() < self.due.min_key();
+            let (tree, limit) = if early { (&self.early, packed) } else { (&self.due, self.gpus.len()) };
+            let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
             let bound = if self.keep_late { start } else { start.min(latest) };
-            if let Some(gpu) = self.free.first_at_most(bound) {
+            if let Some(gpu) = self.free.first_at_most(bound)
+                && gpu < limit
+            {
                 self.try_grant(now, model, gpu, grant);
                 continue;
             }
-            let free_at = self.free.min_key();
-            if free_at == Nanos::MAX {
-                return;
-            }
-            if free_at > now + self.horizon {
-                self.next_timer = free_at - self.horizon;
-                return;
-            }
-            if latest < free_at && !self.keep_late {
+            let free_at = self.free.min_key_before(limit);
+            let again = if free_at == Nanos::MAX {
+                Nanos::MAX
+            } else if free_at > now + self.horizon {
+                free_at - self.horizon
+            } else if latest < free_at && !self.keep_late {
                 // Its ModelThread sees the same and re-selects; it will be back with another batch.
                 self.forget(model);
                 continue;
+            } else {
+                free_at - self.delay[model]
+            };
+            if !early {
+                break again;
             }
-            self.next_timer = free_at - self.delay[model];
-            return;
-        }
+            early_again = Some(again);
+        };
+        self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX));
+        self.packing.ask(self.busy, self.waiting);
     }
 
     fn try_grant(&mut self, now: Nanos, model: usize, gpu: usize, grant: &mut impl FnMut(Grant)) {

@@ -190,17 +190,30 @@ fn a_gpu_is_given_no_more_batches_than_the_limit() {
 }
 
 #[test]
-fn an_early_candidate_is_granted_only_while_few_gpus_idle() {
-    // Of 16, eight are few.
+fn an_early_candidate_gets_one_of_the_gpus_that_the_load_needs() {
+    // Of 16 that nobody has used, that is one.
     let mut bench = Bench::new(16, 16);
     bench.early(ms(1), 0, Nanos::from_secs(2_000));
-    assert_eq!(bench.grants, []);
-    for model in 1..8 {
-        bench.occupy(ms(1), model, model - 1, ms(100));
-    }
-    assert_eq!(bench.grants, [], "nine idle");
-    bench.ready(ms(1), 8, ms(50), Nanos::ZERO);
-    assert_eq!(bench.grants, [(8, 7), (0, 8)], "eight idle");
+    bench.early(ms(1), 1, Nanos::from_secs(2_001));
+    assert_eq!(bench.grants, [(0, 0)]);
+    bench.ready(ms(1), 2, Nanos::from_secs(2_002), Nanos::ZERO);
+    assert_eq!(bench.grants[1..], [(2, 1)], "a due one may have any, and need not wait behind an early one");
+    bench.report(ms(1), 0, 0, Some(ms(1)), ms(9_000));
+    bench.report(ms(1), 2, 1, Some(ms(1)), ms(5_000));
+    // Two have been busy for five seconds: two are needed.
+    bench.complete(ms(5_000), 1, ms(5_000));
+    assert_eq!(bench.grants[2..], [(1, 1)]);
+}
+
+#[test]
+fn an_early_candidate_waits_for_the_gpus_that_it_may_have() {
+    let mut bench = Bench::new(16, 3);
+    bench.occupy(ms(0), 1, 0, ms(10));
+    let offer = Offer { latest: ms(30), delay: ms(2), early: true };
+    bench.hear(ms(1), RankInput::Ready { model: ModelId(0), offer });
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "fifteen others idle");
+    bench.timer(ms(8));
+    assert_eq!(bench.grants, [(0, 0)]);
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl RankRecorder {
 
 /// The records of a sub-cluster's state.
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
-    record(Record::saved_cluster(cluster, state.horizon()));
+    record(Record::saved_cluster(cluster, state.horizon(), state.packing()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
 }

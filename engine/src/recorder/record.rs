@@ -10,6 +10,7 @@ use crate::model::checkpoint::Saved;
 use crate::model::losses::Losses;
 use crate::model::rate::RateParts;
 use crate::rank::checkpoint::{SavedGpu, SavedModel};
+use crate::rank::packing::Packing;
 use crate::rank::{GpuReport, Grant, Offer};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
@@ -407,8 +408,22 @@ impl Record {
         }
     }
 
-    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos) -> Record {
-        Record { a: horizon.0, ..Record::of(Kind::SavedCluster, ModelId(0)) }.in_cluster(cluster)
+    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos, packing: Packing) -> Record {
+        let Packing { average, asked, since } = packing;
+        Record {
+            model: asked as u32,
+            a: horizon.0,
+            b: average.to_bits(),
+            c: since.0,
+            ..Record::of(Kind::SavedCluster, ModelId(0))
+        }
+        .in_cluster(cluster)
+    }
+
+    /// The largest delay seen by a sub-cluster's matching, and what was asked of its GPUs lately.
+    pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing) {
+        let average = f64::from_bits(self.b);
+        (Nanos(self.a), Packing { average, asked: self.model as usize, since: Nanos(self.c) })
     }
 
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {

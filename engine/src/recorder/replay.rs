@@ -520,7 +520,8 @@ impl Rank {
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
             _ => {
-                state.restore_horizon(Nanos(record.a));
+                let (horizon, packing) = record.as_saved_cluster();
+                state.restore_pool(horizon, packing);
                 true
             }
         };

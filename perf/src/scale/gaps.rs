@@ -97,7 +97,8 @@ pub fn lag_of_gaps(threads: &[(&Gaps, f64)], quantile: f64) -> Option<Nanos> {
     if threads.iter().any(|&(_, busy)| busy >= 1.0) {
         return None;
     }
-    let later_than = |lag| threads.iter().map(|(gaps, busy)| gaps.lost_beyond(lag) / (1.0 - busy)).sum::<f64>();
+    let later_than =
+        |lag| threads.iter().map(|(gaps, busy)| gaps.lost_beyond(lag) / (1.0 - busy)).sum::<f64>();
     let (mut within, mut beyond) = (Nanos::ZERO, Nanos::from_millis(1000));
     while beyond - within > Nanos(1) {
         let middle = Nanos((within.0 + beyond.0) / 2);
