@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_short_has_no_limit() {
         let mut packing = Packing::default();
-        assert_eq!(after(&mut packing, 5_000, 100, 0), 94);
+        assert_eq!(after(&mut packing, 10_000, 100, 0), 94);
         assert_eq!(after(&mut packing, 5_000, 100, 3), 100);
     }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_perf::experiments::output::Output;
-use symphony_perf::experiments::{EXPERIMENTS, Effort, Experiment, by_name, queue};
+use symphony_perf::experiments::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
 
 /// Redo the figures of the papers in the simulator
 ///
@@ -38,6 +38,9 @@ struct CommandLine {
     /// List the experiments, a line each
     #[arg(long)]
     list: bool,
+    /// Run only these systems of `scheduling`, after a change that no other heeds; the others' runs are as the CSV file has them
+    #[arg(long, value_name = "SYSTEM,...", value_delimiter = ',', conflicts_with = "redraw")]
+    again: Vec<String>,
     /// Only draw the charts and write the documents from the CSV files that are there
     #[arg(long, conflicts_with_all = ["names", "full"])]
     redraw: bool,
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("experiments: {error}");
-            ExitCode::from(1)
+            ExitCode::from(if error.kind() == io::ErrorKind::InvalidInput { 2 } else { 1 })
         }
     }
 }
@@ -89,12 +92,10 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
     if line.redraw {
         return output.redraw();
     }
-    let jobs: Vec<_> = (0..)
-        .zip(chosen)
-        .flat_map(|(at, &experiment)| {
-            experiment.jobs(effort(line, experiment)).into_iter().map(move |job| (at, job))
-        })
-        .collect();
+    let mut jobs = Vec::new();
+    for (at, &experiment) in chosen.iter().enumerate() {
+        jobs.extend(jobs_of(line, experiment, &output)?.into_iter().map(|job| (at, job)));
+    }
     bar.set_length(jobs.iter().map(|(_, job)| job.weight as u64).sum());
     let style =
         ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {percent:>3} %, {eta} left; {msg}");
@@ -120,6 +121,23 @@ fn carry_out(line: &CommandLine, chosen: &[&'static dyn Experiment]) -> io::Resu
     );
     bar.finish_and_clear();
     done
+}
+
+fn jobs_of(line: &CommandLine, experiment: &dyn Experiment, output: &Output) -> io::Result<Vec<Job>> {
+    let effort = effort(line, experiment);
+    if line.again.is_empty() {
+        return Ok(experiment.jobs(effort));
+    }
+    let known = output.read(experiment)?.ok_or_else(|| {
+        let file = output.file(experiment, "csv");
+        wrong(format!("--again: {} is not there; run the whole of it once", file.display()))
+    })?;
+    experiment.jobs_again(effort, &line.again, &known).map_err(wrong)
+}
+
+/// What was asked for can't be done.
+fn wrong(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 fn effort(line: &CommandLine, experiment: &dyn Experiment) -> Effort {

@@ -63,6 +63,12 @@ pub trait Experiment: Sync {
     fn columns(&self) -> &'static [&'static str];
     /// The simulations that it needs. Each is independent of the others; their rows are written in this order.
     fn jobs(&self, effort: Effort) -> Vec<Job>;
+    /// The jobs for these of its systems alone; the runs of all others are as its CSV file, `known`, has them.
+    ///
+    /// Errors: it always runs as a whole, has no such system, or the file lacks runs.
+    fn jobs_again(&self, _effort: Effort, _systems: &[String], _known: &Table) -> Result<Vec<Job>, String> {
+        Err(format!("{} always runs as a whole; leave out --again", self.name()))
+    }
     /// Its chart.
     fn figure(&self, table: &Table) -> Figure;
     /// What the paper says in numbers, beside what came out here.

@@ -128,11 +128,42 @@ impl Experiment for Scheduling {
         match workloads() {
             Ok(workloads) => workloads
                 .into_iter()
-                .flat_map(|workload| jobs_of(&shortened(workload, effort), effort))
+                .map(|workload| shortened(workload, effort))
+                .flat_map(|workload| systems().flat_map(move |system| jobs_of(&workload, system, effort)))
                 .collect(),
             // Told when it is run, as every other failure of an experiment is.
             Err(error) => vec![Job::new(1.0, || Err(error))],
         }
+    }
+
+    fn jobs_again(&self, effort: Effort, again: &[String], known: &Table) -> Result<Vec<Job>, String> {
+        if let Some(unknown) = again.iter().find(|name| systems().all(|system| system.name != **name)) {
+            let names: Vec<&str> = systems().map(|system| system.name).collect();
+            return Err(format!(
+                "--again {unknown}: there is no such system; there are {}",
+                names.join(", ")
+            ));
+        }
+        let mut jobs = Vec::new();
+        for workload in workloads().map_err(|error| error.to_string())? {
+            for system in systems() {
+                if again.iter().any(|name| name == system.name) {
+                    jobs.extend(jobs_of(&shortened(workload.clone(), effort), system, effort));
+                    continue;
+                }
+                let runs = summary::runs(known, &workload.name, system.name);
+                if runs.len() as u64 != SEEDS {
+                    let (workload, system) = (&workload.name, system.name);
+                    return Err(format!(
+                        "the CSV file has {} runs of {system} on {workload}, and {SEEDS} are needed; run \
+                         the whole of it once, without --again",
+                        runs.len()
+                    ));
+                }
+                jobs.push(Job::new(1.0, move || Ok(runs)));
+            }
+        }
+        Ok(jobs)
     }
 
     fn figure(&self, table: &Table) -> Figure {
@@ -190,14 +221,14 @@ fn shortened(workload: Workload, effort: Effort) -> Workload {
     Workload { warmup, duration, ..workload }
 }
 
-fn jobs_of(workload: &Workload, effort: Effort) -> Vec<Job> {
+/// A job a seed.
+fn jobs_of(workload: &Workload, system: System, effort: Effort) -> Vec<Job> {
     let seeds = effort.seed..effort.seed + effort.choose(1, SEEDS);
-    let pairs = systems().flat_map(|system| seeds.clone().map(move |seed| (system, seed)));
-    let job = |(system, seed): (System, u64)| {
+    let job = |seed| {
         let setting = Setting::of(workload.clone(), seed);
         Job::new(setting.search_weight(), move || Ok(vec![row(&system, setting)?]))
     };
-    pairs.map(job).collect()
+    seeds.map(job).collect()
 }
 
 /// What a job finds.

@@ -2,7 +2,7 @@
 
 use super::super::table::Table;
 use super::super::{Rows, cell};
-use super::{OTHERS, PUBLISHED, SEEDS};
+use super::{OTHERS, PUBLISHED, RUN_COLUMNS, SEEDS};
 
 /// The file's columns. Half-widths are of 95 % confidence intervals, empty where there are too few seeds; `flat_top` and
 /// what follows is only measured of the default and the published rule.
@@ -64,6 +64,18 @@ pub(super) fn rows(runs: &Table) -> Rows {
     rows
 }
 
+/// The single runs that a workload's and system's row was made from. Of what was only kept as a mean, each run has the mean.
+pub(super) fn runs(file: &Table, workload: &str, system: &str) -> Rows {
+    let keys = [("workload", workload), ("system", system)];
+    let Some(row) = file.having(&keys).next() else { return Rows::new() };
+    let run = |goodput: &str| {
+        let text =
+            |column: &&str| if *column == "goodput_rps" { goodput } else { row.text(column) }.to_owned();
+        RUN_COLUMNS.iter().map(text).collect()
+    };
+    row.text("goodputs_rps").split_whitespace().map(run).collect()
+}
+
 /// The other system with the highest mean goodput.
 fn best_other(runs: &Table, workload: &str) -> &'static str {
     let goodput = |system: &str| mean(&values(runs, workload, system, "goodput_rps"));
@@ -105,7 +117,7 @@ fn number(value: f64, decimals: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DEFAULT, RUN_COLUMNS};
+    use super::super::DEFAULT;
     use super::*;
 
     #[test]
@@ -113,6 +125,19 @@ mod tests {
         // Standard deviation 1.5811, over the root of 5, times 2.776.
         assert!((half_width(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 1.9629).abs() < 1e-4);
         assert!(half_width(&[1.0]).is_nan());
+    }
+
+    #[test]
+    fn a_row_gives_back_the_runs_that_it_was_made_from() {
+        let run = |goodput: &str, flat: &str| {
+            ["w", "4", "2", DEFAULT.name, goodput, flat, "1.2500", "3"].map(str::to_owned).to_vec()
+        };
+        let before = vec![run("90.50", "0.99000"), run("95.25", "0.99000")];
+        let file = Table::new(COLUMNS, rows(&Table::new(RUN_COLUMNS, before.clone())));
+        let after = runs(&file, "w", DEFAULT.name);
+        assert_eq!(after[1][..7], before[1][..7]);
+        assert_eq!(Table::new(COLUMNS, rows(&Table::new(RUN_COLUMNS, after))), file);
+        assert_eq!(runs(&file, "w", "nexus"), Rows::new());
     }
 
     #[test]
