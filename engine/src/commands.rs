@@ -12,6 +12,7 @@ use crate::config::{
     read_config_with,
 };
 use crate::control::Repository;
+use crate::log::LogFlags;
 use crate::observe::Observatory;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
@@ -156,13 +157,17 @@ pub fn serve(
     repository: &RepositoryFlags,
     http: SocketAddr,
     record: Option<RecordConfig>,
+    log: &LogFlags,
 ) -> Result<(), Failure> {
     let ending = watch_signals()?;
-    let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
+    let mut notes = Vec::new();
+    let config = read_config_with(path, repository, &mut |line| notes.push(line.to_string()))?;
+    config.log.with(log).start();
+    notes.iter().for_each(|note| tracing::info!("{note}"));
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
     let http_limits = config.http.clone();
     let api_threads = config.cores.api.len().max(1);
-    let say: Say = Arc::new(|line| eprintln!("{line}"));
+    let say: Say = Arc::new(|line| tracing::info!("{line}"));
     let recorded = record.is_some();
     let (mut engine, frontends) = Engine::start_with(
         config.clone(),
@@ -184,10 +189,10 @@ pub fn serve(
     }
     println!("ready http://{address}");
     if let Some(line) = sample_request(&models, &samples, address) {
-        eprintln!("try: {line}");
+        tracing::info!("try: {line}");
     }
     let died = wait(&engine, &observatory, &ending);
-    eprintln!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
+    tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
     engine.drain();
     for server in servers {
         server.stop()?;
@@ -267,33 +272,33 @@ fn wait(engine: &Engine, observatory: &Observatory, ending: &AtomicBool) -> Opti
     None
 }
 
-/// Says on standard error what runs where.
+/// Says what runs where.
 fn describe(engine: &Engine) {
     let layout = engine.layout();
     let core = |seat: &Seat| seat.core.map_or("any".to_owned(), |core| core.to_string());
     let list = |seats: &[Seat]| seats.iter().map(core).collect::<Vec<_>>().join(",");
-    eprintln!(
-        "cores: rank {}, models {}, cpu executors {}, emulated {}, api {}",
-        list(&layout.ranks),
-        list(&layout.models),
-        list(&layout.executors),
-        layout.emulated.as_ref().map_or("none".to_owned(), core),
-        list(&layout.frontends),
+    tracing::info!(
+        rank = list(&layout.ranks),
+        models = list(&layout.models),
+        cpu_executors = list(&layout.executors),
+        emulated = layout.emulated.as_ref().map_or("none".to_owned(), core),
+        api = list(&layout.frontends),
+        "cores"
     );
     if layout.shared {
-        eprintln!(
-            "note: this machine has fewer cores than the engine has threads, so they share; it works, slower: a thread sees \
+        tracing::info!(
+            "this machine has fewer cores than the engine has threads, so they share; it works, slower: a thread sees \
              that a time has come up to {:.2} ms late, and the scheduler allows for that",
             engine.lateness().as_millis_f64()
         );
     }
     for (model, profile) in engine.models().iter().zip(engine.profiles()) {
-        eprintln!(
-            "model {}, version {}: SLO {} ms, batches up to {}, l(1) = {:.3} ms, l({}) = {:.3} ms",
-            model.name,
-            model.version,
-            model.slo.as_millis_f64(),
-            model.max_batch,
+        tracing::info!(
+            model = model.name,
+            version = model.version,
+            slo_ms = model.slo.as_millis_f64(),
+            max_batch = model.max_batch,
+            "model: l(1) = {:.3} ms, l({}) = {:.3} ms",
             profile.latency(1).as_millis_f64(),
             model.max_batch,
             profile.latency(model.max_batch).as_millis_f64(),

@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod count;
 pub mod limits;
+pub mod log;
 pub mod model;
 pub mod observe;
 pub mod policy;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use symphony::commands::{check, replay, serve};
 use symphony::config::{Control, RepositoryFlags};
+use symphony::log::{LEVELS, LogFlags, LogFormat};
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
 
@@ -43,6 +44,8 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = RecordConfig::DEFAULT_MIB, requires = "record",
               value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
         record_mib: usize,
+        #[command(flatten)]
+        log: LogArguments,
     },
     /// Read CONFIG and load its models without serving; print every mistake as FILE:LINE: FIELD: wrong; right
     Check {
@@ -65,6 +68,23 @@ enum Command {
         #[arg(long, value_name = "F", requires = "request")]
         frontend: Option<u32>,
     },
+}
+
+/// What is logged on standard error. CONFIG's [log] says the same.
+#[derive(Args)]
+struct LogArguments {
+    /// How a log line looks: text, or one JSON object a line [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = LogFormat::ALL.map(|(name, _)| name))]
+    log_format: Option<String>,
+    /// The least important lines that are logged [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = LEVELS)]
+    log_level: Option<String>,
+}
+
+impl From<LogArguments> for LogFlags {
+    fn from(given: LogArguments) -> LogFlags {
+        LogFlags { format: given.log_format, level: given.log_level }
+    }
 }
 
 /// The repository of models, in Triton's words. docs/repository.md tells of it.
@@ -91,9 +111,9 @@ impl From<RepositoryArguments> for RepositoryFlags {
 
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
-        Command::Serve { config, repository, http, record, record_mib } => {
+        Command::Serve { config, repository, http, record, record_mib, log } => {
             let record = record.map(|folder| RecordConfig { folder, mib: record_mib });
-            serve(config.as_deref(), &repository.into(), http, record)
+            serve(config.as_deref(), &repository.into(), http, record, &log.into())
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
         Command::Replay { recording, request, frontend } => {

@@ -6,7 +6,7 @@ use super::dashboard;
 use super::glommio_io::within;
 use super::kserve::{self, Infer, ModelPart, Problem, Route};
 use super::server::ApiConfig;
-use crate::observe::{InferOutcome, NotReady, Observatory, Recorder};
+use crate::observe::{FailureLog, InferOutcome, NotReady, Observatory, Recorder};
 use crate::runtime::frontend::{Ask, Due, Frontend, ModelInfo};
 use futures_channel::oneshot;
 use http_body_util::{BodyExt, Full};
@@ -44,6 +44,7 @@ pub(super) struct Core {
     pub(super) observatory: Arc<Observatory>,
     /// What this one counts.
     pub(super) recorder: Rc<Recorder>,
+    failures: FailureLog,
     /// By connection number; `None` once it was asked to end, which dropping the sender does.
     pub(super) connections: RefCell<HashMap<u64, Option<oneshot::Sender<()>>>>,
     body_bytes: Cell<usize>,
@@ -63,6 +64,7 @@ impl Core {
             config,
             observatory,
             recorder,
+            failures: FailureLog::default(),
             connections: RefCell::default(),
             body_bytes: Cell::new(0),
         }
@@ -154,7 +156,10 @@ impl Core {
         let mut counted = Counted { core: self, model, outcome: InferOutcome::Gone };
         let (outcome, mut response) = match self.try_infer(model, request).await {
             Ok(body) => (InferOutcome::Good, ok(body)),
-            Err(problem) => (problem.outcome, refusal(&problem)),
+            Err(problem) => {
+                self.failures.note(self.observatory.now(), &model.name, problem.outcome, &problem.message);
+                (problem.outcome, refusal(&problem))
+            }
         };
         counted.outcome = outcome;
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.name()));

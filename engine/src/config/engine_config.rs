@@ -10,6 +10,7 @@ use super::triton::Declared;
 use super::workload_file::read_network;
 use crate::clock::Nanos;
 use crate::limits;
+use crate::log::{LEVELS, LogConfig, LogFormat, level_named};
 use crate::model::selection::DropRule;
 use crate::policy::when::{self, When};
 use crate::policy::{self, Policy};
@@ -48,6 +49,8 @@ pub struct Config {
     pub cores: Cores,
     /// Limits of the HTTP server.
     pub http: HttpLimits,
+    /// What is logged, and how.
+    pub log: LogConfig,
     /// What runs batches.
     pub executors: Vec<Executor>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
@@ -303,6 +306,7 @@ impl Config {
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),
+            log: LogConfig::default(),
             executors: vec![Executor { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
             models: Vec::new(),
             repository: None,
@@ -406,6 +410,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
+    let log = read_log(root);
     let mut kinds = Kinds::default();
     let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
     let total: usize = executors.iter().map(|e| e.count).sum();
@@ -430,6 +435,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
         network: network?,
         cores,
         http: http?,
+        log: log?,
         executors,
         models: models.into_iter().map(|(_, model)| model).collect(),
         repository: own.map_or(Some(None), |own| own.map(Some))?,
@@ -622,6 +628,19 @@ fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
             read_timeout: read_timeout?,
             idle_timeout: idle_timeout?,
         })
+    })
+}
+
+fn read_log(root: &Table<'_>) -> Option<LogConfig> {
+    let default = LogConfig::default();
+    root.section("log", |table| {
+        let formats = LogFormat::ALL.map(|(name, _)| name);
+        let format = table
+            .optional("format")
+            .map_or(Some(default.format), |v| v.word(&formats).and_then(LogFormat::named));
+        let level =
+            table.optional("level").map_or(Some(default.level), |v| v.word(&LEVELS).and_then(level_named));
+        Some(LogConfig { format: format?, level: level? })
     })
 }
 

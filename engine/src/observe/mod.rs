@@ -5,6 +5,7 @@
 
 mod advice;
 mod engine_metrics;
+mod failures;
 mod health;
 mod histogram;
 mod history;
@@ -14,6 +15,7 @@ mod recorder;
 mod text;
 mod view;
 
+pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
 pub use outcome::InferOutcome;

@@ -61,7 +61,7 @@ impl Seat {
         if let Some(core) = self.core
             && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
         {
-            eprintln!("warning: {role} could not be pinned to core {core}; it runs where the system puts it");
+            tracing::warn!(core, "{role} could not be pinned to its core; it runs where the system puts it");
         }
         if self.idle == Idle::Nap {
             let shortest = NonZeroU64::new(1);

@@ -38,24 +38,30 @@ profile = { alpha_ms = 0.5, beta_ms = 1 }
 struct Server {
     child: Child,
     address: String,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Server {
     fn start(config: &str) -> Server {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+        Server::start_in(folder, &[], Stdio::null())
+    }
+
+    /// Serves the configuration in `folder` with these options; what it logs goes to `log`.
+    fn start_in(folder: tempfile::TempDir, options: &[&str], log: Stdio) -> Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_symphony"))
             .args(["serve", "--http", "127.0.0.1:0"])
+            .args(options)
             .arg(folder.path())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("ready http://").expect("where it serves");
-        Server { address: address.split(' ').next().unwrap().to_owned(), child, _folder: folder }
+        Server { address: address.split(' ').next().unwrap().to_owned(), child, folder }
     }
 
     /// One request on a connection of its own, so that any of the API cores may get it: status and body.
@@ -230,6 +236,27 @@ fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
         good.as_array().is_some_and(|good| good.last() == Some(&json!(20)))
             && seen["gpus"]["advised"] == json!(1)
     });
+}
+
+#[test]
+fn log_lines_are_json_where_that_is_asked_for_and_failures_show_at_level_debug() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("symphony.toml"), format!("{CONFIG}[log]\nlevel = \"debug\"\n"))
+        .unwrap();
+    let log = std::fs::File::create(folder.path().join("log")).unwrap();
+    let server = Server::start_in(folder, &["--log-format", "json"], log.into());
+    assert_eq!(server.ask("POST", "/v2/models/fast/infer", "{}").0, 400);
+    let text = || std::fs::read_to_string(server.folder.path().join("log")).unwrap();
+    wait_until("the failure is logged", || text().contains("\"outcome\":\"invalid\""));
+    let lines: Vec<Value> = text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(
+        lines.iter().all(|line| line["timestamp"].is_string() && line["message"].is_string()),
+        "{lines:?}"
+    );
+    let model = lines.iter().find(|line| line["model"] == "idle").expect("start-up tells of the models");
+    assert_eq!((&model["level"], &model["slo_ms"]), (&json!("INFO"), &json!(20_000.0)));
+    let failure = lines.iter().find(|line| line["outcome"] == "invalid").unwrap();
+    assert_eq!((&failure["level"], &failure["model"]), (&json!("DEBUG"), &json!("fast")));
 }
 
 #[test]
