@@ -6,7 +6,7 @@ mod replay;
 pub use replay::replay;
 
 use crate::api;
-use crate::api::{ApiConfig, ApiError};
+use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
     Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource, RepositoryFlags,
     read_config_with,
@@ -18,6 +18,7 @@ use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Say, Seat, StartError};
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -148,14 +149,23 @@ fn try_to_load(model: &ModelConfig) -> Vec<Mistake> {
     }
 }
 
-/// Serves the configuration at `path`, or the models of the repository alone, over HTTP on `http` until SIGINT or
-/// SIGTERM, with flight recorders if `record` says where.
+/// Where to listen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// For HTTP.
+    pub http: SocketAddr,
+    /// For gRPC.
+    pub grpc: SocketAddr,
+}
+
+/// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or SIGTERM, with flight
+/// recorders if `record` says where.
 ///
 /// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
 pub fn serve(
     path: Option<&Path>,
     repository: &RepositoryFlags,
-    http: SocketAddr,
+    addresses: Addresses,
     record: Option<RecordConfig>,
     log: &LogFlags,
 ) -> Result<(), Failure> {
@@ -180,14 +190,18 @@ pub fn serve(
     describe(&engine);
     let observatory = Arc::new(Observatory::of(&engine));
     let mut servers = Vec::new();
-    let mut address = http;
+    let shared = Shared::new().with_repository(repository.clone());
+    let api = api_config(addresses, &http_limits, api_threads, &observatory);
+    let mut api = ApiConfig { shared, ..api };
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server =
-            api::start(frontend, api_config(address, seat, &http_limits, api_threads, &observatory))?;
-        address = server.local_addr();
+        let server = api::start(frontend, ApiConfig { core: seat.core, ..api.clone() })?;
+        (api.addr, api.grpc) = (server.local_addr(), server.grpc_addr());
         servers.push(server);
     }
-    println!("ready http://{address}");
+    let (address, grpc) = (api.addr, api.grpc.unwrap_or(addresses.grpc));
+    // In one piece, and nobody need be there any more to read it: who waits for the first line may go then.
+    let ready = format!("ready http://{address}\nready grpc://{grpc}\n");
+    let _ = std::io::stdout().lock().write_all(ready.as_bytes());
     if let Some(line) = sample_request(&models, &samples, address) {
         tracing::info!("try: {line}");
     }
@@ -229,21 +243,20 @@ fn control_repository(
 }
 
 fn api_config(
-    address: SocketAddr,
-    seat: Seat,
+    addresses: Addresses,
     limits: &HttpLimits,
     threads: usize,
     observatory: &Arc<Observatory>,
 ) -> ApiConfig {
     ApiConfig {
+        grpc: Some(addresses.grpc),
         share_port: threads > 1,
         observatory: Some(Arc::clone(observatory)),
-        core: seat.core,
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,
         read_timeout: limits.read_timeout,
         idle_timeout: limits.idle_timeout,
-        ..ApiConfig::at(address)
+        ..ApiConfig::at(addresses.http)
     }
 }
 

@@ -1,11 +1,11 @@
-//! The `symphony` binary: `serve` runs the engine behind its HTTP API until Ctrl-C, `check` validates a
+//! The `symphony` binary: `serve` runs the engine behind its HTTP and gRPC API until Ctrl-C, `check` validates a
 //! configuration without serving. What a command line means is here; the work is in the library.
 
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use symphony::commands::{check, replay, serve};
+use symphony::commands::{Addresses, check, replay, serve};
 use symphony::config::{Control, RepositoryFlags};
 use symphony::log::{LEVELS, LogFlags, LogFormat};
 use symphony::recorder::RecordConfig;
@@ -24,9 +24,10 @@ const EXIT_CODES: &str =
 
 #[derive(Subcommand)]
 enum Command {
-    /// Load the models of CONFIG and serve them over HTTP (KServe v2) until Ctrl-C
+    /// Load the models of CONFIG and serve them over HTTP and gRPC (KServe v2) until Ctrl-C
     ///
-    /// Prints `ready http://ADDRESS` on standard output once it serves; everything else goes to standard error.
+    /// Prints `ready http://ADDRESS` and `ready grpc://ADDRESS` on standard output once it serves; everything else goes to
+    /// standard error.
     /// The first Ctrl-C (or SIGTERM) lets accepted requests finish; a second one ends at once.
     Serve {
         /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the repository's models
@@ -37,6 +38,9 @@ enum Command {
         /// Where to listen for HTTP; port 0 takes a free one
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
         http: SocketAddr,
+        /// Where to listen for gRPC; 127.0.0.1:8001 if not given, or a free port if --http has port 0
+        #[arg(long, value_name = "ADDR")]
+        grpc: Option<SocketAddr>,
         /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
         #[arg(long, value_name = "DIR")]
         record: Option<PathBuf>,
@@ -109,11 +113,18 @@ impl From<RepositoryArguments> for RepositoryFlags {
     }
 }
 
+/// Where gRPC is served if nothing is said of it. Whoever lets the system choose a port for HTTP runs several servers on one
+/// machine, most likely.
+fn grpc_beside(http: SocketAddr) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], if http.port() == 0 { 0 } else { 8001 }))
+}
+
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
-        Command::Serve { config, repository, http, record, record_mib, log } => {
+        Command::Serve { config, repository, http, grpc, record, record_mib, log } => {
             let record = record.map(|folder| RecordConfig { folder, mib: record_mib });
-            serve(config.as_deref(), &repository.into(), http, record, &log.into())
+            let addresses = Addresses { http, grpc: grpc.unwrap_or_else(|| grpc_beside(http)) };
+            serve(config.as_deref(), &repository.into(), addresses, record, &log.into())
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
         Command::Replay { recording, request, frontend } => {

@@ -8,7 +8,11 @@ use std::ops::Range;
 /// Every tensor of a row starts at a multiple of this many bytes, the size of the largest element.
 pub const ALIGNMENT: usize = 8;
 
-/// The type of a tensor's elements: the fixed-size types of the KServe v2 protocol.
+/// The bytes of the length that stands before an element of BYTES.
+pub const LENGTH_BYTES: usize = 4;
+
+/// The type of a tensor's elements: those of the KServe v2 protocol. Every element of a type takes the same room in
+/// a row, those of BYTES too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DataType {
     /// One byte, 0 or 1.
@@ -37,10 +41,13 @@ pub enum DataType {
     Fp32,
     /// IEEE 754 double precision, 8 bytes.
     Fp64,
+    /// Any bytes, at most as many as this. In a row an element is its length as a little-endian `u32`, its bytes, and
+    /// room for those that it does not have.
+    Bytes(u32),
 }
 
 impl DataType {
-    /// Every type, in the protocol's order.
+    /// Every type of fixed-size elements, in the protocol's order.
     pub const ALL: [DataType; 13] = [
         DataType::Bool,
         DataType::Uint8,
@@ -73,21 +80,24 @@ impl DataType {
             DataType::Bf16 => "BF16",
             DataType::Fp32 => "FP32",
             DataType::Fp64 => "FP64",
+            DataType::Bytes(_) => "BYTES",
         }
     }
 
-    /// The type with this name, exactly as [`DataType::name`] spells it; `None` where there is none.
+    /// The type of fixed-size elements with this name, exactly as [`DataType::name`] spells it; `None` where there is
+    /// none.
     pub fn parse(name: &str) -> Option<DataType> {
         DataType::ALL.into_iter().find(|datatype| datatype.name() == name)
     }
 
-    /// The size of one element in bytes.
+    /// The room of one element in a row, in bytes.
     pub const fn size_bytes(self) -> usize {
         match self {
             DataType::Bool | DataType::Uint8 | DataType::Int8 => 1,
             DataType::Uint16 | DataType::Int16 | DataType::Fp16 | DataType::Bf16 => 2,
             DataType::Uint32 | DataType::Int32 | DataType::Fp32 => 4,
             DataType::Uint64 | DataType::Int64 | DataType::Fp64 => 8,
+            DataType::Bytes(most) => LENGTH_BYTES + most as usize,
         }
     }
 }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
-use symphony_transport::message::GpuId;
+use symphony_transport::message::{GpuId, ModelId};
 
 /// Empty polls in a row before the pump slows down.
 const FAST_POLLS: u32 = 20;
@@ -120,6 +120,11 @@ impl Answers {
     /// Requests sent and not yet answered, with or without someone who waits.
     pub(super) fn in_flight(&self) -> usize {
         self.frontend.borrow().in_flight()
+    }
+
+    /// The most rows that a request for this model may have.
+    pub(super) fn most_rows(&self, model: ModelId) -> usize {
+        self.frontend.borrow().most_rows(model)
     }
 
     /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future, as when the client

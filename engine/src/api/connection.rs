@@ -1,26 +1,33 @@
-//! One client's connection from accept to close: hyper speaks HTTP/1.1 on it, and a watch closes it when
-//! the client is too slow. Every wait has an end: a connection that nobody uses for
-//! [`ApiConfig::idle_timeout`], a head that is not complete in `header_timeout`, a body (see `requests`), a
+//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever its first bytes are,
+//! and a watch closes it when the client is too slow. Every wait has an end: a connection that nobody uses for
+//! [`ApiConfig::idle_timeout`], a head that is not complete in `header_timeout`, a body (see `body`), a
 //! client that does not read its answer. So a half-open connection is gone after one of them.
 //!
 //! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
+use super::core::Core;
 use super::glommio_io::{GlommioIo, within};
-use super::requests::{Core, Reply};
+use super::reply::Reply;
 use futures_channel::oneshot;
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
-use hyper::server::conn::http1;
+use hyper::rt::{Executor, Read, ReadBuf, ReadBufCursor, Write};
+use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+
+/// What a client that speaks HTTP/2 without asking first begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Calls of one HTTP/2 connection at once.
+const STREAMS: u32 = 1_024;
 
 /// When we are the one to close, what the client still sends (the rest of a refused body) is thrown away
 /// for this long at most: closing at once would reset the connection, and the client might never see the
@@ -51,6 +58,8 @@ enum Phase {
 struct Watch {
     phase: Cell<Phase>,
     since: Cell<Instant>,
+    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be many.
+    at_hand: Rc<()>,
 }
 
 impl Watch {
@@ -63,6 +72,8 @@ impl Watch {
 /// The socket as hyper sees it: tells the watch what happens on it.
 struct Watched {
     io: GlommioIo,
+    /// What was read to find out which protocol it is, until hyper has it.
+    first: Vec<u8>,
     watch: Rc<Watch>,
 }
 
@@ -70,8 +81,14 @@ impl Read for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let taken = self.first.len().min(buf.remaining());
+            buf.put_slice(&self.first[..taken]);
+            self.first.drain(..taken);
+            return Poll::Ready(Ok(()));
+        }
         let before = self.io.bytes_read();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
         if self.io.bytes_read() > before && self.watch.phase.get() == Phase::Idle {
@@ -115,11 +132,60 @@ impl Service<Request<Incoming>> for Requests {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (core, watch) = (self.core.clone(), self.watch.clone());
         watch.enter(Phase::Busy);
+        let at_hand = watch.at_hand.clone();
         Box::pin(async move {
             let response = core.respond(request).await;
             watch.enter(Phase::Responding);
-            Ok(response)
+            Ok(response.map(|body| body.counted(at_hand)))
         })
+    }
+}
+
+/// Runs what hyper spawns, a task for each HTTP/2 request, on the connection's own thread.
+#[derive(Clone, Copy)]
+struct Local;
+
+impl<F> Executor<F> for Local
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, task: F) {
+        glommio::spawn_local(task).detach();
+    }
+}
+
+/// A connection in the protocol that its client speaks.
+enum Http {
+    One(http1::Connection<Watched, Requests>),
+    Two(http2::Connection<Watched, Requests, Local>),
+}
+
+impl Http {
+    fn new(core: &Core, io: Watched, service: Requests, two: bool) -> Http {
+        if two {
+            let mut builder = http2::Builder::new(Local);
+            builder
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(u32::try_from(core.config.max_head_bytes).unwrap_or(u32::MAX));
+            return Http::Two(builder.serve_connection(io, service));
+        }
+        let mut builder = http1::Builder::new();
+        Http::One(builder.max_header_size(core.config.max_head_bytes).serve_connection(io, service))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        match self {
+            Http::One(http) => Pin::new(http).poll(cx),
+            Http::Two(http) => Pin::new(http).poll(cx),
+        }
+    }
+
+    fn graceful_shutdown(&mut self) {
+        match self {
+            Http::One(http) => Pin::new(http).graceful_shutdown(),
+            Http::Two(http) => Pin::new(http).graceful_shutdown(),
+        }
     }
 }
 
@@ -136,15 +202,19 @@ enum End {
     Unused,
 }
 
-/// Serves one connection to its end. When `stop` is dropped, it ends after the request at hand.
-pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, mut stop: oneshot::Receiver<()>) {
+/// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
+pub(super) async fn serve(core: Rc<Core>, mut io: GlommioIo, mut stop: oneshot::Receiver<()>) {
     // Only a zero is refused, which then means no limit.
     let _ = io.set_write_timeout(core.config.write_timeout);
-    let watch = Rc::new(Watch { phase: Cell::new(Phase::Idle), since: Cell::new(Instant::now()) });
+    let first = match first_bytes(&core, &mut io, &mut stop).await {
+        Ok(first) => first,
+        Err(end) => return close(io, end, false).await,
+    };
+    let two = first == PREFACE;
+    let (phase, since) = (Cell::new(Phase::Head), Cell::new(Instant::now()));
+    let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()) });
     let service = Requests { core: core.clone(), watch: watch.clone() };
-    let mut http = http1::Builder::new()
-        .max_header_size(core.config.max_head_bytes)
-        .serve_connection(Watched { io, watch: watch.clone() }, service);
+    let mut http = Http::new(&core, Watched { io, first, watch: watch.clone() }, service, two);
     let tick = core.config.header_timeout.min(core.config.idle_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));
     let mut timer = glommio::timer::Timer::new(tick);
@@ -152,16 +222,16 @@ pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, mut stop: oneshot::Rece
     let end = poll_fn(|cx| {
         if !stopping && Pin::new(&mut stop).poll(cx).is_ready() {
             stopping = true;
-            Pin::new(&mut http).graceful_shutdown();
+            http.graceful_shutdown();
         }
-        if let Poll::Ready(result) = Pin::new(&mut http).poll(cx) {
+        if let Poll::Ready(result) = http.poll(cx) {
             return Poll::Ready(if result.is_ok() { End::Closed } else { End::Broken });
         }
-        if stopping && matches!(watch.phase.get(), Phase::Idle | Phase::Head) {
+        if stopping && !two && matches!(watch.phase.get(), Phase::Idle | Phase::Head) {
             return Poll::Ready(End::Unused);
         }
         while Pin::new(&mut timer).poll(cx).is_ready() {
-            if let Some(end) = overdue(&core, &watch) {
+            if let Some(end) = if two { overdue_two(&core, &watch) } else { overdue(&core, &watch) } {
                 return Poll::Ready(end);
             }
             timer = glommio::timer::Timer::new(tick);
@@ -169,7 +239,49 @@ pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, mut stop: oneshot::Rece
         Poll::Pending
     })
     .await;
-    close(http.into_parts().io.io, end, stopping).await;
+    // An HTTP/2 connection has said goodbye itself.
+    if let Http::One(http) = http {
+        close(http.into_parts().io.io, end, stopping).await;
+    }
+}
+
+/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what differs from it.
+async fn first_bytes(
+    core: &Core,
+    io: &mut GlommioIo,
+    stop: &mut oneshot::Receiver<()>,
+) -> Result<Vec<u8>, End> {
+    let mut first = Vec::with_capacity(PREFACE.len());
+    let begun = Instant::now();
+    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+        let (limit, end) = match first.len() {
+            0 => (core.config.idle_timeout, End::Unused),
+            _ => (core.config.header_timeout.saturating_sub(begun.elapsed()), End::SlowHead),
+        };
+        let mut next = pin!(within(limit, read_some(io, PREFACE.len() - first.len())));
+        let read = poll_fn(|cx| {
+            if Pin::new(&mut *stop).poll(cx).is_ready() {
+                return Poll::Ready(Err(End::Unused));
+            }
+            next.as_mut().poll(cx).map(Ok)
+        });
+        match read.await?.ok_or(end)? {
+            Ok(more) if !more.is_empty() => first.extend(more),
+            // Gone before it said anything of use.
+            _ => return Err(End::Unused),
+        }
+    }
+    Ok(first)
+}
+
+/// At most so many bytes, as soon as there are any; none at the end.
+async fn read_some(io: &mut GlommioIo, most: usize) -> io::Result<Vec<u8>> {
+    let mut memory = vec![0; most];
+    let mut buffer = ReadBuf::new(&mut memory);
+    poll_fn(|cx| Pin::new(&mut *io).poll_read(cx, buffer.unfilled())).await?;
+    let read = buffer.filled().len();
+    memory.truncate(read);
+    Ok(memory)
 }
 
 fn overdue(core: &Core, watch: &Watch) -> Option<End> {
@@ -179,6 +291,15 @@ fn overdue(core: &Core, watch: &Watch) -> Option<End> {
         Phase::Head => (waited >= core.config.header_timeout).then_some(End::SlowHead),
         Phase::Busy | Phase::Responding => None,
     }
+}
+
+/// Of an HTTP/2 connection only this is watched here: whether it has requests. Their bodies have limits of their own.
+fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
+    if Rc::strong_count(&watch.at_hand) > 1 {
+        watch.since.set(Instant::now());
+        return None;
+    }
+    (watch.since.get().elapsed() >= core.config.idle_timeout).then_some(End::Unused)
 }
 
 /// Says goodbye, and where bytes may still be on their way, lets them come.

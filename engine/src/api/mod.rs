@@ -1,18 +1,38 @@
-//! The thin API: KServe v2 over HTTP on pinned glommio executors. [`server::start`] makes one API core out
-//! of a [`Frontend`](crate::runtime::frontend::Frontend); `connection` serves a client, `requests` one request
-//! of it, `kserve` and `tensors` know the protocol, `answers` waits for the engine. What they
-//! count is kept in [`observe`](crate::observe).
+//! The thin API: the Open Inference Protocol (KServe v2) with Triton's extensions, over HTTP and gRPC, on pinned glommio
+//! executors. [`server::start`] makes one API core out of a [`Frontend`](crate::runtime::frontend::Frontend); `connection`
+//! serves a client, in HTTP/1.1 or HTTP/2.
+//!
+//! ```text
+//!  http/  routes, JSON and binary bodies ─┐
+//!                                         ├─▶ inference/ checked against the model ─▶ core ─▶ answers ─▶ engine
+//!  grpc/  envelope, messages, streams ────┘       ▲ tensors/ elements, regions shared memory
+//! ```
+//!
+//! The two faces only translate; what a request means, which mistakes there are and what they are called is said once,
+//! behind them. What is counted is in `statistics` and in [`observe`](crate::observe).
 
 mod answers;
+mod body;
+mod compression;
 mod connection;
+mod core;
 mod dashboard;
+mod describe;
 pub mod glommio_io;
-mod kserve;
-mod requests;
+pub mod grpc;
+mod http;
+mod inference;
+mod problem;
+mod regions;
+mod reply;
 pub mod server;
-pub mod tensors;
+mod settings;
+mod shared;
+mod statistics;
+mod tensors;
 #[cfg(test)]
 mod tests;
 
-pub use requests::OUTCOME;
+pub use core::OUTCOME;
 pub use server::{ApiConfig, ApiError, ApiHandle, start};
+pub use shared::Shared;

@@ -3,8 +3,9 @@
 //! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
 
 use super::connection;
+use super::core::Core;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
-use super::requests::Core;
+use super::shared::Shared;
 use crate::observe::Observatory;
 use crate::runtime::frontend::Frontend;
 use futures_channel::oneshot;
@@ -34,7 +35,9 @@ const REFUSED_AT_ONCE: usize = 64;
 pub struct ApiConfig {
     /// Where to listen. Port 0 takes any free port: see [`ApiHandle::local_addr`].
     pub addr: SocketAddr,
-    /// Let other API cores listen at the same address; without, a port in use is an error.
+    /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
+    pub grpc: Option<SocketAddr>,
+    /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
     /// The core to pin the thread to; unpinned where there is none.
     pub core: Option<usize>,
@@ -60,6 +63,8 @@ pub struct ApiConfig {
     pub stop_timeout: Duration,
     /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one of its own.
     pub observatory: Option<Arc<Observatory>>,
+    /// What it shares with the other API cores of its server.
+    pub shared: Shared,
 }
 
 impl ApiConfig {
@@ -67,6 +72,7 @@ impl ApiConfig {
     pub fn at(addr: SocketAddr) -> ApiConfig {
         ApiConfig {
             addr,
+            grpc: None,
             share_port: false,
             core: None,
             max_body_bytes: 64 << 20,
@@ -80,6 +86,7 @@ impl ApiConfig {
             idle_timeout: Duration::from_secs(75),
             stop_timeout: Duration::from_secs(30),
             observatory: None,
+            shared: Shared::new(),
         }
     }
 }
@@ -116,28 +123,37 @@ pub enum ApiError {
 #[derive(Debug)]
 pub struct ApiHandle {
     local_addr: SocketAddr,
+    grpc_addr: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts an API core that serves `frontend`'s models. When this returns, the port is open.
+/// Starts an API core that serves `frontend`'s models. When this returns, its ports are open.
 ///
 /// Errors: an [`ApiError`] that says what would help; nothing is left running then.
 pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
-    let listener =
-        glommio_io::listen(config.addr, config.share_port).map_err(|error| no_port(config.addr, error))?;
-    let local_addr = listener.local_addr().map_err(|error| no_port(config.addr, error))?;
+    let (first, local_addr) = listen(config.addr, config.share_port)?;
+    let second = config.grpc.map(|addr| listen(addr, config.share_port)).transpose()?;
+    let grpc_addr = second.as_ref().map(|(_, addr)| *addr);
+    let listeners: Vec<Listener> =
+        [Some(first), second.map(|(port, _)| port)].into_iter().flatten().collect();
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name("api".into())
-        .spawn(move || run(frontend, config, listener, stopped, started))
+        .spawn(move || run(frontend, config, listeners, stopped, started))
         .map_err(ApiError::Thread)?;
     match start.recv() {
-        Ok(Ok(())) => Ok(ApiHandle { local_addr, stop: Some(stop), thread: Some(thread) }),
+        Ok(Ok(())) => Ok(ApiHandle { local_addr, grpc_addr, stop: Some(stop), thread: Some(thread) }),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(ApiError::Died),
     }
+}
+
+fn listen(addr: SocketAddr, share_port: bool) -> Result<(Listener, SocketAddr), ApiError> {
+    let listener = glommio_io::listen(addr, share_port).map_err(|error| no_port(addr, error))?;
+    let local_addr = listener.local_addr().map_err(|error| no_port(addr, error))?;
+    Ok((listener, local_addr))
 }
 
 fn no_port(addr: SocketAddr, error: io::Error) -> ApiError {
@@ -153,6 +169,11 @@ impl ApiHandle {
     /// Where it listens, with the real port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where it listens besides, with the real port.
+    pub fn grpc_addr(&self) -> Option<SocketAddr> {
+        self.grpc_addr
     }
 
     /// Stops accepting, lets the requests at hand be answered (by the engine, which must still run),
@@ -182,7 +203,7 @@ impl Drop for ApiHandle {
 fn run(
     frontend: Frontend,
     config: ApiConfig,
-    listener: Listener,
+    listeners: Vec<Listener>,
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
@@ -192,12 +213,23 @@ fn run(
     };
     executor.run(async move {
         let core = Rc::new(Core::new(frontend, config));
-        let listener = listener.into_local();
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
+        let mut accepting = Vec::new();
+        for listener in listeners {
+            let (core, listener) = (core.clone(), listener.into_local());
+            let (stop, stopped) = oneshot::channel::<()>();
+            accepting
+                .push((stop, glommio::spawn_local(async move { accept(&core, listener, stopped).await })));
+        }
         // Whoever called `start` is waiting for this.
         let _ = started.send(Ok(()));
-        accept(&core, listener, stop).await;
+        // It is never sent, only dropped.
+        let _ = stop.await;
+        for (stop, ended) in accepting {
+            drop(stop);
+            ended.await;
+        }
         finish(&core).await;
     });
 }
@@ -205,7 +237,7 @@ fn run(
 /// Accepts connections until `stop` is dropped; then the port is closed.
 async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
     let refusing = Rc::new(());
-    for number in 0.. {
+    loop {
         let mut next = pin!(listener.accept());
         let accepted = poll_fn(|cx| {
             if Pin::new(&mut stop).poll(cx).is_ready() {
@@ -218,7 +250,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Recei
             None => return,
             Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
             Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, number, stream);
+                serve(core, stream);
             }
             Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
                 let counted = refusing.clone();
@@ -233,9 +265,9 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Recei
     }
 }
 
-fn serve(core: &Rc<Core>, number: u64, stream: TcpStream) {
+fn serve(core: &Rc<Core>, stream: TcpStream) {
     let (stop, stopped) = oneshot::channel();
-    core.opened(number, stop);
+    let number = core.opened(stop);
     let core = core.clone();
     glommio::spawn_local(async move {
         connection::serve(core.clone(), GlommioIo::new(stream), stopped).await;

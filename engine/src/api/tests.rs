@@ -3,7 +3,7 @@
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
 use crate::clock::{Clock, Nanos};
-use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -39,6 +39,7 @@ fn models() -> Arc<[ModelInfo]> {
         signature: signature.clone(),
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
+        class: Class::HIGHEST,
         thread: 0,
         standing: Standing::Served,
     };
@@ -248,6 +249,18 @@ impl Client {
         answer
     }
 
+    /// The JSON of an answer and the raw tensors behind it.
+    fn raw_answer(&mut self) -> (Answer, Vec<u8>) {
+        let mut answer = self.read_head();
+        let length: usize = answer.header("content-length").map_or(0, |v| v.parse().unwrap());
+        self.fill_until(|read| (read.len() >= length).then_some(length)).expect("a body");
+        let mut body: Vec<u8> = self.read.drain(..length).collect();
+        let json = answer.header("inference-header-content-length").map_or(length, |v| v.parse().unwrap());
+        let raw = body.split_off(json);
+        answer.text = String::from_utf8(body).unwrap();
+        (answer, raw)
+    }
+
     fn fill_until(&mut self, done: impl Fn(&[u8]) -> Option<usize>) -> Option<usize> {
         loop {
             if let Some(at) = done(&self.read) {
@@ -296,7 +309,7 @@ fn health_and_metadata_are_as_the_protocol_says() {
     assert_eq!(client.request("GET", "/v2/health/ready", b"").json(), json!({ "ready": true }));
     let server = client.request("GET", "/v2", b"").json();
     assert_eq!(server["name"], "symphony");
-    assert_eq!(server["extensions"], json!([]));
+    assert!(server["extensions"].as_array().unwrap().contains(&json!("binary_tensor_data")), "{server}");
     let model = client.request("GET", "/v2/models/echo?x=1", b"");
     assert_eq!(model.header("content-type"), Some("application/json"));
     assert_eq!(
@@ -358,7 +371,11 @@ fn nested_data_a_shape_without_the_batch_and_chosen_outputs_are_fine() {
     let nested = body_with("/inputs/0/data", json!([[[0.1, 2], [-3e5, 4.5]]]));
     assert_eq!(rig.infer("echo", &nested).json()["outputs"], rig.infer("echo", &body()).json()["outputs"]);
     let row = body_with("/inputs/0/shape", json!([2, 2]));
-    assert_eq!(rig.infer("echo", &row).status, 200);
+    // Of several inputs some may have the batch dimension; the answer then has it too.
+    assert_eq!(rig.infer("echo", &row).json()["outputs"][0]["shape"], json!([1, 2, 2]));
+    let mut none = row.clone();
+    none["inputs"][1]["shape"] = json!([]);
+    assert_eq!(rig.infer("echo", &none).json()["outputs"][0]["shape"], json!([2, 2]));
     let mut chosen = body();
     chosen["outputs"] = json!([{ "name": "flag" }]);
     assert_eq!(rig.infer("echo/versions/1", &chosen).json()["outputs"].as_array().unwrap().len(), 1);
@@ -429,11 +446,20 @@ fn a_wrong_infer_body_is_told_what_would_be_right() {
         (body_with("/inputs/0/name", json!("x".repeat(1000))), "…"),
         (missing, r#"input "flag" is missing"#),
         (twice, r#"input "image" is given twice"#),
-        (no_data, r#""data" is missing"#),
+        (no_data, "has no elements"),
         (body_with("/inputs/0/datatype", json!("FP64")), r#"datatype is "FP64"; it must be "FP32""#),
         (body_with("/inputs/0/shape", json!([1, 4])), "shape is [1, 4]; it must be [1, 2, 2] or [2, 2]"),
-        (body_with("/inputs/0/shape", json!([-1, 2, 2])), "it must be [1, 2, 2]"),
-        (body_with("/inputs/0/shape", json!([3, 2, 2])), "send one row per request"),
+        (body_with("/inputs/0/shape", json!([-1, 2, 2])), "-1 rows; a request may have 1 to 64"),
+        (body_with("/inputs/0/shape", json!([99, 2, 2])), "99 rows; a request may have 1 to 64"),
+        (body_with("/inputs/0/shape", json!([0, 2, 2])), "0 rows; a request may have 1 to 64"),
+        (body_with("/inputs/1/shape", json!([2])), "has 2 rows, but the inputs before have 1"),
+        (
+            body_with(
+                "/inputs/1",
+                json!({ "name": "flag", "shape": [2], "datatype": "BOOL", "data": [true, true] }),
+            ),
+            "has 2 rows, but the inputs before have 1",
+        ),
         (body_with("/inputs/0/shape", json!(vec![1; 100])), "100 dimensions"),
         (body_with("/inputs/0/shape", json!("2,2")), "expected a sequence"),
         (body_with("/inputs/0/data", json!([1, 2, 3])), "3 elements, but shape [1, 2, 2] needs 4"),
@@ -444,7 +470,11 @@ fn a_wrong_infer_body_is_told_what_would_be_right() {
         (body_with("/inputs/1/data", json!([1])), "true or false"),
         (with_outputs(json!([{ "name": "label" }])), r#"output "label" is not one of"#),
         (with_outputs(json!([{ "name": "flag" }, { "name": "flag" }])), "asked for twice"),
-        (with_outputs(json!([{ "name": "flag", "parameters": { "binary_data": true } }])), "binary"),
+        (with_outputs(json!([{ "name": "flag", "parameters": { "classification": 0 } }])), "at least 1"),
+        (
+            with_outputs(json!([{ "name": "flag", "parameters": { "shared_memory_region": "r" } }])),
+            "shared_memory_byte_size is missing",
+        ),
         (json!({}), "missing field `inputs`"),
         (json!([]), "not an infer request"),
     ] {
@@ -471,9 +501,7 @@ fn every_truncation_of_a_good_body_is_refused() {
 fn unknown_paths_models_versions_and_wrong_methods_have_their_statuses() {
     let rig = Rig::new(|_| {});
     let mut client = rig.client();
-    for path in
-        ["/", "/v1", "/v2/", "/v2/models", "/v2/models//ready", "/v2/models/echo/config", "/metrics/x"]
-    {
+    for path in ["/", "/v1", "/v2/", "/v2/models", "/v2/models//ready", "/v2/models/echo/cfg", "/metrics/x"] {
         let answer = client.request("GET", path, b"");
         assert!(answer.status == 404 && answer.error().contains("/v2/models/NAME"), "{path} {answer:?}");
     }
@@ -554,17 +582,141 @@ fn bodies_together_have_a_limit_too() {
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
 }
 
+/// Sends `body` with further headers, each ended by CRLF.
+fn infer_with(rig: &Rig, headers: &str, body: &[u8]) -> (Answer, Vec<u8>) {
+    let mut client = rig.client();
+    let length = body.len();
+    let head = format!(
+        "POST /v2/models/echo/infer HTTP/1.1\r\nhost: t\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    client.stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    client.raw_answer()
+}
+
 #[test]
-fn compressed_and_binary_bodies_are_refused_with_the_reason() {
+fn tensors_may_come_and_go_as_bytes_behind_the_json() {
     let rig = Rig::new(|_| {});
-    for (header, status) in [("content-encoding: gzip", 415), ("inference-header-content-length: 5", 400)] {
+    let image: Vec<u8> = [1.5f32, -2.0, 0.0, 4.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let json = json!({
+        "inputs": [
+            { "name": "image", "shape": [2, 2], "datatype": "FP32", "parameters": { "binary_data_size": 16 } },
+            { "name": "flag", "shape": [], "datatype": "BOOL", "parameters": { "binary_data_size": 1 } },
+        ],
+        "parameters": { "binary_data_output": true },
+        "outputs": [{ "name": "flag", "parameters": { "binary_data": false } }, { "name": "same" }],
+    });
+    let text = json.to_string();
+    let headers = format!("inference-header-content-length: {}\r\n", text.len());
+    // A BOOL that is neither 0 nor 1 is true.
+    let (answer, raw) = infer_with(&rig, &headers, &[text.as_bytes(), &image, &[7]].concat());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+    let outputs = answer.json()["outputs"].clone();
+    assert_eq!(outputs[0]["data"], json!([true]));
+    assert_eq!(outputs[1]["parameters"], json!({ "binary_data_size": 16 }));
+    assert_eq!((&outputs[1]["shape"], raw), (&json!([2, 2]), image));
+    for (wrong, word) in [
+        (&[text.as_bytes(), &[0; 16]].concat(), "only 0 bytes of binary data are left"),
+        (&[text.as_bytes(), &[0; 18]].concat(), "1 bytes of binary data are left over"),
+        (&b"{}".to_vec(), "Inference-Header-Content-Length"),
+    ] {
+        let (answer, _) = infer_with(&rig, &headers, wrong);
+        assert!(answer.status == 400 && answer.error().contains(word), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_request_may_be_a_batch_of_several_rows() {
+    let rig = Rig::new(|_| {});
+    let batch = json!({
+        "inputs": [
+            { "name": "image", "shape": [3, 2, 2], "datatype": "FP32", "data": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11] },
+            { "name": "flag", "shape": [3], "datatype": "BOOL", "data": [true, false, true] },
+        ],
+        "outputs": [
+            { "name": "flag" },
+            { "name": "same", "parameters": { "classification": 2 } },
+        ],
+    });
+    let outputs = rig.infer("echo", &batch).json()["outputs"].clone();
+    assert_eq!((&outputs[0]["shape"], &outputs[0]["data"]), (&json!([3]), &json!([true, false, true])));
+    assert_eq!((&outputs[1]["shape"], &outputs[1]["datatype"]), (&json!([3, 2]), &json!("BYTES")));
+    let classes =
+        json!(["3.000000:3", "2.000000:2", "7.000000:3", "6.000000:2", "11.000000:3", "10.000000:2"]);
+    assert_eq!(outputs[1]["data"], classes);
+    assert_eq!(rig.control.taken.load(Ordering::Relaxed), 3);
+    let statistics = rig.get("/v2/models/echo/stats").json()["model_stats"][0].clone();
+    assert_eq!((&statistics["inference_count"], &statistics["execution_count"]), (&json!(3), &json!(1)));
+    assert_eq!(statistics["inference_stats"]["success"]["count"], 1);
+    assert_eq!(statistics["batch_stats"][0]["batch_size"], 3);
+}
+
+#[test]
+fn a_deadline_may_come_in_a_header_and_the_tightest_counts() {
+    let rig = Rig::new(|_| {});
+    let mut request = body();
+    request["parameters"] = json!({ "timeout": 60_000_000 });
+    let send = |header: &str| {
         let mut client = rig.client();
+        let body = request.to_string();
         let head = format!(
-            "POST /v2/models/echo/infer HTTP/1.1\r\nhost: t\r\n{header}\r\ncontent-length: 2\r\n\r\n{{}}"
+            "POST /v2/models/dropped/infer HTTP/1.1\r\nhost: t\r\n{header}content-length: {}\r\n\r\n{body}",
+            body.len()
         );
         client.stream.write_all(head.as_bytes()).unwrap();
-        assert_eq!(client.answer().status, status);
-    }
+        client.answer()
+    };
+    assert!(send("").error().contains("60000.000 ms after arrival"));
+    let budget = send("x-request-deadline-ms: 30000\r\n").error();
+    assert!(budget.contains(" 29") && budget.contains("ms after arrival"), "{budget}");
+    let contradiction = send("x-request-deadline-ms: none\r\n");
+    assert!(contradiction.status == 400 && contradiction.error().contains("leave one of them out"));
+    let wrong = send("x-request-deadline-ms: soon\r\n");
+    assert!(wrong.status == 400 && wrong.error().contains("X-Request-Deadline-Ms"), "{wrong:?}");
+    request["parameters"] = json!({ "deadline": "none" });
+    assert!(rig.infer("dropped", &request).error().contains("no limit"));
+    request["parameters"] = json!({ "priority": 9 });
+    assert!(rig.infer("echo", &request).error().contains("parameters.priority"));
+}
+
+#[test]
+fn bodies_may_be_compressed_either_way_and_what_is_not_known_is_refused() {
+    let rig = Rig::new(|_| {});
+    let text = body().to_string();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text.as_bytes()).unwrap();
+    let (answer, _) = infer_with(&rig, "content-encoding: gzip\r\n", &packed.finish().unwrap());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let (answer, _) = infer_with(&rig, "content-encoding: br\r\n", text.as_bytes());
+    assert_eq!(answer.status, 415);
+    let (answer, _) = infer_with(&rig, "content-encoding: gzip\r\n", text.as_bytes());
+    assert!(answer.status == 400 && answer.error().contains("not valid gzip"), "{answer:?}");
+    // An answer too small to be worth it comes as it is.
+    let (answer, _) = infer_with(&rig, "accept-encoding: gzip\r\n", text.as_bytes());
+    assert_eq!((answer.status, answer.header("content-encoding")), (200, None));
+}
+
+#[test]
+fn the_models_configuration_index_and_settings_are_told() {
+    let rig = Rig::new(|_| {});
+    let mut client = rig.client();
+    let config = client.request("GET", "/v2/models/echo/config", b"").json();
+    assert_eq!(config["input"][0], json!({ "name": "image", "data_type": "TYPE_FP32", "dims": [2, 2] }));
+    assert_eq!((&config["max_batch_size"], &config["dynamic_batching"]), (&json!(8), &json!({})));
+    let index = client.request("POST", "/v2/repository/index", b"").json();
+    assert_eq!(index[0], json!({ "name": "echo", "version": "1", "state": "READY", "reason": "" }));
+    let load = client.request("POST", "/v2/repository/models/echo/load", b"{}");
+    assert!(load.status == 503 && load.error().contains("explicit control is off"), "{load:?}");
+    let log = client.request("POST", "/v2/logging", br#"{"log_verbose_level":1}"#).json();
+    assert_eq!(log["log_verbose_level"], 1);
+    let wrong = client.request("POST", "/v2/logging", br#"{"log_levle":1}"#);
+    assert!(wrong.status == 400 && wrong.error().contains("log_levle"));
+    let trace = client.request("GET", "/v2/models/echo/trace/setting", b"").json();
+    assert_eq!(trace["trace_level"], json!(["OFF"]));
+    assert_eq!(client.request("POST", "/v2/trace/setting", br#"{"trace_rate":"5"}"#).status, 400);
+    assert_eq!(client.request("GET", "/v2/cudasharedmemory/status", b"").json(), json!([]));
+    let cuda = client.request("POST", "/v2/cudasharedmemory/region/r/register", b"{}");
+    assert!(cuda.status == 501 && cuda.error().contains("not supported"), "{cuda:?}");
 }
 
 #[test]

@@ -29,6 +29,8 @@ const MEASURED_BATCH: usize = 32;
 const MAX_CPU_EXECUTORS: usize = 1_024;
 /// Inputs, or outputs, of an emulated model.
 const MAX_TENSORS: usize = 64;
+/// Bytes of one element of BYTES.
+const MAX_ELEMENT_BYTES: usize = 1 << 20;
 /// Bytes of an emulated model's inputs and outputs per request: 16 such rows fit a frontend's slab.
 const MAX_ROW_BYTES: usize = limits::MAX_SLAB_BYTES / 16;
 
@@ -784,12 +786,32 @@ fn read_tensors(table: &Table<'_>, field: &'static str, default: &str) -> Option
 
 fn read_tensor(table: &Table<'_>) -> Option<TensorSpec> {
     let name = table.required("name", "the tensor's name").and_then(|v| v.text("the tensor's name"));
-    let names = DataType::ALL.map(DataType::name);
-    let datatype = table.required("datatype", "the type of its elements, like \"FP32\"");
-    let datatype = datatype.and_then(|v| v.word(&names)).and_then(DataType::parse);
+    let datatype = read_datatype(table);
     let shape = table.required("shape", "the shape of one request's tensor, like [3, 32, 32]");
     let shape = shape.and_then(|v| read_shape(&v, datatype?));
     Some(TensorSpec { name: name?.into(), datatype: datatype?, shape: shape? })
+}
+
+/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is kept for them.
+fn read_datatype(table: &Table<'_>) -> Option<DataType> {
+    const RIGHT: &str = "the most bytes that an element of BYTES may have, like 256";
+    let names: Vec<&str> = DataType::ALL.iter().map(|t| t.name()).chain(["BYTES"]).collect();
+    let name = table.required("datatype", "the type of its elements, like \"FP32\"");
+    let name = name.and_then(|v| v.word(&names));
+    let most = table.optional("max_bytes");
+    match (name?, most) {
+        ("BYTES", Some(most)) => most.count(1..=MAX_ELEMENT_BYTES).map(|most| DataType::Bytes(most as u32)),
+        ("BYTES", None) => {
+            table.report("max_bytes", "is missing", format!("add {RIGHT}"));
+            None
+        }
+        (name, None) => DataType::parse(name),
+        (name, Some(_)) => {
+            let wrong = format!("is given for elements of {name}, which have one size");
+            table.report("max_bytes", wrong, format!("leave it out: it is {RIGHT}"));
+            None
+        }
+    }
 }
 
 fn read_shape(value: &Value<'_>, datatype: DataType) -> Option<Vec<usize>> {

@@ -54,6 +54,8 @@ pub struct ModelInfo {
     pub slo: Nanos,
     /// The largest batch it runs.
     pub max_batch: usize,
+    /// The class of its requests that do not say their own.
+    pub class: Class,
     /// Which ModelThread owns it.
     pub thread: usize,
     /// Whether it is there.
@@ -71,6 +73,7 @@ impl ModelInfo {
             signature: Signature::default(),
             slo: Nanos::ZERO,
             max_batch: 0,
+            class: Class::HIGHEST,
             thread,
             standing: Standing::Vacant,
         }

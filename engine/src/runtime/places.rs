@@ -6,7 +6,7 @@
 use super::bulletin::{Bulletin, Held};
 use super::changes::Giver;
 use super::executors::{self, Found, Say};
-use super::frontend::{ModelInfo, Standing};
+use super::frontend::{Class, ModelInfo, Standing};
 use super::start::{Known, output_range, platform, settle};
 use crate::clock::{Clock, Nanos};
 use crate::config::{ExecutorKind, Mistakes, ModelConfig};
@@ -186,6 +186,7 @@ impl Places {
             signature,
             slo: config.slo,
             max_batch: profile.max_batch(),
+            class: Class::new(config.priority).unwrap_or(Class::LOWEST),
             standing: Standing::Leaving,
             ..self.models[at].clone()
         };

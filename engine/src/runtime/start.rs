@@ -8,7 +8,7 @@ use super::changes::{Giver, Taker, changes};
 use super::counters::Counters;
 use super::emulated_backend::EmulatedBackend;
 use super::executors::{self, Found, Loading, Say, Setup, Wiring};
-use super::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use super::layout::{Layout, rank_role};
 use super::model_thread::{ModelThread, Outbox, RingOutlets};
 use super::places::{Common, Places, Ways};
@@ -292,6 +292,7 @@ impl Builder {
                 signature,
                 slo: model.slo,
                 max_batch: profile.max_batch(),
+                class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: at % self.layout.models.len(),
                 standing: Standing::Served,
             });

@@ -234,6 +234,7 @@ mod tests {
             signature: Signature { inputs: vec![tensor("in")], outputs: vec![tensor("out")] },
             slo: Nanos::from_secs(60),
             max_batch: 8,
+            class: symphony::runtime::frontend::Class::HIGHEST,
             thread: 0,
             standing: Standing::Served,
         };

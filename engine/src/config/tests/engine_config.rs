@@ -103,6 +103,22 @@ fn a_file_with_every_key_is_read_as_written() {
 }
 
 #[test]
+fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
+    let with = |tensor: &str| format!("{GPUS}{EMULATED}inputs = [{{ name = \"a\", {tensor} }}]");
+    let config = good(&with("datatype = \"BYTES\", max_bytes = 20, shape = [2]"));
+    let ModelSource::Emulated { signature } = &config.models[0].source else { panic!("emulated") };
+    assert_eq!((signature.inputs[0].datatype, signature.input_bytes()), (DataType::Bytes(20), 48));
+    for (tensor, word) in [
+        ("datatype = \"BYTES\", shape = [2]", "max_bytes: is missing"),
+        ("datatype = \"BYTES\", max_bytes = 0, shape = [2]", "max_bytes: is 0"),
+        ("datatype = \"FP32\", max_bytes = 4, shape = [2]", "which have one size"),
+    ] {
+        let told = mistakes(&with(tensor));
+        assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
+    }
+}
+
+#[test]
 fn how_long_a_batch_is_held_back_can_be_chosen() {
     assert!(good(&format!("{CPU}{MODEL}")).when.is_none());
     let chosen = good(&format!("policy = \"symphony-published\"\nwhen = \"beta-lambda\"\n{CPU}{MODEL}")).when;
@@ -376,7 +392,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
             format!("{GPUS}{EMULATED}inputs = [{{ name = \"a\", datatype = \"FP23\", shape = [4] }}]"),
             "symphony.toml:9: models[0].inputs[0].datatype: is \"FP23\"; it must be one of \"BOOL\", \"UINT8\", \
              \"UINT16\", \"UINT32\", \"UINT64\", \"INT8\", \"INT16\", \"INT32\", \"INT64\", \"FP16\", \"BF16\", \
-             \"FP32\", \"FP64\""
+             \"FP32\", \"FP64\", \"BYTES\""
                 .into(),
         ),
         (

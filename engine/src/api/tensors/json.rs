@@ -1,54 +1,60 @@
-//! Tensors as JSON: a request's `data`, flat or nested, straight into the bytes of an input row, and an
-//! output row's bytes back into a flat list. Pure; called by `kserve` on the API core's thread.
+//! Tensors as JSON: a request's `data`, flat or nested, straight into the bytes of input rows, and output
+//! rows' bytes back into a flat list. Pure; called on the API core's thread.
 //!
 //! A tensor's text was found valid by serde_json before it comes here, so that this is one pass over its
 //! tokens, with each number parsed once, as the type it is for: a `u64` stays exact, nothing wraps.
 
+use super::elements;
 use half::{bf16, f16};
+use std::borrow::Cow;
 use std::str::FromStr;
 use symphony_gpu::DataType;
 
 /// The deepest nesting of a tensor's data.
-pub(super) const MAX_RANK: usize = 32;
+pub(in crate::api) const MAX_RANK: usize = 32;
 
 /// How many characters of a wrong value an error repeats.
 const QUOTED: usize = 40;
 
 /// Parses `json`, a JSON array that holds the elements of a tensor of `shape` in row-major order, flat or
-/// nested as the shape says, and writes them in little-endian order to `out`, which must have exactly the
-/// bytes of `shape`.
+/// nested as the shape says, into the tensor's bytes on the wire. Elements of BYTES are strings.
 ///
 /// Errors: what was wrong, at which element, and what would be right.
-pub(super) fn parse(json: &str, datatype: DataType, shape: &[usize], out: &mut [u8]) -> Result<(), String> {
+pub(in crate::api) fn parse(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
+    let place = Place { json, datatype, shape };
     match datatype {
-        DataType::Bool => fill(json, datatype, shape, out, |text| match text {
+        DataType::Bool => place.fill(|text| match text {
             "true" => Some([1]),
             "false" => Some([0]),
             _ => None,
         }),
-        DataType::Uint8 => fill(json, datatype, shape, out, integer::<u8, 1>(u8::to_le_bytes)),
-        DataType::Uint16 => fill(json, datatype, shape, out, integer::<u16, 2>(u16::to_le_bytes)),
-        DataType::Uint32 => fill(json, datatype, shape, out, integer::<u32, 4>(u32::to_le_bytes)),
-        DataType::Uint64 => fill(json, datatype, shape, out, integer::<u64, 8>(u64::to_le_bytes)),
-        DataType::Int8 => fill(json, datatype, shape, out, integer::<i8, 1>(i8::to_le_bytes)),
-        DataType::Int16 => fill(json, datatype, shape, out, integer::<i16, 2>(i16::to_le_bytes)),
-        DataType::Int32 => fill(json, datatype, shape, out, integer::<i32, 4>(i32::to_le_bytes)),
-        DataType::Int64 => fill(json, datatype, shape, out, integer::<i64, 8>(i64::to_le_bytes)),
-        DataType::Fp16 => fill(json, datatype, shape, out, |text| {
+        DataType::Uint8 => place.fill(integer::<u8, 1>(u8::to_le_bytes)),
+        DataType::Uint16 => place.fill(integer::<u16, 2>(u16::to_le_bytes)),
+        DataType::Uint32 => place.fill(integer::<u32, 4>(u32::to_le_bytes)),
+        DataType::Uint64 => place.fill(integer::<u64, 8>(u64::to_le_bytes)),
+        DataType::Int8 => place.fill(integer::<i8, 1>(i8::to_le_bytes)),
+        DataType::Int16 => place.fill(integer::<i16, 2>(i16::to_le_bytes)),
+        DataType::Int32 => place.fill(integer::<i32, 4>(i32::to_le_bytes)),
+        DataType::Int64 => place.fill(integer::<i64, 8>(i64::to_le_bytes)),
+        DataType::Fp16 => place.fill(|text| {
             let value = f16::from_f64(number(text)?);
             value.is_finite().then(|| value.to_le_bytes())
         }),
-        DataType::Bf16 => fill(json, datatype, shape, out, |text| {
+        DataType::Bf16 => place.fill(|text| {
             let value = bf16::from_f64(number(text)?);
             value.is_finite().then(|| value.to_le_bytes())
         }),
-        DataType::Fp32 => fill(json, datatype, shape, out, |text| {
+        DataType::Fp32 => place.fill(|text| {
             let value: f32 = number(text)?;
             value.is_finite().then(|| value.to_le_bytes())
         }),
-        DataType::Fp64 => fill(json, datatype, shape, out, |text| {
+        DataType::Fp64 => place.fill(|text| {
             let value: f64 = number(text)?;
             value.is_finite().then(|| value.to_le_bytes())
+        }),
+        DataType::Bytes(most) => place.read(|text, out| {
+            let text: Cow<'_, str> = serde_json::from_str(text).ok()?;
+            (text.len() <= most as usize).then(|| elements::put(text.as_bytes(), out))
         }),
     }
 }
@@ -62,6 +68,57 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
+/// What is read, and as what.
+struct Place<'a> {
+    json: &'a str,
+    datatype: DataType,
+    shape: &'a [usize],
+}
+
+impl Place<'_> {
+    /// Reads elements of `N` bytes.
+    fn fill<const N: usize>(&self, element: impl Fn(&str) -> Option<[u8; N]>) -> Result<Vec<u8>, String> {
+        self.read(|text, out| element(text).map(|bytes| out.extend(bytes)))
+    }
+
+    /// Reads all elements; `element` appends one to the bytes, or says that it is none of the type.
+    fn read(&self, element: impl Fn(&str, &mut Vec<u8>) -> Option<()>) -> Result<Vec<u8>, String> {
+        let Place { json, datatype, shape } = *self;
+        let expected: usize = shape.iter().product();
+        // A shape may promise more than comes: an element takes two characters at the least, and 8 bytes at most.
+        let room = expected.saturating_mul(datatype.size_bytes()).min(json.len().saturating_mul(4));
+        let mut out = Vec::with_capacity(room);
+        let mut nesting = Nesting { shape, counts: [0; MAX_RANK], depth: 0, leaf: None, elements: 0 };
+        let bytes = json.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'[' => nesting.open()?,
+                b']' => nesting.close()?,
+                b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
+                _ => {
+                    let end = token_end(bytes, at);
+                    let text = &json[at..end];
+                    nesting.element()?;
+                    if nesting.elements > expected {
+                        return Err(too_many(json, shape));
+                    }
+                    element(text, &mut out)
+                        .ok_or_else(|| wrong_value(text, nesting.elements - 1, datatype))?;
+                    at = end;
+                    continue;
+                }
+            }
+            at += 1;
+        }
+        if nesting.elements != expected {
+            let found = nesting.elements;
+            return Err(format!("data has {found} elements, but shape {shape:?} needs {expected}"));
+        }
+        Ok(out)
+    }
+}
+
 /// Where in nested arrays the reading is.
 struct Nesting<'a> {
     shape: &'a [usize],
@@ -71,46 +128,6 @@ struct Nesting<'a> {
     /// How deep elements lie: known from the first element on.
     leaf: Option<usize>,
     elements: usize,
-}
-
-fn fill<const N: usize>(
-    json: &str,
-    datatype: DataType,
-    shape: &[usize],
-    out: &mut [u8],
-    element: impl Fn(&str) -> Option<[u8; N]>,
-) -> Result<(), String> {
-    let expected: usize = shape.iter().product();
-    let (slots, []) = out.as_chunks_mut::<N>() else { return Err(wrong_room(datatype, shape)) };
-    if slots.len() != expected {
-        return Err(wrong_room(datatype, shape));
-    }
-    let mut nesting = Nesting { shape, counts: [0; MAX_RANK], depth: 0, leaf: None, elements: 0 };
-    let bytes = json.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'[' => nesting.open()?,
-            b']' => nesting.close()?,
-            b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
-            _ => {
-                let end = token_end(bytes, at);
-                let text = &json[at..end];
-                nesting.element()?;
-                let value = element(text).ok_or_else(|| wrong_value(text, nesting.elements - 1, datatype))?;
-                let slot = slots.get_mut(nesting.elements - 1).ok_or_else(|| too_many(json, shape))?;
-                *slot = value;
-                at = end;
-                continue;
-            }
-        }
-        at += 1;
-    }
-    if nesting.elements != expected {
-        let found = nesting.elements;
-        return Err(format!("data has {found} elements, but shape {shape:?} needs {expected}"));
-    }
-    Ok(())
 }
 
 impl Nesting<'_> {
@@ -168,18 +185,26 @@ impl Nesting<'_> {
     }
 }
 
-/// Where the value that starts at `from` ends. A string or object is one token: it is no element anyway.
+/// Where the value that starts at `from` ends. An object is one token: it is no element anyway.
 fn token_end(bytes: &[u8], from: usize) -> usize {
-    if matches!(bytes[from], b'"' | b'{') {
-        return bytes.len();
-    }
     let rest = &bytes[from..];
-    let length = rest.iter().position(|b| matches!(b, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
+    let length = match rest[0] {
+        b'{' => None,
+        b'"' => string_length(rest),
+        _ => rest.iter().position(|b| matches!(b, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t')),
+    };
     from + length.unwrap_or(rest.len())
 }
 
-fn wrong_room(datatype: DataType, shape: &[usize]) -> String {
-    format!("the input's place does not have the size of a {datatype} tensor of shape {shape:?}")
+/// The length of the string that `text` starts with, its quotes included.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    let end = text.iter().skip(1).position(|&byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })?;
+    Some(end + 2)
 }
 
 fn too_many(json: &str, shape: &[usize]) -> String {
@@ -210,12 +235,16 @@ fn what_is_right(datatype: DataType) -> String {
         DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64 => {
             format!("a number that {datatype} can hold")
         }
+        DataType::Bytes(most) => {
+            format!("a string of at most {most} bytes, the most that this tensor's may have")
+        }
     }
 }
 
-/// Appends the elements in `bytes`, little-endian, as a flat JSON array. Floats are written as the shortest
-/// decimal that reads back as the same value of their type; NaN and infinities, which JSON does not have, as `null`.
-pub fn write(out: &mut Vec<u8>, datatype: DataType, bytes: &[u8]) {
+/// Appends the elements in `bytes`, as rows have them, as a flat JSON array. Floats are written as the shortest
+/// decimal that reads back as the same value of their type; NaN and infinities, which JSON does not have, as `null`;
+/// of BYTES, what is not UTF-8 as U+FFFD.
+pub(in crate::api) fn write(out: &mut Vec<u8>, datatype: DataType, bytes: &[u8]) {
     match datatype {
         DataType::Bool => list(out, bytes, |[b]: [u8; 1]| b != 0),
         DataType::Uint8 => list(out, bytes, u8::from_le_bytes),
@@ -230,6 +259,9 @@ pub fn write(out: &mut Vec<u8>, datatype: DataType, bytes: &[u8]) {
         DataType::Bf16 => list(out, bytes, |b| bf16::from_le_bytes(b).to_f32()),
         DataType::Fp32 => list(out, bytes, f32::from_le_bytes),
         DataType::Fp64 => list(out, bytes, f64::from_le_bytes),
+        DataType::Bytes(most) => {
+            array(out, elements::of(bytes, most).map(|element| String::from_utf8_lossy(element)));
+        }
     }
 }
 
@@ -238,12 +270,18 @@ fn list<const N: usize, T: serde::Serialize>(
     bytes: &[u8],
     element: impl Fn([u8; N]) -> T,
 ) {
+    array(out, bytes.as_chunks::<N>().0.iter().map(|&value| element(value)));
+}
+
+/// Appends values as a JSON array.
+pub(in crate::api) fn array<T: serde::Serialize>(out: &mut Vec<u8>, values: impl Iterator<Item = T>) {
     out.push(b'[');
-    for (at, &value) in bytes.as_chunks::<N>().0.iter().enumerate() {
+    for (at, value) in values.enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        serde_json::to_writer(&mut *out, &element(value)).expect("numbers are JSON, and memory takes them");
+        serde_json::to_writer(&mut *out, &value)
+            .expect("numbers and strings are JSON, and memory takes them");
     }
     out.push(b']');
 }
@@ -254,8 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parsed(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
-        let mut out = vec![0; shape.iter().product::<usize>() * datatype.size_bytes()];
-        parse(json, datatype, shape, &mut out).map(|()| out)
+        parse(json, datatype, shape)
     }
 
     fn written(datatype: DataType, bytes: &[u8]) -> String {
@@ -329,6 +366,21 @@ mod tests {
         }
         let largest = u64::MAX.to_string();
         assert_eq!(parsed(&format!("[{largest}]"), DataType::Uint64, &[1]).unwrap(), [255; 8]);
+    }
+
+    #[test]
+    fn strings_are_unescaped_and_one_that_is_too_long_is_refused() {
+        let text = r#"["a,]\"\\", "", "\u00e9"]"#;
+        let wire = parsed(text, DataType::Bytes(5), &[3]).unwrap();
+        assert_eq!(wire, [b"\x05\0\0\0a,]\"\\".as_slice(), &[0; 4], b"\x02\0\0\0\xc3\xa9"].concat());
+        let row = [b"\x02\0\0\0a\"?".as_slice(), &[0; 7], b"\x01\0\0\0\xff??"].concat();
+        assert_eq!(
+            written(DataType::Bytes(3), &row),
+            r#"["a\"","","\ufffd"]"#.replace("\\ufffd", "\u{fffd}")
+        );
+        let error = parsed(r#"["abc", "abcdef"]"#, DataType::Bytes(5), &[2]).unwrap_err();
+        assert!(error.contains("data[1]") && error.contains("at most 5 bytes"), "{error}");
+        assert!(parsed("[1]", DataType::Bytes(5), &[1]).is_err());
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! gzip and deflate, of requests and of answers, in both protocols. What is unpacked is bounded: a small body can't become
+//! a large one.
+
+use super::problem::{Problem, quoted};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use hyper::StatusCode;
+use std::io::{Read, Write};
+
+/// A form of compression that both sides know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950, which both protocols call so.
+    Deflate,
+}
+
+impl Coding {
+    /// What a header that names one says; `None` for no compression.
+    ///
+    /// Errors: 415 for any other.
+    pub(super) fn named(name: &[u8]) -> Result<Option<Coding>, Problem> {
+        match name {
+            b"" | b"identity" => Ok(None),
+            b"gzip" => Ok(Some(Coding::Gzip)),
+            b"deflate" => Ok(Some(Coding::Deflate)),
+            other => {
+                let is = quoted(&String::from_utf8_lossy(other));
+                let message = format!("the body is compressed as {is}; gzip, deflate and identity are read");
+                Err(Problem::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+            }
+        }
+    }
+
+    /// The one to answer in, of those that a client lists as acceptable: gzip first.
+    pub(super) fn acceptable(list: &str) -> Option<Coding> {
+        let accepts = |name: &str| {
+            list.split(',').any(|item| {
+                let (coding, weight) = item.split_once(';').unwrap_or((item, ""));
+                let refused = weight.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
+                coding.trim().eq_ignore_ascii_case(name) && !refused
+            })
+        };
+        if accepts("gzip") {
+            return Some(Coding::Gzip);
+        }
+        accepts("deflate").then_some(Coding::Deflate)
+    }
+
+    /// Its name in headers.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Coding::Gzip => "gzip",
+            Coding::Deflate => "deflate",
+        }
+    }
+
+    /// The bytes in this form.
+    pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
+        let packed = match self {
+            Coding::Gzip => {
+                written(GzEncoder::new(Vec::new(), Compression::fast()), bytes, GzEncoder::finish)
+            }
+            Coding::Deflate => {
+                written(ZlibEncoder::new(Vec::new(), Compression::fast()), bytes, ZlibEncoder::finish)
+            }
+        };
+        packed.expect("memory takes every byte")
+    }
+
+    /// The bytes that `packed` is this form of, at most `limit`.
+    ///
+    /// Errors: 400 where it is no such form, 413 where it becomes too large.
+    pub(super) fn unpack(self, packed: &[u8], limit: usize) -> Result<Bytes, Problem> {
+        let mut bytes = Vec::new();
+        let most = limit as u64 + 1;
+        let read = match self {
+            Coding::Gzip => GzDecoder::new(packed).take(most).read_to_end(&mut bytes),
+            Coding::Deflate => ZlibDecoder::new(packed).take(most).read_to_end(&mut bytes),
+        };
+        read.map_err(|error| Problem::bad(format!("the body is not valid {}: {error}", self.name())))?;
+        if bytes.len() > limit {
+            let message = format!("the body unpacks to more than {limit} bytes, which is the limit");
+            return Err(Problem::invalid(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        Ok(bytes.into())
+    }
+}
+
+fn written<W: Write>(
+    mut packer: W,
+    bytes: &[u8],
+    finish: fn(W) -> std::io::Result<Vec<u8>>,
+) -> std::io::Result<Vec<u8>> {
+    packer.write_all(bytes)?;
+    finish(packer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_both_forms_within_the_limit() {
+        let bytes = vec![7; 100_000];
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            let packed = coding.pack(&bytes);
+            assert!(packed.len() < 1_000);
+            assert_eq!(coding.unpack(&packed, bytes.len()).unwrap(), bytes);
+            let bomb = coding.unpack(&packed, bytes.len() - 1).unwrap_err();
+            assert_eq!(bomb.status, StatusCode::PAYLOAD_TOO_LARGE);
+            let cut = coding.unpack(&packed[..packed.len() / 2], bytes.len()).unwrap_err();
+            assert!(cut.message.contains(coding.name()), "{}", cut.message);
+        }
+    }
+
+    #[test]
+    fn a_client_gets_what_it_lists_and_nothing_that_it_refuses() {
+        assert_eq!(Coding::acceptable("deflate, gzip"), Some(Coding::Gzip));
+        assert_eq!(Coding::acceptable("gzip;q=0, Deflate;q=0.5"), Some(Coding::Deflate));
+        assert_eq!(Coding::acceptable("br, identity"), None);
+        assert_eq!(Coding::named(b"br").unwrap_err().status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+}

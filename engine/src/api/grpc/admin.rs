@@ -1,0 +1,228 @@
+//! Every call that is not an infer request.
+
+use super::framing::{Envelope, decode};
+use super::messages::log_settings_request::setting_value::ParameterChoice as GivenSetting;
+use super::messages::log_settings_response::setting_value::ParameterChoice as LogSetting;
+use super::messages::model_config::SchedulingChoice;
+use super::messages::model_metadata_response::TensorMetadata;
+use super::messages::repository_index_response::ModelIndex;
+use super::messages::system_shared_memory_status_response::RegionStatus;
+use super::messages::*;
+use super::unknown;
+use crate::api::core::Core;
+use crate::api::describe;
+use crate::api::http::no_cuda_memory;
+use crate::api::problem::{Problem, quoted};
+use crate::api::settings::{TRACE, Value, update_trace};
+use crate::api::statistics::{self, Batches, Span};
+use crate::control::State;
+use crate::runtime::frontend::ModelInfo;
+use bytes::Bytes;
+use symphony_gpu::TensorSpec;
+
+/// Makes the call named `method` with `message`: the answer in its envelope.
+///
+/// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the call's own.
+pub(super) async fn call(
+    core: &Core,
+    method: &str,
+    message: Bytes,
+    envelope: Envelope,
+) -> Result<Bytes, Problem> {
+    let regions = &core.config.shared.regions;
+    Ok(match method {
+        "ServerLive" => envelope.seal(&ServerLiveResponse { live: true }),
+        "ServerReady" => envelope.seal(&ServerReadyResponse { ready: core.observatory.readiness().is_ok() }),
+        "ServerMetadata" => envelope.seal(&ServerMetadataResponse {
+            name: describe::NAME.into(),
+            version: describe::SERVER_VERSION.into(),
+            extensions: describe::EXTENSIONS.map(String::from).into(),
+        }),
+        "ModelReady" => {
+            let ModelReadyRequest { name, version } = decode(message)?;
+            core.find_model(&name, &version)?;
+            envelope.seal(&ModelReadyResponse { ready: core.observatory.readiness().is_ok() })
+        }
+        "ModelMetadata" => {
+            let ModelMetadataRequest { name, version } = decode(message)?;
+            let model = core.find_model(&name, &version)?;
+            envelope.seal(&metadata(core, &model))
+        }
+        "ModelConfig" => {
+            let ModelConfigRequest { name, version } = decode(message)?;
+            let model = core.find_model(&name, &version)?;
+            envelope.seal(&ModelConfigResponse { config: Some(config(&model)) })
+        }
+        "ModelStatistics" => {
+            let ModelStatisticsRequest { name, version } = decode(message)?;
+            let models = core.find_models(&name, &version)?.into_iter();
+            let all = &core.config.shared.statistics;
+            let model_stats = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
+            envelope.seal(&ModelStatisticsResponse { model_stats })
+        }
+        "RepositoryIndex" => envelope.seal(&index(core, decode(message)?)),
+        "RepositoryModelLoad" => {
+            let request: RepositoryModelLoadRequest = decode(message)?;
+            if let Some(name) = request.parameters.keys().next() {
+                return Err(describe::no_load_parameter(name));
+            }
+            core.load(&request.model_name).await?;
+            envelope.seal(&RepositoryModelLoadResponse {})
+        }
+        "RepositoryModelUnload" => {
+            let request: RepositoryModelUnloadRequest = decode(message)?;
+            core.unload(&request.model_name).await?;
+            envelope.seal(&RepositoryModelUnloadResponse {})
+        }
+        "SystemSharedMemoryStatus" => {
+            let SystemSharedMemoryStatusRequest { name } = decode(message)?;
+            let regions = regions.list(&name)?.into_iter().map(|region| {
+                let status = RegionStatus {
+                    name: region.name.clone(),
+                    key: region.key.clone(),
+                    offset: region.offset,
+                    byte_size: region.bytes,
+                };
+                (region.name.clone(), status)
+            });
+            envelope.seal(&SystemSharedMemoryStatusResponse { regions: regions.collect() })
+        }
+        "SystemSharedMemoryRegister" => {
+            let request: SystemSharedMemoryRegisterRequest = decode(message)?;
+            regions.register(&request.name, &request.key, request.offset, request.byte_size)?;
+            envelope.seal(&SystemSharedMemoryRegisterResponse {})
+        }
+        "SystemSharedMemoryUnregister" => {
+            let SystemSharedMemoryUnregisterRequest { name } = decode(message)?;
+            regions.unregister(&name);
+            envelope.seal(&SystemSharedMemoryUnregisterResponse {})
+        }
+        "CudaSharedMemoryStatus" => envelope.seal(&CudaSharedMemoryStatusResponse::default()),
+        "CudaSharedMemoryRegister" => return Err(no_cuda_memory()),
+        "CudaSharedMemoryUnregister" => envelope.seal(&CudaSharedMemoryUnregisterResponse {}),
+        "TraceSetting" => envelope.seal(&trace(core, decode(message)?)?),
+        "LogSettings" => envelope.seal(&log(core, decode(message)?)?),
+        other => return Err(unknown(other)),
+    })
+}
+
+fn metadata(core: &Core, model: &ModelInfo) -> ModelMetadataResponse {
+    let tensors = |specs: &[TensorSpec]| {
+        let tensor = |spec: &TensorSpec| TensorMetadata {
+            name: spec.name.clone(),
+            datatype: spec.datatype.name().into(),
+            shape: describe::batched_shape(spec).collect(),
+        };
+        specs.iter().map(tensor).collect()
+    };
+    ModelMetadataResponse {
+        name: model.name.clone(),
+        versions: core.versions(&model.name),
+        platform: model.platform.clone(),
+        inputs: tensors(&model.signature.inputs),
+        outputs: tensors(&model.signature.outputs),
+    }
+}
+
+fn config(model: &ModelInfo) -> ModelConfig {
+    let data_type = |spec: &TensorSpec| {
+        DataType::from_str_name(&describe::config_type(spec)).unwrap_or(DataType::TypeInvalid) as i32
+    };
+    let input = |spec: &TensorSpec| ModelInput {
+        name: spec.name.clone(),
+        data_type: data_type(spec),
+        dims: describe::dimensions(spec).collect(),
+    };
+    let output = |spec: &TensorSpec| ModelOutput {
+        name: spec.name.clone(),
+        data_type: data_type(spec),
+        dims: describe::dimensions(spec).collect(),
+        label_filename: String::new(),
+    };
+    let parameters = describe::parameters(model).into_iter();
+    ModelConfig {
+        name: model.name.clone(),
+        platform: model.platform.clone(),
+        backend: describe::NAME.into(),
+        max_batch_size: i32::try_from(model.max_batch).unwrap_or(i32::MAX),
+        input: model.signature.inputs.iter().map(input).collect(),
+        output: model.signature.outputs.iter().map(output).collect(),
+        instance_group: Vec::new(),
+        scheduling_choice: Some(SchedulingChoice::DynamicBatching(ModelDynamicBatching::default())),
+        parameters: parameters
+            .map(|(name, string_value)| (name.to_owned(), ModelParameter { string_value }))
+            .collect(),
+    }
+}
+
+fn model_statistics(model: &ModelInfo, statistics: &statistics::ModelStatistics) -> ModelStatistics {
+    let span = |span: Span| Some(StatisticDuration { count: span.count, ns: span.ns });
+    let batch = |(size, batches): (&u32, &Batches)| InferBatchStatistics {
+        batch_size: (*size).into(),
+        compute_input: span(Span { count: batches.executions(), ns: 0 }),
+        compute_infer: span(batches.infer()),
+        compute_output: span(batches.output()),
+    };
+    ModelStatistics {
+        name: model.name.clone(),
+        version: model.version.to_string(),
+        last_inference: statistics.last_ms,
+        inference_count: statistics.rows,
+        execution_count: statistics.executions(),
+        inference_stats: Some(InferStatistics {
+            success: span(statistics.success),
+            fail: span(statistics.fail),
+            queue: span(statistics.queue),
+            compute_input: span(Span { count: statistics.success.count, ns: 0 }),
+            compute_infer: span(statistics.infer),
+            compute_output: span(statistics.output),
+            cache_hit: span(Span::default()),
+            cache_miss: span(Span::default()),
+        }),
+        batch_stats: statistics.batches.iter().map(batch).collect(),
+    }
+}
+
+fn index(core: &Core, request: RepositoryIndexRequest) -> RepositoryIndexResponse {
+    let all = core.repository_index().into_iter();
+    let models = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
+        let (version, state) = describe::index_words(&entry);
+        ModelIndex { name: entry.name, version, state: state.into(), reason: entry.reason }
+    });
+    RepositoryIndexResponse { models: models.collect() }
+}
+
+fn trace(core: &Core, request: TraceSettingRequest) -> Result<TraceSettingResponse, Problem> {
+    if !request.model_name.is_empty() {
+        core.find_model(&request.model_name, "")?;
+    }
+    let given: Vec<_> = request.settings.into_iter().map(|(name, setting)| (name, setting.value)).collect();
+    update_trace(&given)?;
+    let setting = |value: &str| trace_setting_response::SettingValue { value: vec![value.to_owned()] };
+    let settings = TRACE.iter().map(|(name, value)| (String::from(*name), setting(value)));
+    Ok(TraceSettingResponse { settings: settings.collect() })
+}
+
+fn log(core: &Core, request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
+    let given = request.settings.into_iter().map(|(name, setting)| {
+        let value = match setting.parameter_choice {
+            Some(GivenSetting::BoolParam(on)) => Value::Bool(on),
+            Some(GivenSetting::Uint32Param(number)) => Value::Number(number),
+            Some(GivenSetting::StringParam(text)) => Value::Text(text),
+            None => return Err(Problem::bad(format!("log setting {} has no value", quoted(&name)))),
+        };
+        Ok((name, value))
+    });
+    let given: Vec<(String, Value)> = given.collect::<Result<_, Problem>>()?;
+    let log = &core.config.shared.log;
+    log.update(&given)?;
+    let settings = log.all().map(|(name, value)| {
+        let choice = match value {
+            Value::Bool(on) => LogSetting::BoolParam(on),
+            Value::Number(number) => LogSetting::Uint32Param(number),
+            Value::Text(text) => LogSetting::StringParam(text),
+        };
+        (name.to_owned(), log_settings_response::SettingValue { parameter_choice: Some(choice) })
+    });
+    Ok(LogSettingsResponse { settings: settings.into() })
+}

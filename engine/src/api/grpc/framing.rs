@@ -1,0 +1,221 @@
+//! gRPC's envelope around messages: five bytes in front of each, statuses in trailers, time-outs in a header. That is
+//! all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in the buffer that they came in.
+
+use super::Mirror;
+use crate::api::compression::Coding;
+use crate::api::core::OUTCOME;
+use crate::api::problem::{GrpcCode, Problem, quoted};
+use crate::api::reply::{Reply, ReplyBody};
+use crate::clock::Nanos;
+use crate::observe::InferOutcome;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use prost::Message;
+
+/// In front of a message: whether it is compressed, and its length.
+pub(super) const PREFIX: usize = 5;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const CODINGS: HeaderValue = HeaderValue::from_static("identity,deflate,gzip");
+const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// Tells a client to try again, after this many milliseconds.
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// What a `grpc-message` can't hold as it is.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// How the messages of a call are wrapped: the answers as the requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Envelope(Mirror);
+
+impl Envelope {
+    /// What a call's headers announce.
+    ///
+    /// Errors: a compression that is not known here.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Envelope, Problem> {
+        headers.get(ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes())).map(Envelope)
+    }
+
+    /// The length of the first message in `bytes`, its prefix included; `None` while that is not there.
+    pub(super) fn length(bytes: &[u8]) -> Option<usize> {
+        let (prefix, _) = bytes.split_first_chunk::<PREFIX>()?;
+        let [_, a, b, c, d] = *prefix;
+        Some(PREFIX + u32::from_be_bytes([a, b, c, d]) as usize)
+    }
+
+    /// The one message that `bytes` must be.
+    ///
+    /// Errors: they are not one message, or it unpacks to more than `limit` bytes.
+    pub(super) fn open(self, mut bytes: Bytes, limit: usize) -> Result<Bytes, Problem> {
+        if Envelope::length(&bytes) != Some(bytes.len()) {
+            let message =
+                format!("the call's {} bytes are not one message with its length in front", bytes.len());
+            return Err(Problem::bad(message));
+        }
+        let compressed = bytes.get_u8();
+        bytes.advance(PREFIX - 1);
+        match (compressed, self.0) {
+            (0, _) => Ok(bytes),
+            (1, Some(coding)) => coding.unpack(&bytes, limit),
+            _ => Err(Problem::bad("the message says that it is compressed, but no grpc-encoding says how")),
+        }
+    }
+
+    /// A message with its prefix.
+    pub(super) fn seal(self, message: &impl Message) -> Bytes {
+        let Some(coding) = self.0 else {
+            let length = message.encoded_len();
+            let mut sealed = BytesMut::with_capacity(PREFIX + length);
+            sealed.put_u8(0);
+            sealed.put_u32(length as u32);
+            message.encode(&mut sealed).expect("a BytesMut has room for all");
+            return sealed.freeze();
+        };
+        let packed = coding.pack(&message.encode_to_vec());
+        let mut sealed = BytesMut::with_capacity(PREFIX + packed.len());
+        sealed.put_u8(1);
+        sealed.put_u32(packed.len() as u32);
+        sealed.extend_from_slice(&packed);
+        sealed.freeze()
+    }
+}
+
+/// Reads a message.
+///
+/// Errors: 400 where it is none of its kind.
+pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
+    M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
+}
+
+/// How a call ended.
+pub(super) struct Status<'a> {
+    /// Its number.
+    pub(super) code: GrpcCode,
+    /// Why; empty for none.
+    pub(super) message: &'a str,
+    /// Of an infer request.
+    pub(super) outcome: Option<InferOutcome>,
+}
+
+impl Status<'_> {
+    /// The status of a call that got no result.
+    pub(super) fn of(problem: &Problem) -> Status<'_> {
+        Status {
+            code: GrpcCode::of(problem.status),
+            message: &problem.message,
+            outcome: Some(problem.outcome),
+        }
+    }
+
+    /// As the trailers that end a call.
+    pub(super) fn trailers(&self) -> HeaderMap {
+        let mut trailers = HeaderMap::with_capacity(4);
+        self.write(&mut trailers);
+        trailers
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        headers.insert(STATUS, HeaderValue::from(self.code as u16));
+        if !self.message.is_empty() {
+            let escaped = percent_encode(self.message.as_bytes(), ESCAPED).to_string();
+            headers.insert(
+                MESSAGE,
+                HeaderValue::try_from(escaped).expect("what a header can't hold is escaped"),
+            );
+        }
+        if let Some(outcome) = self.outcome {
+            headers.insert(OUTCOME, HeaderValue::from_static(outcome.name()));
+        }
+        if self.code == GrpcCode::ResourceExhausted {
+            headers.insert(PUSHBACK, HeaderValue::from_static("1000"));
+        }
+    }
+}
+
+/// The response to a call that ends with a status alone.
+pub(super) fn without_message(status: &Status<'_>) -> Reply {
+    let mut response = headers(ReplyBody::whole(Bytes::new()), Envelope(None));
+    status.write(response.headers_mut());
+    response
+}
+
+/// The response to a call, with what goes in front of its messages.
+pub(super) fn headers(body: ReplyBody, envelope: Envelope) -> Reply {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, GRPC);
+    headers.insert(ACCEPT, CODINGS);
+    if let Some(coding) = envelope.0 {
+        headers.insert(ENCODING, HeaderValue::from_static(coding.name()));
+    }
+    response
+}
+
+/// What a `grpc-timeout` says: at most eight digits and a unit.
+///
+/// Errors: 400.
+pub(super) fn timeout(value: &[u8]) -> Result<Nanos, Problem> {
+    let parsed = || {
+        let (unit, digits) = value.split_last()?;
+        let digits = std::str::from_utf8(digits).ok().filter(|d| (1..=8).contains(&d.len()))?;
+        let number: u64 = digits.bytes().all(|d| d.is_ascii_digit()).then(|| digits.parse().ok())??;
+        let unit: u64 = match unit {
+            b'H' => 3_600_000_000_000,
+            b'M' => 60_000_000_000,
+            b'S' => 1_000_000_000,
+            b'm' => 1_000_000,
+            b'u' => 1_000,
+            b'n' => 1,
+            _ => return None,
+        };
+        Some(Nanos(number.saturating_mul(unit)))
+    };
+    parsed().ok_or_else(|| {
+        let is = quoted(&String::from_utf8_lossy(value));
+        Problem::bad(format!("grpc-timeout is {is}; it must be up to 8 digits and one of H, M, S, m, u, n"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::ServerMetadataResponse;
+    use super::*;
+
+    #[test]
+    fn a_message_survives_its_envelope_compressed_or_not() {
+        let message = ServerMetadataResponse { name: "x".repeat(1_000), ..Default::default() };
+        for coding in [None, Some(Coding::Gzip), Some(Coding::Deflate)] {
+            let sealed = Envelope(coding).seal(&message);
+            assert_eq!(Envelope::length(&sealed), Some(sealed.len()));
+            let opened = Envelope(coding).open(sealed.clone(), 10_000).unwrap();
+            assert_eq!(decode::<ServerMetadataResponse>(opened).unwrap(), message);
+            assert!(Envelope(coding).open(sealed.slice(..sealed.len() - 1), 10_000).is_err());
+        }
+        let sealed = Envelope(Some(Coding::Gzip)).seal(&message);
+        assert!(Envelope(Some(Coding::Gzip)).open(sealed.clone(), 999).is_err());
+        assert!(Envelope(None).open(sealed, 10_000).unwrap_err().message.contains("grpc-encoding"));
+    }
+
+    #[test]
+    fn time_outs_have_up_to_eight_digits_and_a_unit() {
+        assert_eq!(timeout(b"25m").unwrap(), Nanos::from_millis(25));
+        assert_eq!(timeout(b"99999999H").unwrap(), Nanos(u64::MAX));
+        for wrong in [&b""[..], b"m", b"25", b"-1m", b"+1m", b"123456789n", b"1s", b"\xffm"] {
+            assert!(timeout(wrong).unwrap_err().message.contains("grpc-timeout"));
+        }
+    }
+
+    #[test]
+    fn what_a_header_cannot_hold_is_escaped() {
+        let status = Status { code: GrpcCode::NotFound, message: "no \"é\"\n100%", outcome: None };
+        let trailers = status.trailers();
+        assert_eq!(trailers[STATUS], "5");
+        assert_eq!(trailers[MESSAGE], "no \"%C3%A9\"%0A100%25");
+    }
+}

@@ -1,0 +1,209 @@
+//! Infer requests over gRPC: a `ModelInferRequest` to an [`Inference`], and an answer as a `ModelInferResponse`.
+
+use super::messages::infer_parameter::ParameterChoice;
+use super::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+use super::messages::model_infer_response::InferOutputTensor;
+use super::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
+use crate::api::core::Core;
+use crate::api::inference::{
+    Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
+};
+use crate::api::problem::{Problem, quoted};
+use crate::api::regions::{Place, Regions};
+use crate::api::tensors::elements;
+use crate::runtime::frontend::ModelInfo;
+use bytes::Bytes;
+use std::collections::HashMap;
+
+type Parameters = HashMap<String, InferParameter>;
+
+/// Runs an infer request. `held` keeps its bytes counted until the engine has them.
+///
+/// Errors: why it has no result in time.
+pub(super) async fn infer(
+    core: &Core,
+    request: ModelInferRequest,
+    terms: Terms,
+    held: impl Sized,
+) -> Result<ModelInferResponse, Problem> {
+    let found = core.find_model(&request.model_name, &request.model_version)?;
+    let model: &ModelInfo = &found;
+    let mut counted = core.count(model);
+    let result = async {
+        let most_rows = core.answers.most_rows(model.id);
+        let inference = parse(request, terms, model, &core.config.shared.regions, most_rows)?;
+        let answered = core.run(model, inference, held).await?;
+        answer(model, answered)
+    }
+    .await;
+    counted.end(&result);
+    result
+}
+
+/// Reads a request for `model` of at most `most_rows` rows.
+///
+/// Errors: 400 with what was wrong, where, and what would be right.
+fn parse(
+    request: ModelInferRequest,
+    mut terms: Terms,
+    model: &ModelInfo,
+    regions: &Regions,
+    most_rows: usize,
+) -> Result<Inference, Problem> {
+    for (name, value) in &request.parameters {
+        terms.parameter(name, &word(value))?;
+    }
+    terms.check()?;
+    let is_raw = !request.raw_input_contents.is_empty();
+    let mut raw = request.raw_input_contents.into_iter();
+    let given = request.inputs.iter().map(|input| {
+        let data = data(input, is_raw, &mut raw)
+            .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
+        Ok(Given { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
+    });
+    let given: Vec<Given<'_>> = given.collect::<Result<_, Problem>>()?;
+    if raw.len() > 0 {
+        let message = format!("raw_input_contents has {} more tensors than there are inputs for", raw.len());
+        return Err(Problem::bad(message));
+    }
+    let inputs = Inputs::new(model, given, regions, most_rows)?;
+    let asked = request.outputs.iter().map(asked).collect::<Result<Vec<_>, Problem>>()?;
+    let wanted = wanted(model, asked, Format::Binary, inputs.rows.count, regions)?;
+    Ok(Inference { id: request.id, inputs, wanted, terms })
+}
+
+fn word(parameter: &InferParameter) -> Word {
+    match &parameter.parameter_choice {
+        Some(ParameterChoice::Int64Param(number)) => Word::Number((*number).into()),
+        Some(ParameterChoice::Uint64Param(number)) => Word::Number((*number).into()),
+        Some(ParameterChoice::StringParam(text)) => Word::Text(text.clone()),
+        _ => Word::Other,
+    }
+}
+
+/// Where an input's elements are. `raw` has those of the inputs from here on that are not in shared memory.
+fn data<'a>(
+    input: &'a InferInputTensor,
+    is_raw: bool,
+    raw: &mut impl Iterator<Item = Bytes>,
+) -> Result<Data<'a>, String> {
+    if let Some(place) = region(&input.parameters)? {
+        return Ok(Data::Region(place));
+    }
+    match (&input.contents, is_raw) {
+        (None, false) => Ok(Data::Missing),
+        (None, true) => {
+            raw.next().map(Data::Wire).ok_or_else(|| "raw_input_contents has no tensor for it".into())
+        }
+        (Some(contents), false) => wire(&input.datatype, contents).map(Data::Wire),
+        (Some(_), true) => Err("has contents of its own beside raw_input_contents; give one of them".into()),
+    }
+}
+
+/// The shared memory that parameters name, if any.
+fn region(parameters: &Parameters) -> Result<Option<Place<'_>>, String> {
+    if parameters.is_empty() {
+        return Ok(None);
+    }
+    let region = match parameters.get("shared_memory_region").map(|p| &p.parameter_choice) {
+        None => return Ok(None),
+        Some(Some(ParameterChoice::StringParam(region))) => region,
+        Some(_) => return Err("shared_memory_region must be a string".into()),
+    };
+    let number = |name: &str| match parameters.get(name).map(word) {
+        None => Ok(None),
+        Some(Word::Number(number)) if u64::try_from(number).is_ok() => Ok(Some(number as u64)),
+        Some(_) => Err(format!("{name} must be a number of bytes")),
+    };
+    let bytes = number("shared_memory_byte_size")?.ok_or("shared_memory_byte_size is missing")?;
+    Ok(Some(Place { region, offset: number("shared_memory_offset")?.unwrap_or(0), bytes }))
+}
+
+/// Elements in a message's own fields, in the protocol's binary form.
+fn wire(datatype: &str, contents: &InferTensorContents) -> Result<Bytes, String> {
+    fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> Option<[u8; N]>) -> Option<Vec<u8>> {
+        let mut wire = Vec::with_capacity(values.len() * N);
+        for &value in values {
+            wire.extend(bytes(value)?);
+        }
+        Some(wire)
+    }
+    let ints = &contents.int_contents;
+    let uints = &contents.uint_contents;
+    let wire = match datatype {
+        "BOOL" => all(&contents.bool_contents, |v| Some([u8::from(v)])),
+        "INT8" => all(ints, |v| Some(i8::try_from(v).ok()?.to_le_bytes())),
+        "INT16" => all(ints, |v| Some(i16::try_from(v).ok()?.to_le_bytes())),
+        "INT32" => all(ints, |v| Some(v.to_le_bytes())),
+        "INT64" => all(&contents.int64_contents, |v| Some(v.to_le_bytes())),
+        "UINT8" => all(uints, |v| Some(u8::try_from(v).ok()?.to_le_bytes())),
+        "UINT16" => all(uints, |v| Some(u16::try_from(v).ok()?.to_le_bytes())),
+        "UINT32" => all(uints, |v| Some(v.to_le_bytes())),
+        "UINT64" => all(&contents.uint64_contents, |v| Some(v.to_le_bytes())),
+        "FP32" => all(&contents.fp32_contents, |v| Some(v.to_le_bytes())),
+        "FP64" => all(&contents.fp64_contents, |v| Some(v.to_le_bytes())),
+        "BYTES" => {
+            let mut wire = Vec::new();
+            contents.bytes_contents.iter().for_each(|element| elements::put(element, &mut wire));
+            Some(wire)
+        }
+        other => {
+            let other = quoted(other);
+            return Err(format!(
+                "elements of type {other} have no field in contents; use raw_input_contents"
+            ));
+        }
+    };
+    wire.map(Bytes::from).ok_or_else(|| format!("an element in contents does not fit in {datatype}"))
+}
+
+fn asked(output: &InferRequestedOutputTensor) -> Result<Asked<'_>, Problem> {
+    let wrong = |what: String| Problem::bad(format!("output {}: {what}", quoted(&output.name)));
+    let how =
+        match (region(&output.parameters).map_err(wrong)?, output.parameters.get("classification").map(word))
+        {
+            (Some(place), _) => How::Region(place),
+            (None, Some(Word::Number(most))) => How::Classes(u64::try_from(most).unwrap_or(0)),
+            (None, Some(_)) => How::Classes(0),
+            (None, None) => How::Tensor,
+        };
+    Ok(Asked { name: &output.name, how, format: Format::Binary })
+}
+
+fn answer(model: &ModelInfo, answered: Answered) -> Result<ModelInferResponse, Problem> {
+    let outputs = answered.outputs(model)?;
+    let number = |number: u64| InferParameter {
+        parameter_choice: Some(ParameterChoice::Int64Param(i64::try_from(number).unwrap_or(i64::MAX))),
+    };
+    let mut response = ModelInferResponse {
+        model_name: model.name.clone(),
+        model_version: model.version.to_string(),
+        parameters: answered.times.iter().map(|(name, value)| (name.to_owned(), number(value))).collect(),
+        ..ModelInferResponse::default()
+    };
+    for output in &outputs {
+        let mut parameters = Parameters::new();
+        let mut raw = Bytes::new();
+        match output.region {
+            None => raw = output.wire(),
+            Some((view, bytes)) => {
+                let name = ParameterChoice::StringParam(view.region().to_owned());
+                let name = InferParameter { parameter_choice: Some(name) };
+                parameters.insert("shared_memory_region".to_owned(), name);
+                parameters.insert("shared_memory_offset".to_owned(), number(view.offset()));
+                parameters.insert("shared_memory_byte_size".to_owned(), number(bytes as u64));
+            }
+        }
+        response.outputs.push(InferOutputTensor {
+            name: output.name.to_owned(),
+            datatype: output.datatype.to_owned(),
+            shape: output.shape.iter().map(|&dimension| dimension as i64).collect(),
+            parameters,
+            contents: None,
+        });
+        response.raw_output_contents.push(raw);
+    }
+    drop(outputs);
+    response.id = answered.id;
+    Ok(response)
+}

@@ -1,0 +1,197 @@
+//! `ModelStreamInfer`: requests as they come, answers as they are ready, over one call. The whole call is the response's
+//! body, so when the client resets the stream or goes, everything of it is dropped, and its queued requests are
+//! withdrawn. A client that does not take its answers is not read from either.
+
+use super::framing::{Envelope, Status, decode};
+use super::infer::infer;
+use super::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use crate::api::core::Core;
+use crate::api::inference::Terms;
+use crate::api::problem::{GrpcCode, Problem};
+use crate::api::reply::ReplyBody;
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::{FuturesUnordered, Stream as _};
+use glommio::timer::Timer;
+use http_body::{Body, Frame};
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// Requests of one stream at once; further ones stay with the client until there is room.
+const AT_ONCE: usize = 1_024;
+
+/// How long a stream may have nothing to do: then it is closed.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// Room taken from what all bodies of the core may hold, given back when dropped.
+struct Room {
+    core: Rc<Core>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.core.give_room_back(self.bytes);
+    }
+}
+
+/// The call, as its response's body.
+struct Stream {
+    core: Rc<Core>,
+    envelope: Envelope,
+    /// What each request's head says of its deadline.
+    deadline: Option<Vec<u8>>,
+    /// `None` when the client has said all, or what it said made no sense.
+    incoming: Option<Incoming>,
+    /// What has come of the next message.
+    buffer: BytesMut,
+    room: Room,
+    running: FuturesUnordered<Pin<Box<dyn Future<Output = Bytes>>>>,
+    /// Why the call ends, if not because all is said.
+    problem: Option<Problem>,
+    idle: Option<Timer>,
+    ended: bool,
+}
+
+/// The body of a call's response.
+pub(super) fn body(
+    core: Rc<Core>,
+    incoming: Incoming,
+    envelope: Envelope,
+    deadline: Option<Vec<u8>>,
+) -> ReplyBody {
+    ReplyBody::stream(Box::pin(Stream {
+        room: Room { core: core.clone(), bytes: 0 },
+        core,
+        envelope,
+        deadline,
+        incoming: Some(incoming),
+        buffer: BytesMut::new(),
+        running: FuturesUnordered::new(),
+        problem: None,
+        idle: None,
+        ended: false,
+    }))
+}
+
+impl Stream {
+    /// Takes in what has come, as far as there is room, and starts the requests in it.
+    fn read(&mut self, cx: &mut Context<'_>) {
+        while self.running.len() < AT_ONCE {
+            match self.next_message() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(problem) => return self.give_up(problem),
+            }
+            let Some(incoming) = &mut self.incoming else { return };
+            let Poll::Ready(frame) = Pin::new(incoming).poll_frame(cx) else { return };
+            let data = match frame {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => {
+                    return self.give_up(Problem::bad(format!("the stream broke off: {error}")));
+                }
+                None if self.buffer.is_empty() => return self.incoming = None,
+                None => return self.give_up(Problem::bad("the stream ends in the midst of a message")),
+            };
+            if let Err(problem) = self.core.take_room(self.buffer.len(), data.len()) {
+                return self.give_up(problem);
+            }
+            self.room.bytes += data.len();
+            self.buffer.extend_from_slice(&data);
+        }
+    }
+
+    /// Starts the first message in the buffer if it is there whole.
+    fn next_message(&mut self) -> Result<bool, Problem> {
+        let limit = self.core.config.max_body_bytes;
+        let Some(length) = Envelope::length(&self.buffer) else { return Ok(false) };
+        if length > limit {
+            let message = format!("a message of {length} bytes was announced; the limit is {limit}");
+            return Err(Problem::invalid(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        if self.buffer.len() < length {
+            return Ok(false);
+        }
+        let message = self.envelope.open(self.buffer.split_to(length).freeze(), limit)?;
+        let request: ModelInferRequest = decode(message)?;
+        self.room.bytes -= length;
+        let room = Room { core: self.core.clone(), bytes: length };
+        let (core, envelope, deadline) = (self.core.clone(), self.envelope, self.deadline.clone());
+        self.running.push(Box::pin(async move {
+            let id = request.id.clone();
+            let response = match run(&core, request, deadline, room).await {
+                Ok(response) => {
+                    ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
+                }
+                Err(problem) => ModelStreamInferResponse {
+                    error_message: problem.message,
+                    infer_response: Some(ModelInferResponse { id, ..ModelInferResponse::default() }),
+                },
+            };
+            envelope.seal(&response)
+        }));
+        Ok(true)
+    }
+
+    /// Reads no more; what runs is still answered.
+    fn give_up(&mut self, problem: Problem) {
+        self.incoming = None;
+        self.buffer.clear();
+        self.problem = Some(problem);
+    }
+
+    fn trailers(&self) -> Frame<Bytes> {
+        let good = Status { code: GrpcCode::Ok, message: "", outcome: None };
+        let status = self.problem.as_ref().map_or(good, Status::of);
+        Frame::trailers(status.trailers())
+    }
+}
+
+async fn run(
+    core: &Core,
+    request: ModelInferRequest,
+    deadline: Option<Vec<u8>>,
+    room: Room,
+) -> Result<ModelInferResponse, Problem> {
+    let mut terms = Terms::new();
+    deadline.map_or(Ok(()), |deadline| terms.deadline_header(&deadline))?;
+    infer(core, request, terms, room).await
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        this.read(cx);
+        if let Poll::Ready(Some(message)) = Pin::new(&mut this.running).poll_next(cx) {
+            this.idle = None;
+            // There may be room for another request now.
+            cx.waker().wake_by_ref();
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        if !this.running.is_empty() {
+            this.idle = None;
+            return Poll::Pending;
+        }
+        if this.incoming.is_some() {
+            let idle = this.idle.get_or_insert_with(|| Timer::new(IDLE));
+            ready!(Pin::new(idle).poll(cx));
+            let message = format!("nothing was asked on the stream for {IDLE:?}; open another");
+            this.give_up(Problem::invalid(StatusCode::SERVICE_UNAVAILABLE, message));
+        }
+        this.ended = true;
+        Poll::Ready(Some(Ok(this.trailers())))
+    }
+}

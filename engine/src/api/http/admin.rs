@@ -1,0 +1,238 @@
+//! The bodies of everything that is not an infer request, in the JSON of Triton's extensions.
+
+use crate::api::core::Core;
+use crate::api::describe;
+use crate::api::problem::{Problem, quoted, shortened};
+use crate::api::regions::{Region, Regions};
+use crate::api::settings::{TRACE, Value as Setting, update_trace as set_trace};
+use crate::api::statistics::{ModelStatistics, Span};
+use crate::control::State;
+use crate::runtime::frontend::ModelInfo;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use symphony_gpu::TensorSpec;
+
+fn bytes(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+/// A request's body, which may be empty: `{}` then.
+///
+/// Errors: 400 where it is no JSON object of that form; `what` is what it should be.
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem> {
+    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|error| {
+        Problem::bad(format!("the body is not {what}: {}", shortened(&error.to_string(), 300)))
+    })
+}
+
+/// The body of `GET /v2`.
+pub(super) fn server_metadata() -> Vec<u8> {
+    let (name, version) = (describe::NAME, describe::SERVER_VERSION);
+    bytes(&json!({ "name": name, "version": version, "extensions": describe::EXTENSIONS }))
+}
+
+/// The body of `GET /v2/models/NAME`.
+pub(super) fn model_metadata(core: &Core, model: &ModelInfo) -> Vec<u8> {
+    let tensor = |spec: &TensorSpec| {
+        let shape: Vec<i64> = describe::batched_shape(spec).collect();
+        json!({ "name": spec.name, "datatype": spec.datatype.name(), "shape": shape })
+    };
+    bytes(&json!({
+        "name": model.name,
+        "versions": core.versions(&model.name),
+        "platform": model.platform,
+        "inputs": model.signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "outputs": model.signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+    }))
+}
+
+/// The body of `GET /v2/models/NAME/config`.
+pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
+    let tensor = |spec: &TensorSpec| {
+        let dims: Vec<i64> = describe::dimensions(spec).collect();
+        json!({ "name": spec.name, "data_type": describe::config_type(spec), "dims": dims })
+    };
+    let parameters: Map<String, Value> = describe::parameters(model)
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), json!({ "string_value": value })))
+        .collect();
+    bytes(&json!({
+        "name": model.name,
+        "platform": model.platform,
+        "backend": describe::NAME,
+        "max_batch_size": model.max_batch,
+        "input": model.signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "output": model.signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "dynamic_batching": {},
+        "instance_group": [],
+        "parameters": parameters,
+    }))
+}
+
+/// The body of `GET /v2/models[/NAME]/stats`.
+///
+/// Errors: 404 for a model that there is not.
+pub(super) fn statistics(core: &Core, name: &str, version: &str) -> Result<Vec<u8>, Problem> {
+    let all = &core.config.shared.statistics;
+    let models = core.find_models(name, version)?.into_iter();
+    let models: Vec<Value> = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
+    Ok(bytes(&json!({ "model_stats": models })))
+}
+
+fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
+    let span = |span: Span| json!({ "count": span.count, "ns": span.ns });
+    let none = span(Span::default());
+    let input = span(Span { count: statistics.success.count, ns: 0 });
+    let batch = |(size, batches): (&u32, &crate::api::statistics::Batches)| {
+        json!({
+            "batch_size": size,
+            "compute_input": span(Span { count: batches.executions(), ns: 0 }),
+            "compute_infer": span(batches.infer()),
+            "compute_output": span(batches.output()),
+        })
+    };
+    json!({
+        "name": model.name,
+        "version": model.version.to_string(),
+        "last_inference": statistics.last_ms,
+        "inference_count": statistics.rows,
+        "execution_count": statistics.executions(),
+        "inference_stats": {
+            "success": span(statistics.success),
+            "fail": span(statistics.fail),
+            "queue": span(statistics.queue),
+            "compute_input": input,
+            "compute_infer": span(statistics.infer),
+            "compute_output": span(statistics.output),
+            "cache_hit": none,
+            "cache_miss": none,
+        },
+        "batch_stats": statistics.batches.iter().map(batch).collect::<Vec<_>>(),
+        "memory_usage": [],
+        "response_stats": {},
+    })
+}
+
+/// The body of `POST /v2/repository/index`; `request` may ask for models that can serve only.
+///
+/// Errors: 400 where `request` is wrong.
+pub(super) fn index(core: &Core, request: &[u8]) -> Result<Vec<u8>, Problem> {
+    #[derive(Deserialize)]
+    struct Request {
+        #[serde(default)]
+        ready: bool,
+    }
+    let request: Request = read(request, "a request for the repository's index")?;
+    let all = core.repository_index().into_iter();
+    let entries = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
+        let (version, state) = describe::index_words(&entry);
+        json!({ "name": entry.name, "version": version, "state": state, "reason": entry.reason })
+    });
+    Ok(bytes(&entries.collect()))
+}
+
+/// Sees to it that a request to load a model brings nothing along.
+///
+/// Errors: 400 where it is wrong, or brings a configuration or files, which this server takes from its repository only.
+pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
+    #[derive(Deserialize)]
+    struct Request {
+        #[serde(default)]
+        parameters: Map<String, Value>,
+    }
+    let request: Request = read(request, "a request to load a model")?;
+    request.parameters.keys().next().map_or(Ok(()), |name| Err(describe::no_load_parameter(name)))
+}
+
+/// The body of `…/trace/setting`.
+pub(super) fn trace() -> Vec<u8> {
+    let all = TRACE.map(|(name, value)| match name {
+        // The one that Triton has as a list.
+        "trace_level" => (name.to_owned(), json!([value])),
+        _ => (name.to_owned(), json!(value)),
+    });
+    bytes(&Value::Object(all.into_iter().collect()))
+}
+
+/// Takes in the body of `POST …/trace/setting`: each setting a string, a number, a list of strings, or null for the default.
+///
+/// Errors: 400.
+pub(super) fn update_trace(_: &Core, body: &[u8]) -> Result<(), Problem> {
+    let given: Map<String, Value> = read(body, "an object of trace settings")?;
+    let word = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let words = |value: Value| match value {
+        Value::Null => Vec::new(),
+        Value::Array(values) => values.into_iter().map(word).collect(),
+        value => vec![word(value)],
+    };
+    let given: Vec<_> = given.into_iter().map(|(name, value)| (name, words(value))).collect();
+    set_trace(&given)
+}
+
+/// The body of `/v2/logging`.
+pub(super) fn log(core: &Core) -> Vec<u8> {
+    let all = core.config.shared.log.all().map(|(name, value)| {
+        let value = match value {
+            Setting::Bool(on) => json!(on),
+            Setting::Number(number) => json!(number),
+            Setting::Text(text) => json!(text),
+        };
+        (name.to_owned(), value)
+    });
+    bytes(&Value::Object(all.into_iter().collect()))
+}
+
+/// Takes in the body of `POST /v2/logging`.
+///
+/// Errors: 400.
+pub(super) fn update_log(core: &Core, body: &[u8]) -> Result<(), Problem> {
+    let given: Map<String, Value> = read(body, "an object of log settings")?;
+    let setting = |(name, value): (String, Value)| {
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let value = match value {
+            Value::Bool(on) => Setting::Bool(on),
+            Value::String(text) => Setting::Text(text),
+            _ => Setting::Number(number.ok_or_else(|| {
+                let message =
+                    format!("log setting {} must be true or false, a number or a string", quoted(&name));
+                Problem::bad(message)
+            })?),
+        };
+        Ok((name, value))
+    };
+    let given: Vec<(String, Setting)> = given.into_iter().map(setting).collect::<Result<_, Problem>>()?;
+    core.config.shared.log.update(&given)
+}
+
+/// The body of `GET /v2/systemsharedmemory/…/status`.
+pub(super) fn regions(regions: &[Arc<Region>]) -> Vec<u8> {
+    let region = |region: &Arc<Region>| {
+        json!({
+            "name": region.name,
+            "key": region.key,
+            "offset": region.offset,
+            "byte_size": region.bytes,
+        })
+    };
+    bytes(&regions.iter().map(region).collect())
+}
+
+/// Takes in the body of `POST /v2/systemsharedmemory/region/NAME/register`.
+///
+/// Errors: 400 where it is wrong, and as [`Regions::register`].
+pub(super) fn register(regions: &Regions, name: &str, body: &[u8]) -> Result<(), Problem> {
+    #[derive(Deserialize)]
+    struct Request {
+        key: String,
+        #[serde(default)]
+        offset: u64,
+        byte_size: u64,
+    }
+    let request: Request = read(body, "a request to register system shared memory")?;
+    regions.register(name, &request.key, request.offset, request.byte_size)
+}

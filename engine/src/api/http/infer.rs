@@ -1,0 +1,287 @@
+//! Infer requests over HTTP: a body of JSON, with the binary tensor extension raw tensors behind it, to an [`Inference`];
+//! and an answer's body.
+
+use crate::api::inference::{
+    Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
+};
+use crate::api::problem::{Problem, quoted, shortened};
+use crate::api::regions::{Place, Regions};
+use crate::runtime::frontend::ModelInfo;
+use bytes::Bytes;
+use hyper::header::{HeaderMap, HeaderName};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// The header by which either side announces raw tensors behind the JSON, whose length it gives.
+pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(default)]
+    id: String,
+    #[serde(borrow, default)]
+    parameters: Option<RequestParameters<'a>>,
+    #[serde(borrow)]
+    inputs: Vec<Input<'a>>,
+    #[serde(borrow, default)]
+    outputs: Option<Vec<Output<'a>>>,
+}
+
+#[derive(Deserialize, Default)]
+struct RequestParameters<'a> {
+    #[serde(borrow)]
+    timeout: Option<&'a RawValue>,
+    #[serde(borrow)]
+    priority: Option<&'a RawValue>,
+    #[serde(borrow)]
+    deadline: Option<&'a RawValue>,
+    #[serde(borrow)]
+    sequence_id: Option<&'a RawValue>,
+    binary_data_output: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Input<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    shape: Vec<i64>,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
+    #[serde(borrow)]
+    parameters: Option<TensorParameters<'a>>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Output<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    parameters: Option<TensorParameters<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+struct TensorParameters<'a> {
+    binary_data: Option<bool>,
+    binary_data_size: Option<u64>,
+    classification: Option<u64>,
+    #[serde(borrow)]
+    shared_memory_region: Option<Cow<'a, str>>,
+    shared_memory_offset: Option<u64>,
+    shared_memory_byte_size: Option<u64>,
+}
+
+impl TensorParameters<'_> {
+    /// The shared memory that they name, if any.
+    fn region(&self) -> Result<Option<Place<'_>>, String> {
+        let Some(region) = &self.shared_memory_region else { return Ok(None) };
+        let bytes = self.shared_memory_byte_size.ok_or("shared_memory_byte_size is missing")?;
+        Ok(Some(Place { region, offset: self.shared_memory_offset.unwrap_or(0), bytes }))
+    }
+}
+
+/// Reads the body of an infer request for `model`; `headers` are its request's. At most `most_rows` rows.
+///
+/// Errors: 400 with what was wrong, where, and what would be right.
+pub(super) fn parse(
+    headers: &HeaderMap,
+    body: &Bytes,
+    mut terms: Terms,
+    model: &ModelInfo,
+    regions: &Regions,
+    most_rows: usize,
+) -> Result<Inference, Problem> {
+    let json_bytes = json_length(headers, body.len())?;
+    let (text, mut raw) = (&body[..json_bytes], body.slice(json_bytes..));
+    let body: Body<'_> = serde_json::from_slice(text).map_err(|e| malformed(&e))?;
+    let parameters = body.parameters.unwrap_or_default();
+    for (name, value) in [
+        ("timeout", parameters.timeout),
+        ("priority", parameters.priority),
+        ("deadline", parameters.deadline),
+        ("sequence_id", parameters.sequence_id),
+    ] {
+        if let Some(value) = value {
+            terms.parameter(name, &word(value))?;
+        }
+    }
+    terms.check()?;
+    let given = body.inputs.iter().map(|input| {
+        let data = data(input, &mut raw)
+            .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
+        Ok(Given { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
+    });
+    let given: Vec<Given<'_>> = given.collect::<Result<_, Problem>>()?;
+    if !raw.is_empty() {
+        let message = format!("{} bytes of binary data are left over after all inputs", raw.len());
+        return Err(Problem::bad(message));
+    }
+    let inputs = Inputs::new(model, given, regions, most_rows)?;
+    let otherwise = format(parameters.binary_data_output);
+    let outputs = body.outputs.unwrap_or_default();
+    let asked = outputs.iter().map(|output| asked(output, otherwise)).collect::<Result<Vec<_>, Problem>>()?;
+    let wanted = wanted(model, asked, otherwise, inputs.rows.count, regions)?;
+    Ok(Inference { id: body.id, inputs, wanted, terms })
+}
+
+fn json_length(headers: &HeaderMap, body: usize) -> Result<usize, Problem> {
+    let Some(value) = headers.get(JSON_LENGTH) else { return Ok(body) };
+    let length = value.to_str().ok().and_then(|text| text.parse::<usize>().ok());
+    length.filter(|&length| length <= body).ok_or_else(|| {
+        let is = quoted(&String::from_utf8_lossy(value.as_bytes()));
+        Problem::bad(format!(
+            "Inference-Header-Content-Length is {is}; it must be the length of the JSON, at most the body's {body} bytes"
+        ))
+    })
+}
+
+fn malformed(error: &serde_json::Error) -> Problem {
+    let what = shortened(&error.to_string(), 300);
+    if error.is_data() {
+        return Problem::bad(format!("the body is not an infer request: {what}"));
+    }
+    Problem::bad(format!("the body is not valid JSON: {what}"))
+}
+
+fn word(value: &RawValue) -> Word {
+    match serde_json::from_str(value.get()) {
+        Ok(serde_json::Value::String(text)) => Word::Text(text),
+        Ok(serde_json::Value::Number(number)) => number.as_i128().map_or(Word::Other, Word::Number),
+        _ => Word::Other,
+    }
+}
+
+/// Where an input's elements are. What comes binary is cut off the front of `raw`.
+fn data<'a>(input: &'a Input<'_>, raw: &mut Bytes) -> Result<Data<'a>, String> {
+    let parameters = input.parameters.as_ref();
+    if let Some(place) = parameters.map(TensorParameters::region).transpose()?.flatten() {
+        return Ok(Data::Region(place));
+    }
+    if let Some(size) = parameters.and_then(|p| p.binary_data_size) {
+        let left = raw.len();
+        let size = usize::try_from(size).ok().filter(|&size| size <= left).ok_or_else(|| {
+            format!("binary_data_size is {size}, but only {left} bytes of binary data are left")
+        })?;
+        return Ok(Data::Wire(raw.split_to(size)));
+    }
+    Ok(input.data.map_or(Data::Missing, |data| Data::Json(data.get())))
+}
+
+fn format(binary: Option<bool>) -> Format {
+    if binary == Some(true) { Format::Binary } else { Format::Json }
+}
+
+fn asked<'a>(output: &'a Output<'_>, otherwise: Format) -> Result<Asked<'a>, Problem> {
+    let name: &str = &output.name;
+    let Some(parameters) = &output.parameters else {
+        return Ok(Asked { name, how: How::Tensor, format: otherwise });
+    };
+    let wrong = |what: String| Problem::bad(format!("output {}: {what}", quoted(name)));
+    let how = match (parameters.region().map_err(wrong)?, parameters.classification) {
+        (Some(place), _) => How::Region(place),
+        (None, Some(most)) => How::Classes(most),
+        (None, None) => How::Tensor,
+    };
+    let format = parameters.binary_data.map_or(otherwise, |binary| format(Some(binary)));
+    Ok(Asked { name, how, format })
+}
+
+/// The beginning of an answer's JSON.
+#[derive(Serialize)]
+struct Head<'a> {
+    model_name: &'a str,
+    model_version: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+}
+
+#[derive(Serialize)]
+struct TensorHead<'a> {
+    name: &'a str,
+    datatype: &'a str,
+    shape: &'a [usize],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<OutputParameters<'a>>,
+}
+
+#[derive(Serialize, Default)]
+struct OutputParameters<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary_data_size: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_memory_region: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_memory_offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_memory_byte_size: Option<usize>,
+}
+
+/// The body of an answer in time, and the length of its JSON where raw tensors follow it.
+///
+/// Errors: 400 where the shared memory for an output is too small or gone.
+pub(super) fn answer(model: &ModelInfo, answered: &Answered) -> Result<(Vec<u8>, Option<usize>), Problem> {
+    let outputs = answered.outputs(model)?;
+    let mut out = Vec::with_capacity(512);
+    put(
+        &mut out,
+        &Head { model_name: &model.name, model_version: model.version.to_string(), id: &answered.id },
+    );
+    reopen(&mut out, b",\"parameters\":{");
+    for (at, (name, value)) in answered.times.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        put(&mut out, &name);
+        out.push(b':');
+        put(&mut out, &value);
+    }
+    out.extend(b"},\"outputs\":[");
+    let mut raw = Vec::new();
+    for (at, output) in outputs.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let mut head = TensorHead {
+            name: output.name,
+            datatype: output.datatype,
+            shape: &output.shape,
+            parameters: None,
+        };
+        if let Some((view, bytes)) = output.region {
+            head.parameters = Some(OutputParameters {
+                shared_memory_region: Some(view.region()),
+                shared_memory_offset: Some(view.offset()),
+                shared_memory_byte_size: Some(bytes),
+                ..OutputParameters::default()
+            });
+            put(&mut out, &head);
+        } else if output.format == Format::Binary {
+            let wire = output.wire();
+            let binary_data_size = Some(wire.len());
+            head.parameters = Some(OutputParameters { binary_data_size, ..OutputParameters::default() });
+            put(&mut out, &head);
+            raw.push(wire);
+        } else {
+            put(&mut out, &head);
+            reopen(&mut out, b",\"data\":");
+            output.json(&mut out);
+            out.push(b'}');
+        }
+    }
+    out.extend(b"]}");
+    let json_bytes = (!raw.is_empty()).then_some(out.len());
+    raw.iter().for_each(|wire| out.extend_from_slice(wire));
+    Ok((out, json_bytes))
+}
+
+fn put(out: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(&mut *out, value).expect("these are JSON, and memory takes them");
+}
+
+/// Goes on in the object that was just closed.
+fn reopen(out: &mut Vec<u8>, with: &[u8]) {
+    out.pop();
+    out.extend_from_slice(with);
+}

@@ -1,0 +1,71 @@
+//! Why an accepted request has no result, in words.
+
+use crate::api::answers::Reply;
+use crate::api::problem::Problem;
+use crate::clock::Nanos;
+use crate::observe::InferOutcome;
+use crate::runtime::frontend::{ModelInfo, Outcome};
+use hyper::StatusCode;
+use symphony_transport::message::Ending;
+
+/// What to tell the client of a request that was not answered in time; `None` where it was.
+pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Problem> {
+    let spent = in_ms(reply.finished - reply.arrival);
+    let budget = match reply.due {
+        Nanos::MAX => "for which it had no limit".to_owned(),
+        due => format!("{} after arrival", in_ms(due - reply.arrival)),
+    };
+    let (gpu, batch) = (reply.gpu.0, reply.batch_size);
+    let (status, outcome, message) = match reply.outcome {
+        Outcome::Good => return None,
+        Outcome::Late(by) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            InferOutcome::Late,
+            format!(
+                "late: the answer came {} after the deadline, which was {budget}; it ran on GPU {gpu} in a batch of \
+                 {batch}",
+                in_ms(by)
+            ),
+        ),
+        Outcome::Bad(Ending::DroppedInQueue) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            InferOutcome::Dropped,
+            format!("dropped in the queue after {spent}: its deadline, {budget}, could not be met"),
+        ),
+        Outcome::Bad(Ending::DroppedAtBackend) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            InferOutcome::Cancelled,
+            format!(
+                "cancelled at the backend after {spent}: its batch reached GPU {gpu} too late to meet the \
+                 deadline, {budget}"
+            ),
+        ),
+        Outcome::Bad(Ending::Overloaded) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            InferOutcome::Overloaded,
+            format!("overloaded: the queue of model {:?} is full; try again later", model.name),
+        ),
+        Outcome::Bad(Ending::Failed | Ending::Done) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            InferOutcome::Failed,
+            format!(
+                "the executor of GPU {gpu} failed on the request's batch of {batch}; the server's log says why"
+            ),
+        ),
+        Outcome::Bad(Ending::Stopped) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            InferOutcome::Draining,
+            "the engine was stopped before the request could run".to_string(),
+        ),
+        Outcome::Bad(Ending::Withdrawn) => (
+            StatusCode::REQUEST_TIMEOUT,
+            InferOutcome::Gone,
+            format!("withdrawn after {spent}: the client took the request back before it ran"),
+        ),
+    };
+    Some(Problem { status, message, outcome })
+}
+
+fn in_ms(time: Nanos) -> String {
+    format!("{:.3} ms", time.as_millis_f64())
+}

@@ -1,0 +1,214 @@
+//! What a client gave, checked against the model's signature: names, types, shapes, lengths. Nothing is copied here:
+//! bytes go from where they came to, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
+
+use crate::api::problem::{Problem, names, quoted};
+use crate::api::regions::{Place, Regions, View};
+use crate::api::tensors::{elements, json};
+use crate::runtime::frontend::ModelInfo;
+use bytes::Bytes;
+use std::cell::Cell;
+use symphony_gpu::{DataType, TensorSpec};
+
+/// One input as a client gave it.
+#[derive(Debug)]
+pub(in crate::api) struct Given<'a> {
+    /// The input's name.
+    pub(in crate::api) name: &'a str,
+    /// The protocol's name of its type.
+    pub(in crate::api) datatype: &'a str,
+    /// With or without the batch dimension.
+    pub(in crate::api) shape: &'a [i64],
+    /// Its elements.
+    pub(in crate::api) data: Data<'a>,
+}
+
+/// Where an input's elements are.
+#[derive(Debug)]
+pub(in crate::api) enum Data<'a> {
+    /// In valid JSON.
+    Json(&'a str),
+    /// In the protocol's binary form.
+    Wire(Bytes),
+    /// In shared memory, in the same form.
+    Region(Place<'a>),
+    /// Nowhere.
+    Missing,
+}
+
+/// Where the bytes of an input come from, checked to be as many as all rows need.
+#[derive(Debug)]
+enum Source {
+    /// Elements of one size.
+    Whole(Bytes),
+    /// Elements of BYTES, and how far those of the rows before went.
+    Elements(Bytes, Cell<usize>),
+    /// Elements of one size in shared memory.
+    Region(View),
+}
+
+/// How many rows a request has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::api) struct Rows {
+    /// At least 1.
+    pub(in crate::api) count: usize,
+    /// Whether the inputs' shapes have the batch dimension; the answer's then do too.
+    pub(in crate::api) batched: bool,
+}
+
+/// The inputs of a request, as many rows of each as the request has.
+#[derive(Debug)]
+pub(in crate::api) struct Inputs {
+    /// Of each.
+    pub(in crate::api) rows: Rows,
+    /// By the signature's order.
+    sources: Vec<Source>,
+}
+
+impl Inputs {
+    /// Checks `given` against `model`. A request has at most `most_rows` rows.
+    ///
+    /// Errors: 400 with what was wrong, where, and what would be right.
+    pub(in crate::api) fn new<'a>(
+        model: &ModelInfo,
+        given: impl IntoIterator<Item = Given<'a>>,
+        regions: &Regions,
+        most_rows: usize,
+    ) -> Result<Inputs, Problem> {
+        let specs = &model.signature.inputs;
+        let mut found: Vec<Option<Given<'_>>> = specs.iter().map(|_| None).collect();
+        for given in given {
+            let at = position(specs, given.name, "input")?;
+            if let Some(twice) = found[at].replace(given) {
+                return Err(Problem::bad(format!("input {} is given twice", quoted(twice.name))));
+            }
+        }
+        let rows = Rows { count: 1, batched: false };
+        let mut inputs = Inputs { rows, sources: Vec::with_capacity(specs.len()) };
+        for (at, (spec, given)) in specs.iter().zip(found).enumerate() {
+            let given = given.ok_or_else(|| {
+                let all = names(specs.iter().map(|s| s.name.as_str()));
+                Problem::bad(format!("input {:?} is missing; the model's inputs are {all}", spec.name))
+            })?;
+            let source = inputs
+                .agree(at, spec, &given, most_rows)
+                .and_then(|()| source(spec, given, inputs.rows.count, regions))
+                .map_err(|what| Problem::bad(format!("input {:?}: {what}", spec.name)))?;
+            inputs.sources.push(source);
+        }
+        Ok(inputs)
+    }
+
+    /// Checks the type and the shape of the input at `at`; its rows must be those of the inputs before.
+    fn agree(
+        &mut self,
+        at: usize,
+        spec: &TensorSpec,
+        given: &Given<'_>,
+        most_rows: usize,
+    ) -> Result<(), String> {
+        if given.datatype != spec.datatype.name() {
+            let (is, right) = (quoted(given.datatype), spec.datatype.name());
+            return Err(format!("datatype is {is}; it must be {right:?}"));
+        }
+        let rows = rows(given.shape, &spec.shape, most_rows)?;
+        let count = rows.unwrap_or(1);
+        if at > 0 && count != self.rows.count {
+            return Err(format!("has {count} rows, but the inputs before have {}", self.rows.count));
+        }
+        self.rows = Rows { count, batched: self.rows.batched || rows.is_some() };
+        Ok(())
+    }
+
+    /// Writes row `row` in the layout of the model's signature. Rows are asked for in order, each once.
+    pub(in crate::api) fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8]) {
+        for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
+            let to = &mut slot[model.signature.input_range(at)];
+            let from = row * to.len();
+            match source {
+                Source::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+                Source::Region(view) => view.read(from, to),
+                Source::Elements(wire, before) => {
+                    let DataType::Bytes(most) = spec.datatype else { unreachable!("only BYTES come so") };
+                    let rest = elements::fill(&wire[before.get()..], to, most);
+                    before.set(wire.len() - rest.len());
+                }
+            }
+            if spec.datatype == DataType::Bool {
+                // Any other byte is true too, and an executor may count on 0 and 1.
+                to.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            }
+        }
+    }
+}
+
+/// Where the tensor called `name` is among `specs`.
+///
+/// Errors: 400 with the names that there are; `kind` is what they are called.
+pub(super) fn position(specs: &[TensorSpec], name: &str, kind: &str) -> Result<usize, Problem> {
+    specs.iter().position(|spec| spec.name == name).ok_or_else(|| {
+        let known = names(specs.iter().map(|s| s.name.as_str()));
+        Problem::bad(format!("{kind} {} is not one of the model's {kind}s {known}", quoted(name)))
+    })
+}
+
+/// How many rows a shape says; `None` where it leaves out the batch dimension, which is one row.
+fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, String> {
+    let is_row = |shape: &[i64]| shape.iter().copied().eq(row.iter().map(|&d| d as i64));
+    if is_row(given) {
+        return Ok(None);
+    }
+    let batched: Vec<i64> = std::iter::once(1).chain(row.iter().map(|&d| d as i64)).collect();
+    match given {
+        [rows, rest @ ..] if is_row(rest) => match usize::try_from(*rows) {
+            Ok(rows) if (1..=most).contains(&rows) => Ok(Some(rows)),
+            _ => Err(format!("shape is {given:?}, {rows} rows; a request may have 1 to {most}")),
+        },
+        _ if given.len() > json::MAX_RANK => {
+            Err(format!("shape has {} dimensions; it must be {batched:?} or {row:?}", given.len()))
+        }
+        _ => Err(format!("shape is {given:?}; it must be {batched:?} or {row:?}")),
+    }
+}
+
+fn source(spec: &TensorSpec, given: Given<'_>, rows: usize, regions: &Regions) -> Result<Source, String> {
+    let count = rows.saturating_mul(spec.elements());
+    let needed = rows.saturating_mul(spec.bytes());
+    let wire = match given.data {
+        Data::Json(text) => {
+            let shape: Vec<usize> = given.shape.iter().map(|&d| d as usize).collect();
+            Bytes::from(json::parse(text, spec.datatype, &shape)?)
+        }
+        Data::Wire(bytes) => bytes,
+        Data::Region(place) => {
+            let fits = match spec.datatype {
+                DataType::Bytes(_) => place.bytes <= needed as u64,
+                _ => place.bytes == needed as u64,
+            };
+            if !fits {
+                return Err(length(place.bytes, spec, given.shape, needed));
+            }
+            let view = regions.view(place)?;
+            match spec.datatype {
+                // Lengths that were checked must not change any more.
+                DataType::Bytes(_) => Bytes::from(view.to_vec()),
+                _ => return Ok(Source::Region(view)),
+            }
+        }
+        Data::Missing => {
+            return Err("has no elements: give \"data\", binary data or a shared memory region".into());
+        }
+    };
+    if let DataType::Bytes(most) = spec.datatype {
+        elements::check(&wire, count, most)?;
+        return Ok(Source::Elements(wire, Cell::new(0)));
+    }
+    if wire.len() != needed {
+        return Err(length(wire.len() as u64, spec, given.shape, needed));
+    }
+    Ok(Source::Whole(wire))
+}
+
+fn length(is: u64, spec: &TensorSpec, shape: &[i64], needed: usize) -> String {
+    let most = if matches!(spec.datatype, DataType::Bytes(_)) { "at most " } else { "" };
+    format!("has {is} bytes of data; {} elements of shape {shape:?} take {most}{needed}", spec.datatype)
+}

@@ -1,0 +1,228 @@
+//! By when an answer is due, and how urgent it is. A client may say it in a gRPC `grpc-timeout`, in
+//! `parameters.timeout`, in a header `X-Request-Deadline-Ms`; the tightest of these and the model's SLO counts.
+//! `parameters.deadline = "none"`, or `none` in the header, asks for no deadline at all.
+
+use crate::api::problem::{Problem, shortened};
+use crate::clock::Nanos;
+use crate::runtime::frontend::{Class, Due, ModelInfo};
+use std::time::Instant;
+
+/// A value of a request's parameters, of whatever type a client gave it.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::api) enum Word {
+    /// A whole number.
+    Number(i128),
+    /// A string.
+    Text(String),
+    /// Anything else.
+    Other,
+}
+
+impl Word {
+    /// The whole number that it is, or that it says in digits.
+    fn number(&self) -> Option<i128> {
+        match self {
+            Word::Number(number) => Some(*number),
+            Word::Text(text) => text.parse().ok(),
+            Word::Other => None,
+        }
+    }
+}
+
+/// The terms of one request, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct Terms {
+    /// When the request's head was there.
+    start: Instant,
+    /// From the request's own parameters: counts from when the engine has it.
+    timeout: Option<Nanos>,
+    /// From headers: counts from `start`.
+    patience: Option<Nanos>,
+    /// No deadline at all.
+    never: bool,
+    class: Option<Class>,
+}
+
+impl Terms {
+    /// The terms of a request whose head is there now, and says nothing of them.
+    pub(in crate::api) fn new() -> Terms {
+        Terms { start: Instant::now(), timeout: None, patience: None, never: false, class: None }
+    }
+
+    /// Takes in the header `X-Request-Deadline-Ms`.
+    ///
+    /// Errors: 400 if it is neither `none` nor a number.
+    pub(in crate::api) fn deadline_header(&mut self, value: &[u8]) -> Result<(), Problem> {
+        if value.eq_ignore_ascii_case(b"none") {
+            self.never = true;
+            return Ok(());
+        }
+        let ms = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse::<f64>().ok());
+        let ms = ms.filter(|ms| ms.is_finite() && *ms > 0.0).ok_or_else(|| {
+            let is = shortened(&String::from_utf8_lossy(value), 40);
+            Problem::bad(format!(
+                "X-Request-Deadline-Ms is {is:?}; it must be a number of milliseconds above 0, such as 20, or none"
+            ))
+        })?;
+        self.within(Nanos((ms * 1e6) as u64));
+        Ok(())
+    }
+
+    /// Takes in a time that counts from the request's head.
+    pub(in crate::api) fn within(&mut self, time: Nanos) {
+        self.patience = Some(self.patience.map_or(time, |other| other.min(time)));
+    }
+
+    /// Takes in the parameter of this name, if it is about the terms.
+    ///
+    /// Errors: 400 if its value makes no sense.
+    pub(in crate::api) fn parameter(&mut self, name: &str, value: &Word) -> Result<(), Problem> {
+        match name {
+            "timeout" => self.timeout = timeout(value)?,
+            "priority" => self.class = class(value)?,
+            "deadline" => self.never |= never(value)?,
+            "sequence_id" if !is_no_sequence(value) => {
+                let message =
+                    "parameters.sequence_id is given, but no model here keeps state over a sequence";
+                return Err(Problem::bad(message));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the terms do not contradict each other.
+    ///
+    /// Errors: 400.
+    pub(in crate::api) fn check(&self) -> Result<(), Problem> {
+        if self.never && self.timeout.is_some() {
+            let message =
+                "parameters.timeout is given together with deadline \"none\"; leave one of them out";
+            return Err(Problem::bad(message));
+        }
+        Ok(())
+    }
+
+    /// By when, from now on. Without a deadline a client's `grpc-timeout` is its own affair: it cancels the call.
+    pub(in crate::api) fn due(&self) -> Due {
+        if self.never {
+            return Due::Never;
+        }
+        let patience = self.patience.map(|patience| {
+            let spent = Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            Nanos(patience.0.saturating_sub(spent.0))
+        });
+        match (self.timeout, patience) {
+            (None, None) => Due::Slo,
+            (Some(timeout), Some(patience)) => Due::Within(timeout.min(patience)),
+            (one, other) => Due::Within(one.or(other).expect("one is given")),
+        }
+    }
+
+    /// How urgent: what the client asked for, else the model's own.
+    pub(in crate::api) fn class(&self, model: &ModelInfo) -> Class {
+        self.class.unwrap_or(model.class)
+    }
+}
+
+/// Zero is no limit, as with Triton's clients.
+fn timeout(value: &Word) -> Result<Option<Nanos>, Problem> {
+    let us = value.number().and_then(|us| u64::try_from(us).ok()).ok_or_else(|| {
+        Problem::bad("parameters.timeout must be a whole number of microseconds, such as 20000")
+    })?;
+    Ok((us > 0).then(|| Nanos(us.saturating_mul(1_000))))
+}
+
+/// Triton's priorities: 0 is the model's own, 1 the highest.
+fn class(value: &Word) -> Result<Option<Class>, Problem> {
+    match value.number() {
+        Some(0) => Ok(None),
+        Some(priority @ 1..=4) => Ok(Class::new(priority as u8 - 1)),
+        _ => Err(Problem::bad(
+            "parameters.priority must be 0, the model's own, or 1, the highest, to 4, the lowest",
+        )),
+    }
+}
+
+fn never(value: &Word) -> Result<bool, Problem> {
+    match value {
+        Word::Text(text) if text == "none" => Ok(true),
+        Word::Text(text) if text == "slo" => Ok(false),
+        _ => Err(Problem::bad("parameters.deadline must be \"none\", for no deadline at all, or \"slo\"")),
+    }
+}
+
+fn is_no_sequence(value: &Word) -> bool {
+    matches!(value, Word::Number(0)) || matches!(value, Word::Text(text) if text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    fn number(number: i128) -> Word {
+        Word::Number(number)
+    }
+
+    #[test]
+    fn the_tightest_time_counts() {
+        let mut terms = Terms::new();
+        assert_eq!(terms.due(), Due::Slo);
+        terms.parameter("timeout", &number(5_000)).unwrap();
+        terms.within(ms(60_000));
+        assert_eq!(terms.due(), Due::Within(ms(5)));
+        terms.parameter("timeout", &number(0)).unwrap();
+        terms.deadline_header(b"30000.5").unwrap();
+        let Due::Within(time) = terms.due() else { panic!("{:?}", terms.due()) };
+        assert!(time <= Nanos::from_micros(30_000_500) && time > ms(20_000), "{time:?}");
+    }
+
+    #[test]
+    fn no_deadline_at_all_can_be_asked_for_and_contradicts_a_time_out() {
+        let mut terms = Terms::new();
+        terms.deadline_header(b"None").unwrap();
+        terms.within(ms(1));
+        terms.check().unwrap();
+        assert_eq!(terms.due(), Due::Never);
+        terms.parameter("timeout", &number(1)).unwrap();
+        assert!(terms.check().unwrap_err().message.contains("leave one of them out"));
+        let mut terms = Terms::new();
+        terms.parameter("deadline", &Word::Text("none".into())).unwrap();
+        assert_eq!(terms.due(), Due::Never);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_what_would() {
+        let mut terms = Terms::new();
+        for (name, value) in [
+            ("timeout", number(-1)),
+            ("timeout", Word::Other),
+            ("timeout", Word::Text("soon".into())),
+            ("priority", number(5)),
+            ("priority", number(-1)),
+            ("deadline", Word::Text("never".into())),
+            ("sequence_id", number(7)),
+        ] {
+            let message = terms.parameter(name, &value).unwrap_err().message;
+            assert!(message.contains(&format!("parameters.{name}")), "{message}");
+        }
+        for header in ["", "soon", "-1", "0", "NaN", "inf"] {
+            let message = terms.deadline_header(header.as_bytes()).unwrap_err().message;
+            assert!(message.contains("X-Request-Deadline-Ms"), "{message}");
+        }
+        assert_eq!(terms.due(), Due::Slo);
+    }
+
+    #[test]
+    fn a_priority_of_1_is_the_highest_class() {
+        for (priority, class) in [(1, 0), (2, 1), (4, 3)] {
+            let mut terms = Terms::new();
+            terms.parameter("priority", &number(priority)).unwrap();
+            assert_eq!(terms.class, Class::new(class));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What Triton's clients call inference statistics: counts and times of each model's requests. Each API core counts its
+//! own; whoever asks gets the sum over all cores.
+
+use super::answers::Reply;
+use crate::clock::Nanos;
+use crate::runtime::frontend::{ModelInfo, Outcome};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use symphony_transport::message::Ending;
+
+/// How often something happened, and how long it took together.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Span {
+    /// How often.
+    pub(super) count: u64,
+    /// How long, in nanoseconds.
+    pub(super) ns: u64,
+}
+
+impl Span {
+    fn add(&mut self, time: Nanos) {
+        self.count += 1;
+        self.ns += time.0;
+    }
+
+    fn merge(&mut self, other: Span) {
+        self.count += other.count;
+        self.ns += other.ns;
+    }
+}
+
+/// The batches of one size, as far as requests of these cores were in them: a request of r rows has r/b of a batch of b,
+/// and all requests of a batch together have one.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Batches {
+    executions: f64,
+    infer_ns: f64,
+    output_ns: f64,
+}
+
+impl Batches {
+    /// How many there were.
+    pub(super) fn executions(&self) -> u64 {
+        self.executions.round() as u64
+    }
+
+    /// The times that they ran.
+    pub(super) fn infer(&self) -> Span {
+        Span { count: self.executions(), ns: self.infer_ns as u64 }
+    }
+
+    /// The times that their results took to their API core.
+    pub(super) fn output(&self) -> Span {
+        Span { count: self.executions(), ns: self.output_ns as u64 }
+    }
+
+    fn merge(&mut self, other: &Batches) {
+        self.executions += other.executions;
+        self.infer_ns += other.infer_ns;
+        self.output_ns += other.output_ns;
+    }
+}
+
+/// The statistics of one model.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct ModelStatistics {
+    /// When a request last ran, in milliseconds since 1970; 0 for never.
+    pub(super) last_ms: u64,
+    /// Rows answered in time.
+    pub(super) rows: u64,
+    /// Requests answered in time, from arrival to answer.
+    pub(super) success: Span,
+    /// All others that were right in themselves, the late ones included.
+    pub(super) fail: Span,
+    /// From arrival to the batch's start. This and the next two are of requests answered in time.
+    pub(super) queue: Span,
+    /// The batch's run.
+    pub(super) infer: Span,
+    /// From the batch's end to the API core.
+    pub(super) output: Span,
+    /// By size.
+    pub(super) batches: BTreeMap<u32, Batches>,
+}
+
+impl ModelStatistics {
+    /// How many batches ran.
+    pub(super) fn executions(&self) -> u64 {
+        self.batches.values().map(|batches| batches.executions).sum::<f64>().round() as u64
+    }
+
+    fn count(&mut self, reply: &Reply, rows: usize) {
+        let total = reply.answered - reply.arrival;
+        let ran = matches!(reply.outcome, Outcome::Good | Outcome::Late(_));
+        if ran {
+            self.last_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+            let share = rows as f64 / f64::from(reply.batch_size.max(1));
+            let batches = self.batches.entry(reply.batch_size).or_default();
+            batches.executions += share;
+            batches.infer_ns += share * (reply.finished - reply.started).0 as f64;
+            batches.output_ns += share * (reply.answered - reply.finished).0 as f64;
+        }
+        match reply.outcome {
+            Outcome::Good => {
+                self.rows += rows as u64;
+                self.success.add(total);
+                self.queue.add(reply.started - reply.arrival);
+                self.infer.add(reply.finished - reply.started);
+                self.output.add(reply.answered - reply.finished);
+            }
+            // Its client took it back.
+            Outcome::Bad(Ending::Withdrawn) => {}
+            _ => self.fail.add(total),
+        }
+    }
+
+    fn merge(&mut self, other: &ModelStatistics) {
+        self.last_ms = self.last_ms.max(other.last_ms);
+        self.rows += other.rows;
+        self.success.merge(other.success);
+        self.fail.merge(other.fail);
+        self.queue.merge(other.queue);
+        self.infer.merge(other.infer);
+        self.output.merge(other.output);
+        for (&size, batches) in &other.batches {
+            self.batches.entry(size).or_default().merge(batches);
+        }
+    }
+}
+
+/// The statistics of the model that a place has, or had last.
+#[derive(Default, Debug)]
+struct Place {
+    name: String,
+    version: u64,
+    statistics: ModelStatistics,
+}
+
+impl Place {
+    fn is_of(&self, model: &ModelInfo) -> bool {
+        self.version == model.version && self.name == model.name
+    }
+}
+
+/// What one API core counts. Only its thread writes, so the lock is free but for the moments when somebody asks.
+#[derive(Clone, Default, Debug)]
+pub(super) struct CoreStatistics(Arc<Mutex<Vec<Place>>>);
+
+impl CoreStatistics {
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        // A panic while counting leaves a count off by one at the worst.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request of so many rows that the engine accepted and has answered.
+    pub(super) fn count(&self, model: &ModelInfo, rows: usize, reply: &Reply) {
+        let mut places = self.places();
+        let at = model.id.0 as usize;
+        if at >= places.len() {
+            places.resize_with(at + 1, Place::default);
+        }
+        let place = &mut places[at];
+        if !place.is_of(model) {
+            let statistics = ModelStatistics::default();
+            *place = Place { name: model.name.clone(), version: model.version, statistics };
+        }
+        place.statistics.count(reply, rows);
+    }
+}
+
+/// The statistics of all API cores.
+#[derive(Default, Debug)]
+pub(super) struct Statistics(Mutex<Vec<CoreStatistics>>);
+
+impl Statistics {
+    fn cores(&self) -> MutexGuard<'_, Vec<CoreStatistics>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new core's own.
+    pub(super) fn join(&self) -> CoreStatistics {
+        let core = CoreStatistics::default();
+        self.cores().push(core.clone());
+        core
+    }
+
+    /// One model's, over all cores.
+    pub(super) fn of(&self, model: &ModelInfo) -> ModelStatistics {
+        let mut sum = ModelStatistics::default();
+        for core in &*self.cores() {
+            let places = core.places();
+            let place = places.get(model.id.0 as usize).filter(|place| place.is_of(model));
+            place.iter().for_each(|place| sum.merge(&place.statistics));
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::frontend::{Class, Standing};
+    use symphony_gpu::Signature;
+    use symphony_transport::message::{GpuId, ModelId};
+
+    fn reply(outcome: Outcome, batch_size: u32) -> Reply {
+        Reply {
+            outcome,
+            output: Vec::new(),
+            arrival: Nanos(1_000),
+            due: Nanos(9_000),
+            batched: Nanos(1_500),
+            started: Nanos(2_000),
+            finished: Nanos(5_000),
+            answered: Nanos(5_500),
+            batch_size,
+            gpu: GpuId(0),
+        }
+    }
+
+    fn model(version: u64) -> ModelInfo {
+        ModelInfo {
+            id: ModelId(3),
+            name: "m".into(),
+            version,
+            platform: "emulated".into(),
+            signature: Signature::default(),
+            slo: Nanos(8_000),
+            max_batch: 8,
+            class: Class::HIGHEST,
+            thread: 0,
+            standing: Standing::Served,
+        }
+    }
+
+    #[test]
+    fn requests_of_a_batch_count_it_once_together_over_all_cores() {
+        let all = Statistics::default();
+        let (one, other) = (all.join(), all.join());
+        one.count(&model(1), 1, &reply(Outcome::Good, 3));
+        one.count(&model(1), 1, &reply(Outcome::Late(Nanos(1)), 3));
+        other.count(&model(1), 1, &reply(Outcome::Good, 3));
+        other.count(&model(1), 2, &reply(Outcome::Good, 2));
+        one.count(&model(1), 4, &reply(Outcome::Bad(Ending::DroppedInQueue), 0));
+        one.count(&model(1), 4, &reply(Outcome::Bad(Ending::Withdrawn), 0));
+        let sum = all.of(&model(1));
+        assert_eq!((sum.rows, sum.executions()), (4, 2));
+        assert_eq!((sum.success, sum.fail), (Span { count: 3, ns: 13_500 }, Span { count: 2, ns: 9_000 }));
+        assert_eq!(sum.queue, Span { count: 3, ns: 3_000 });
+        assert_eq!((sum.infer.ns, sum.output.ns), (9_000, 1_500));
+        let sizes: Vec<_> =
+            sum.batches.iter().map(|(size, b)| (*size, b.executions(), b.infer().ns)).collect();
+        assert_eq!(sizes, [(2, 1, 3_000), (3, 1, 3_000)]);
+        assert!(sum.last_ms > 0);
+        assert_eq!(all.of(&model(2)), ModelStatistics::default());
+        one.count(&model(2), 1, &reply(Outcome::Good, 1));
+        assert_eq!(
+            (all.of(&model(2)).rows, all.of(&model(1)).rows),
+            (1, 3),
+            "a place that another model got"
+        );
+    }
+}

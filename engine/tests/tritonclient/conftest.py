@@ -1,0 +1,93 @@
+"""One server for the whole suite, and the same calls by either protocol."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import np_to_triton_dtype
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def addresses():
+    """Serves the suite's models; host:port by protocol."""
+    server = subprocess.Popen(
+        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", str(HERE)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ready = [server.stdout.readline().split("://")[1].strip() for _ in range(2)]
+    yield dict(zip(["http", "grpc"], ready))
+    server.terminate()
+    assert server.wait(timeout=60) == 0, "the server stops cleanly, whatever was done to it"
+
+
+class Face:
+    """A protocol: its module of tritonclient, and its words for statuses."""
+
+    def __init__(self, name, address):
+        self.name = name
+        self.address = address
+        self.module = {"http": httpclient, "grpc": grpcclient}[name]
+
+    def client(self, **options):
+        return self.module.InferenceServerClient(self.address, **options)
+
+    def status(self, http, grpc):
+        return {"http": str(http), "grpc": f"StatusCode.{grpc}"}[self.name]
+
+    def input(self, name, values, **options):
+        tensor = self.module.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
+        tensor.set_data_from_numpy(values, **options)
+        return tensor
+
+    def output(self, name, **options):
+        return self.module.InferRequestedOutput(name, **options)
+
+    def json(self, answer):
+        """An answer to an administrative call as plain values."""
+        if self.name == "http":
+            return answer
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(
+            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+
+    def parameters(self, result):
+        """The parameters of an infer answer as plain values."""
+        response = result.get_response()
+        if self.name == "http":
+            return response["parameters"]
+        return {name: value.int64_param for name, value in response.parameters.items()}
+
+
+@pytest.fixture(params=["http", "grpc"])
+def face(request, addresses):
+    return Face(request.param, addresses[request.param])
+
+
+@pytest.fixture
+def grpc(addresses):
+    return Face("grpc", addresses["grpc"])
+
+
+@pytest.fixture
+def http(addresses):
+    return Face("http", addresses["http"])
+
+
+@pytest.fixture
+def client(face):
+    with face.client() as client:
+        yield client
+
+
+def features(rows, seed=1):
+    """Inputs of the model `wide`."""
+    return np.random.default_rng(seed).uniform(-1, 1, (rows, 256)).astype(np.float32)
