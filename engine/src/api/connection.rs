@@ -157,8 +157,8 @@ where
 
 /// A connection in the protocol that its client speaks.
 enum Http {
-    One(http1::Connection<Watched, Requests>),
-    Two(http2::Connection<Watched, Requests, Local>),
+    One(Box<http1::Connection<Watched, Requests>>),
+    Two(Box<http2::Connection<Watched, Requests, Local>>),
 }
 
 impl Http {
@@ -168,23 +168,24 @@ impl Http {
             builder
                 .max_concurrent_streams(STREAMS)
                 .max_header_list_size(u32::try_from(core.config.max_head_bytes).unwrap_or(u32::MAX));
-            return Http::Two(builder.serve_connection(io, service));
+            return Http::Two(Box::new(builder.serve_connection(io, service)));
         }
         let mut builder = http1::Builder::new();
-        Http::One(builder.max_header_size(core.config.max_head_bytes).serve_connection(io, service))
+        builder.max_header_size(core.config.max_head_bytes);
+        Http::One(Box::new(builder.serve_connection(io, service)))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         match self {
-            Http::One(http) => Pin::new(http).poll(cx),
-            Http::Two(http) => Pin::new(http).poll(cx),
+            Http::One(http) => Pin::new(&mut **http).poll(cx),
+            Http::Two(http) => Pin::new(&mut **http).poll(cx),
         }
     }
 
     fn graceful_shutdown(&mut self) {
         match self {
-            Http::One(http) => Pin::new(http).graceful_shutdown(),
-            Http::Two(http) => Pin::new(http).graceful_shutdown(),
+            Http::One(http) => Pin::new(&mut **http).graceful_shutdown(),
+            Http::Two(http) => Pin::new(&mut **http).graceful_shutdown(),
         }
     }
 }
