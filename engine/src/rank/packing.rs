@@ -13,7 +13,7 @@ use crate::clock::Nanos;
 const CARRIED: f64 = 0.9;
 
 /// This part of the pool comes on top, and half a GPU, so that one GPU is always among them.
-const SPARE: f64 = 0.03;
+const SPARE: f64 = 0.04;
 const SPARE_GPUS: f64 = 0.5;
 
 /// How many GPUs a due candidate that waits for one counts as.
@@ -77,15 +77,15 @@ mod tests {
     #[test]
     fn it_follows_what_is_asked_for_within_seconds() {
         let mut packing = Packing::default();
-        assert_eq!(after(&mut packing, 10_000, 50, 0), 49);
-        assert_eq!(after(&mut packing, 10_000, 80, 0), 76);
-        assert_eq!(after(&mut packing, 10_000, 10, 0), 13);
+        assert_eq!(after(&mut packing, 10_000, 50, 0), 50);
+        assert_eq!(after(&mut packing, 10_000, 80, 0), 77);
+        assert_eq!(after(&mut packing, 10_000, 10, 0), 14);
     }
 
     #[test]
     fn a_pool_that_is_short_has_no_limit() {
         let mut packing = Packing::default();
-        assert_eq!(after(&mut packing, 10_000, 100, 0), 94);
+        assert_eq!(after(&mut packing, 10_000, 100, 0), 95);
         assert_eq!(after(&mut packing, 5_000, 100, 3), 100);
     }
 

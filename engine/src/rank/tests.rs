@@ -191,8 +191,8 @@ fn a_gpu_is_given_no_more_batches_than_the_limit() {
 
 #[test]
 fn an_early_candidate_gets_one_of_the_gpus_that_the_load_needs() {
-    // Of 16 that nobody has used, that is one.
-    let mut bench = Bench::new(16, 16);
+    // Of 12 that nobody has used, that is one.
+    let mut bench = Bench::new(12, 12);
     bench.early(ms(1), 0, Nanos::from_secs(2_000));
     bench.early(ms(1), 1, Nanos::from_secs(2_001));
     assert_eq!(bench.grants, [(0, 0)]);
@@ -207,11 +207,11 @@ fn an_early_candidate_gets_one_of_the_gpus_that_the_load_needs() {
 
 #[test]
 fn an_early_candidate_waits_for_the_gpus_that_it_may_have() {
-    let mut bench = Bench::new(16, 3);
+    let mut bench = Bench::new(12, 3);
     bench.occupy(ms(0), 1, 0, ms(10));
     let offer = Offer { latest: ms(30), delay: ms(2), early: true };
     bench.hear(ms(1), RankInput::Ready { model: ModelId(0), offer });
-    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "fifteen others idle");
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "eleven others idle");
     bench.timer(ms(8));
     assert_eq!(bench.grants, [(0, 0)]);
 }
