@@ -5,6 +5,7 @@
 use crate::clock::Nanos;
 use crate::profile::Profile;
 use std::path::PathBuf;
+use symphony_transport::message::{Class, NO_DEADLINE};
 
 /// An experiment, as its file says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,14 @@ pub struct Workload {
     pub network: Network,
     /// One entry per model: copies are already separate entries, named `NAME`, `NAME-2`, `NAME-3` …
     pub models: Vec<WorkloadModel>,
+}
+
+impl Workload {
+    /// Whether any of its models is of another class than the highest, or has no deadlines: only some policies know
+    /// of that.
+    pub fn has_classes(&self) -> bool {
+        self.models.iter().any(|model| model.class > Class::HIGHEST || model.slo == NO_DEADLINE)
+    }
 }
 
 /// The network's delays, as the scheduler allows for them.
@@ -53,8 +62,10 @@ pub struct WorkloadModel {
     pub name: String,
     /// How long a batch takes.
     pub profile: Profile,
-    /// The latency promised.
+    /// The latency promised; [`NO_DEADLINE`] if none is.
     pub slo: Nanos,
+    /// The priority of its requests: 0 is served first, others use what is left.
+    pub class: Class,
     /// Its part of the total rate: the models' shares sum to 1.
     pub share: f64,
     /// How its requests come.

@@ -12,7 +12,7 @@ use symphony::profile::Profile;
 use symphony::sim::report::Report;
 use symphony::sim::{Fault, Observer, simulate_observed};
 use symphony::workload::{Arrival, Network, Workload, WorkloadModel};
-use symphony_transport::message::{BatchHeader, Ending, Request};
+use symphony_transport::message::{BatchHeader, Class, Ending, Request};
 
 /// The policies that do not promise that a batch finishes by its first deadline, and why. Any other does, unless its drop
 /// rule is fcfs.
@@ -159,6 +159,7 @@ fn models() -> impl Strategy<Value = Vec<WorkloadModel>> {
                 )
                 .unwrap(),
                 slo: Nanos::from_millis_f64((alpha + beta) * slack + 1.0),
+                class: Class::HIGHEST,
                 share: share / total,
                 arrival,
             })

@@ -47,6 +47,9 @@ impl Class {
     }
 }
 
+/// The deadline of a request without one: an instant that never comes, and that times can be taken from.
+pub const NO_DEADLINE: Nanos = Nanos(1 << 62);
+
 /// One row of a request, from the frontend that accepted it to the thread that owns its model. The rows of a request
 /// follow each other on the ring, and are published together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]

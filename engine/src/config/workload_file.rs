@@ -3,7 +3,7 @@
 
 use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
-use super::reader::{Bounds, Table, read};
+use super::reader::{Bounds, Table, Value, read};
 use super::zoo::{self, ZooModel};
 use crate::clock::Nanos;
 use crate::limits;
@@ -12,6 +12,7 @@ use crate::sim::arrivals::{TraceError, read_trace};
 use crate::workload::{Arrival, Network, Workload, WorkloadModel};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use symphony_transport::message::{Class, NO_DEADLINE};
 
 const SEED: u64 = 1;
 const WARMUP_S: f64 = 5.0;
@@ -99,12 +100,36 @@ fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
     let arrival = read_arrival(table);
     let copies = table.optional("copies").map_or(Some(1), |v| v.count(1..=limits::MAX_MODELS));
     let models = if table.has("zoo") { read_zoo(table) } else { read_one(table).map(|m| vec![m]) };
-    let (share, arrival, copies) = (share?, arrival?, copies?);
+    let class = read_class(table);
+    let (share, arrival, copies, class) = (share?, arrival?, copies?, class?);
     let entry = |(name, profile, slo)| {
-        let model = WorkloadModel { name, profile, slo, share, arrival: arrival.clone() };
+        let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone() };
         Entry { place: table.place(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
     };
     Some(models?.into_iter().map(entry).collect())
+}
+
+/// The priority, which is the lowest unless it is given where there are no deadlines.
+fn read_class(table: &Table<'_>) -> Option<Class> {
+    let has_deadlines = table.has("zoo") || !table.optional("slo_ms").is_some_and(|slo| slo.is_text());
+    let Some(value) = table.optional("priority") else {
+        return Some(if has_deadlines { Class::HIGHEST } else { Class::LOWEST });
+    };
+    let least = if has_deadlines { 0 } else { 1 };
+    let number = value.integer(least..=u64::from(Class::LOWEST.number()))?;
+    Class::new(number as u8)
+}
+
+/// The latency promised: a number of milliseconds, or "none".
+fn read_slo(value: &Value<'_>) -> Option<Nanos> {
+    if !value.is_text() {
+        return value.number(linear::SLO).map(Nanos::from_millis_f64);
+    }
+    if value.text("none")? != "none" {
+        value.refuse(format!("{}, or \"none\"", linear::SLO));
+        return None;
+    }
+    Some(NO_DEADLINE)
 }
 
 fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
@@ -118,8 +143,8 @@ fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
         Some(name.to_string())
     });
     let terms = linear::read_terms(table);
-    let slo = table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear::SLO));
-    let slo = Nanos::from_millis_f64(slo?);
+    let slo = table.required("slo_ms", "the latency promised, in ms, or \"none\"");
+    let slo = slo.and_then(|value| read_slo(&value))?;
     match linear::profile(terms?, slo) {
         Ok(profile) => Some((name?, profile, slo)),
         Err((wrong, right)) => {

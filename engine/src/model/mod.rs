@@ -22,13 +22,13 @@ use crate::clock::Nanos;
 use crate::limits;
 use crate::policy::{Deferral, Demand, HeadStart, Moment};
 use crate::profile::Profile;
-use crate::rank::{GpuReport, Grant, Offer};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use crate::workload::Network;
 use losses::Losses;
 use rate::RateMeter;
-use selection::{DropRule, Finish, Selection, select, target_batch};
+use selection::{DropRule, Finish, Selection, partition_point, select, target_batch};
 use std::collections::VecDeque;
-use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{BatchHeader, Class, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
@@ -107,6 +107,20 @@ pub trait ModelSink {
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request]));
     /// To its frontend: the request ends without having run.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+    /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
+    /// below](ModelQueue::above_others).
+    fn next_start(&mut self, _model: ModelId, _next: NextStart) {}
+}
+
+/// What other classes there are beside a queue's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Among {
+    /// None.
+    Alone,
+    /// Some below: the RankThread is told of batches to come. The deadline of the head that it was told of last.
+    Above(Option<Nanos>),
+    /// Some above: the queue uses what they leave, so it holds nothing back.
+    Below,
 }
 
 /// The batch that the model would run next.
@@ -138,6 +152,7 @@ pub struct ModelQueue {
     /// What the RankThread was told of the candidate that waits there.
     told: Option<Offer>,
     next_timer: Nanos,
+    among: Among,
 }
 
 impl ModelQueue {
@@ -164,9 +179,29 @@ impl ModelQueue {
             candidate: None,
             told: None,
             next_timer: Nanos::MAX,
+            among: Among::Alone,
         };
         queue.read_rate();
         queue
+    }
+
+    /// The same, of a class below which there are others.
+    pub fn above_others(mut self) -> ModelQueue {
+        self.among = Among::Above(None);
+        self
+    }
+
+    /// The same, of a class that only uses what others leave.
+    pub fn below_others(mut self) -> ModelQueue {
+        self.among = Among::Below;
+        self
+    }
+
+    /// How the queue stands among those of other classes, for its RankThread.
+    pub fn standing(&self, class: Class) -> Standing {
+        let Terms { profile, .. } = &self.terms;
+        let (shortest, longest) = (profile.latency(1), profile.latency(profile.max_batch()));
+        Standing { class, shortest, longest, patience: self.patience() }
     }
 
     /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
@@ -262,6 +297,9 @@ impl ModelQueue {
         self.told = None;
         self.update_rate(now);
         self.reselect(now, grant.free_at, sink);
+        if grant.until < Nanos::MAX {
+            self.shrink(now, grant);
+        }
         let mut report =
             GpuReport { model: grant.model, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
         if let Some(candidate) = self.candidate.take() {
@@ -370,11 +408,31 @@ impl ModelQueue {
         if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
+    /// Makes the candidate small enough to be over when classes above need its GPU.
+    #[cold]
+    fn shrink(&mut self, now: Nanos, grant: Grant) {
+        let Some(Candidate { size, .. }) = self.candidate else { return };
+        let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
+        let fits = partition_point(1, size + 1, |size| finish.at(size) <= grant.until) - 1;
+        if fits == size {
+            return;
+        }
+        let last = fits.checked_sub(1).and_then(|last| self.queue.get(last)).copied();
+        let cut = last.filter(|last| last.rows_after > 0).map_or(0, |last| {
+            self.queue.range(..fits).rev().take_while(|row| row.is_of_one_with(&last)).count()
+        });
+        let size = if cut < fits { fits - cut } else { fits };
+        self.candidate = (size > 0).then(|| self.candidate_of(now, size));
+    }
+
     fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
         let Terms { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
+        if self.among == Among::Below {
+            return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
+        }
         let joining = self.joining(size);
         let fetch = Nanos(network.data_per_request.0 * joining as u64);
         let frontrun = head_deadline - profile.latency(size + joining) - fetch - slack.frontrun;
@@ -416,6 +474,11 @@ impl ModelQueue {
 
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        match self.among {
+            Among::Alone => {}
+            Among::Above(told) => self.tell_next_start(told, sink),
+            Among::Below => return self.publish_below(now, sink),
+        }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
             latest: candidate.latest,
             delay: candidate.delay,
@@ -435,6 +498,62 @@ impl ModelQueue {
             Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
             Some(due) => self.expiry(now, due),
         };
+    }
+
+    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is left, at once and as a
+    /// batch of one. So a word is sent for a new head only.
+    #[cold]
+    fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
+            latest: head.deadline - self.terms.profile.latency(1) - self.terms.slack.latest,
+            delay: self.terms.network.delay(1),
+            early: false,
+        });
+        if offer != self.told {
+            match offer {
+                Some(offer) => sink.ready(self.terms.model, offer),
+                None => sink.withdraw(self.terms.model),
+            }
+            self.told = offer;
+        }
+        self.next_timer = match self.candidate {
+            Some(waiting) if self.terms.drop != DropRule::Fcfs && self.queue[0].deadline < NO_DEADLINE => {
+                self.expiry(now, waiting)
+            }
+            _ => Nanos::MAX,
+        };
+    }
+
+    /// Tells when the next batch will have to start at the earliest: once for each head.
+    #[cold]
+    fn tell_next_start(&mut self, told: Option<Nanos>, sink: &mut impl ModelSink) {
+        let head = self.queue.front().map(|head| head.deadline);
+        if head == told {
+            return;
+        }
+        self.among = Among::Above(head);
+        let every = match self.rate_rps > 0.0 {
+            true => Nanos::from_secs_f64(self.target as f64 / self.rate_rps),
+            false => Nanos::MAX,
+        };
+        let before = self.terms.slo - self.terms.network.result - self.patience();
+        let next = match head {
+            Some(deadline) => NextStart { at: deadline - before, silent: false, every },
+            None => NextStart { at: self.patience(), silent: true, every },
+        };
+        sink.next_start(self.terms.model, next);
+    }
+
+    /// How long after a request came its batch has to start at the earliest. It may be larger than the rate calls for:
+    /// by the square root of its size, and by more where there are few GPUs, as no other is there for a burst. Of the
+    /// time left, it may be offered earlier by up to a half (docs/scheduling.md).
+    fn patience(&self) -> Nanos {
+        let Terms { profile, slo, network, gpus, .. } = &self.terms;
+        let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
+        let size = (self.target + 1 + burst).min(profile.max_batch());
+        let time = *slo - network.result - profile.latency(size);
+        let lead = self.head_start.map_or(Nanos::ZERO, |start| start.lead);
+        time - lead.min(Nanos(time.0 / 2))
     }
 
     /// Whether what was told of an early candidate still serves: it has only grown, and takes at most a third longer

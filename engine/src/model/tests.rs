@@ -75,7 +75,7 @@ fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
 }
 
 fn grant(free_at: Nanos) -> Grant {
-    Grant { model: ModelId(0), gpu: GpuId(3), free_at }
+    Grant { model: ModelId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use crate::clock::Nanos;
 use crate::model::selection::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState};
 use crate::workload::Workload;
-use symphony_transport::message::{Completion, Ending, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, ModelId, Request};
 
 /// See the module's description.
 pub struct Deferred {
@@ -27,6 +27,7 @@ pub struct Deferred {
 impl Deferred {
     /// A scheduler for the models and GPUs of `workload`, on a clock that starts at zero.
     pub fn new(workload: &Workload, drop: DropRule, deferral: &'static dyn Deferral) -> Deferred {
+        let has_classes = workload.has_classes();
         let models = workload
             .models
             .iter()
@@ -41,16 +42,25 @@ impl Deferred {
                 slack: Slack::default(),
                 gpus: workload.gpus,
             })
-            .map(|terms| ModelQueue::new(terms, Nanos::ZERO))
+            .map(|terms| {
+                let class = workload.models[terms.model.0 as usize].class;
+                let queue = ModelQueue::new(terms, Nanos::ZERO);
+                match has_classes {
+                    false => queue,
+                    true if class == Class::HIGHEST => queue.above_others(),
+                    true => queue.below_others(),
+                }
+            })
             .collect::<Vec<_>>();
+        let mut rank =
+            RankState::new(workload.gpus, models.len(), drop == DropRule::Fcfs, workload.network.control);
+        if has_classes {
+            let standings = models.iter().zip(&workload.models);
+            rank = rank.among_classes(standings.map(|(queue, model)| queue.standing(model.class)).collect());
+        }
         Deferred {
             timers: MinTree::new(models.len()),
-            rank: RankState::new(
-                workload.gpus,
-                models.len(),
-                drop == DropRule::Fcfs,
-                workload.network.control,
-            ),
+            rank,
             models,
             grants: Vec::new(),
             words: Vec::new(),
@@ -151,5 +161,9 @@ impl ModelSink for Outbox<'_> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.out.end(request, ending, now);
+    }
+
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.words.push(RankInput::Next { model, next });
     }
 }

@@ -122,6 +122,7 @@ mod tests {
             name: "m".into(),
             profile: Profile::linear(ms(1), ms(4), 30).unwrap(),
             slo: ms(25),
+            class: symphony_transport::message::Class::HIGHEST,
             share: 1.0,
             arrival: Arrival::Poisson,
         };

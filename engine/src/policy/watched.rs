@@ -9,7 +9,7 @@ use crate::sim::{Fault, Observer, simulate_observed};
 use crate::workload::{Arrival, Network, Workload, WorkloadModel};
 use proptest::prelude::*;
 use std::collections::HashMap;
-use symphony_transport::message::{BatchHeader, Ending, Request};
+use symphony_transport::message::{BatchHeader, Class, Ending, Request};
 
 /// Everything that was seen.
 #[derive(Default)]
@@ -86,6 +86,7 @@ pub(super) fn model(name: &str, alpha_ms: f64, beta_ms: f64, slo_ms: f64) -> Wor
         name: name.to_owned(),
         profile: Profile::linear(alpha, beta, 64).unwrap(),
         slo: Nanos::from_millis_f64(slo_ms),
+        class: Class::HIGHEST,
         share: 1.0,
         arrival: Arrival::Poisson,
     }

@@ -101,6 +101,7 @@ impl RankState {
             last_exec_at: saved.last_exec_at,
             outstanding: saved.outstanding,
             taken: saved.taken,
+            lower: false,
         };
         self.busy += usize::from(gpu.is_busy());
         self.free.set(at, if saved.hidden { Nanos::MAX } else { saved.free_at });

@@ -1,6 +1,6 @@
 //! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
 
-use super::{GpuReport, Grant, Offer, RankState};
+use super::{GpuReport, Grant, NextStart, Offer, RankState};
 use crate::clock::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -13,6 +13,13 @@ pub enum RankInput {
         model: ModelId,
         /// On what terms.
         offer: Offer,
+    },
+    /// A model tells when it starts its next batch: only where there are classes below its own.
+    Next {
+        /// The model.
+        model: ModelId,
+        /// When, and how often.
+        next: NextStart,
     },
     /// This model has none any more.
     Withdraw(ModelId),

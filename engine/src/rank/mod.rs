@@ -10,14 +10,17 @@
 //! granted, one when its GPU is reported and one when it completes; each at most four levels.
 
 pub mod checkpoint;
+mod classes;
 mod input;
 pub mod min_tree;
 pub mod packing;
 
+pub use classes::{NextStart, Standing};
 pub use input::RankInput;
 
 use crate::clock::Nanos;
 use crate::limits;
+use classes::{Chosen, Classes};
 use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::message::{Completion, GpuId, ModelId};
@@ -42,6 +45,8 @@ pub struct Grant {
     pub gpu: GpuId,
     /// When the GPU finishes what it was given before; may be past.
     pub free_at: Nanos,
+    /// When the batch has to be over, since classes above the model's need the GPU; [`Nanos::MAX`] where they don't.
+    pub until: Nanos,
 }
 
 /// What a ModelThread says of a GPU that it was granted.
@@ -70,6 +75,8 @@ struct Gpu {
     outstanding: i32,
     /// Granted, and its model has not reported yet.
     taken: bool,
+    /// What it was given last is of a lower class.
+    lower: bool,
 }
 
 impl Gpu {
@@ -103,6 +110,10 @@ pub struct RankState {
     completion_delay: Nanos,
     keep_late: bool,
     next_timer: Nanos,
+    /// Where models are of several classes.
+    classes: Option<Box<Classes>>,
+    /// GPUs that only run batches of lower classes: to those above they idle.
+    lower: usize,
 }
 
 impl RankState {
@@ -117,6 +128,7 @@ impl RankState {
             last_exec_at: Nanos::ZERO,
             outstanding: 0,
             taken: false,
+            lower: false,
         };
         let mut free = MinTree::new(gpus);
         for gpu in 0..gpus {
@@ -136,7 +148,16 @@ impl RankState {
             completion_delay,
             keep_late,
             next_timer: Nanos::MAX,
+            classes: None,
+            lower: 0,
         }
+    }
+
+    /// The same, of models that are of several classes: how each stands.
+    pub fn among_classes(mut self, standings: Vec<Standing>) -> RankState {
+        assert_eq!(standings.len(), self.granted.len(), "each model has a standing");
+        self.classes = Some(Box::new(Classes::new(standings)));
+        self
     }
 
     /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
@@ -154,6 +175,11 @@ impl RankState {
             RankInput::Withdraw(model) => self.forget(model.0 as usize),
             RankInput::Report(report) => self.hear_report(report),
             RankInput::Completion(completion) => self.hear_completion(completion),
+            RankInput::Next { model, next } => {
+                if let Some(classes) = &mut self.classes {
+                    classes.set_next(model.0 as usize, next);
+                }
+            }
         }
     }
 
@@ -175,6 +201,11 @@ impl RankState {
         }
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
+        if let Some(classes) = &mut self.classes
+            && classes.is_lower(at)
+        {
+            return classes.set_waiting(at, latest.min(Nanos(u64::MAX - 1)));
+        }
         let latest = latest.min(Nanos(u64::MAX - 1));
         if early {
             self.set_due(at, Nanos::MAX);
@@ -187,6 +218,11 @@ impl RankState {
 
     /// Takes a model's candidate out.
     fn forget(&mut self, at: usize) {
+        if let Some(classes) = &mut self.classes
+            && classes.is_lower(at)
+        {
+            return classes.set_waiting(at, Nanos::MAX);
+        }
         self.set_due(at, Nanos::MAX);
         self.set_not_early(at);
     }
@@ -225,6 +261,7 @@ impl RankState {
             gpu.free_at = report.free_at;
         }
         self.busy += usize::from(gpu.is_busy());
+        self.note_lower(report.gpu.0 as usize);
         self.offer(report.gpu);
     }
 
@@ -234,13 +271,27 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
         self.busy += usize::from(gpu.is_busy());
+        let idle = !gpu.is_busy();
         match gpu.outstanding {
             ..=0 => gpu.free_at = completion.finished,
             1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
             // A later completion corrects it: what runs next is not the last batch given.
             _ => {}
         }
+        if idle {
+            self.note_lower(completion.gpu.0 as usize);
+        }
         self.offer(completion.gpu);
+    }
+
+    /// A GPU without a batch runs none of a lower class either.
+    #[inline]
+    fn note_lower(&mut self, gpu: usize) {
+        let gpu = &mut self.gpus[gpu];
+        if gpu.lower && !gpu.is_busy() {
+            gpu.lower = false;
+            self.lower -= 1;
+        }
     }
 
     /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
@@ -252,6 +303,29 @@ impl RankState {
 
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.match_highest(now, grant);
+        if self.classes.is_some() && self.due.min_key() == Nanos::MAX {
+            self.match_lower(now, grant);
+        }
+        self.packing.ask(self.busy - self.lower, self.waiting);
+    }
+
+    /// Grants GPUs that idle to lower classes, as far as those above do not need them.
+    #[cold]
+    fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        while self.gpus.len() > self.busy
+            && let Some(gpu) = self.free.first_at_most(now)
+            && let Some(classes) = &mut self.classes
+            && let Some(Chosen { model, until }) =
+                classes.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
+        {
+            self.try_grant(now, model, gpu, until, grant);
+        }
+    }
+
+    /// What [`RankState::match_waiting`] does for the highest class, which is mostly all.
+    #[inline]
+    fn match_highest(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         let packed = self.packing.limit(now, self.gpus.len());
         // Early candidates that find no GPU leave the rest to due ones, until then.
         let mut early_again = None;
@@ -264,7 +338,7 @@ impl RankState {
             if let Some(gpu) = self.free.first_at_most(bound)
                 && gpu < limit
             {
-                self.try_grant(now, model, gpu, grant);
+                self.try_grant(now, model, gpu, Nanos::MAX, grant);
                 continue;
             }
             let free_at = self.free.min_key_before(limit);
@@ -285,10 +359,16 @@ impl RankState {
             early_again = Some(again);
         };
         self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX));
-        self.packing.ask(self.busy, self.waiting);
     }
 
-    fn try_grant(&mut self, now: Nanos, model: usize, gpu: usize, grant: &mut impl FnMut(Grant)) {
+    fn try_grant(
+        &mut self,
+        now: Nanos,
+        model: usize,
+        gpu: usize,
+        until: Nanos,
+        grant: &mut impl FnMut(Grant),
+    ) {
         self.free.set(gpu, Nanos::MAX);
         let state = &mut self.gpus[gpu];
         let overdue = state.outstanding > 0 && now > state.free_at + self.completion_delay;
@@ -298,10 +378,13 @@ impl RankState {
         }
         self.busy += usize::from(!state.is_busy());
         state.taken = true;
+        let lower = self.classes.as_ref().is_some_and(|classes| classes.is_lower(model));
+        self.lower = self.lower + usize::from(lower) - usize::from(state.lower);
+        state.lower = lower;
         self.granted[model] = true;
         let free_at = state.free_at;
         self.forget(model);
-        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at });
+        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
     }
 }
 

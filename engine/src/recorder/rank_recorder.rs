@@ -16,6 +16,7 @@ impl RankInput {
     fn record(self, cluster: usize) -> Record {
         let record = match self {
             RankInput::Ready { model, offer } => Record::ready(model, offer),
+            RankInput::Next { model, next } => Record::next_start(model, next),
             RankInput::Withdraw(model) => Record::withdraw(model),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),

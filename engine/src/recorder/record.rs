@@ -11,7 +11,7 @@ use crate::model::losses::Losses;
 use crate::model::rate::RateParts;
 use crate::rank::checkpoint::{SavedGpu, SavedModel};
 use crate::rank::packing::Packing;
-use crate::rank::{GpuReport, Grant, Offer};
+use crate::rank::{GpuReport, Grant, NextStart, Offer};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
@@ -45,6 +45,8 @@ pub(super) enum Kind {
     Ready = 32,
     /// As `Ready`, of a candidate that is early.
     Early = 37,
+    /// When a model of several classes starts its next batch.
+    Next = 38,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
@@ -86,6 +88,7 @@ impl Kind {
             35 => Kind::Completion,
             36 => Kind::Match,
             37 => Kind::Early,
+            38 => Kind::Next,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -235,7 +238,7 @@ impl Record {
     }
 
     pub(super) fn as_grant(&self) -> Grant {
-        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b) }
+        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos::MAX }
     }
 
     #[inline]
@@ -263,6 +266,16 @@ impl Record {
     pub(super) fn as_offer(&self) -> Offer {
         let early = self.kind() == Some(Kind::Early);
         Offer { latest: Nanos(self.a), delay: Nanos(self.b), early }
+    }
+
+    #[inline]
+    pub(super) fn next_start(model: ModelId, next: NextStart) -> Record {
+        let NextStart { at, silent, every } = next;
+        Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Next, model) }
+    }
+
+    pub(super) fn as_next_start(&self) -> NextStart {
+        NextStart { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
     }
 
     #[inline]
@@ -493,6 +506,8 @@ impl fmt::Display for Record {
             Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Early => write!(f, "model {model} early: latest {}, delay {}", Millis(a), Millis(b)),
+            Kind::Next if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
+            Kind::Next => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
             Kind::Report => {
@@ -554,7 +569,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 25);
+        assert_eq!(known.count(), 26);
     }
 
     #[test]
@@ -578,7 +593,7 @@ mod tests {
         };
         assert_eq!(Record::request(&request).as_request(), request);
         assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
-        let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7) };
+        let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until: Nanos::MAX };
         assert_eq!(Record::granted(2, grant).as_grant(), grant);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
         assert_eq!(Record::report(report).in_cluster(1).as_report(), report);

@@ -490,6 +490,7 @@ impl Rank {
                 Some(
                     Kind::Ready
                     | Kind::Early
+                    | Kind::Next
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Completion
@@ -537,6 +538,9 @@ impl Rank {
         match record.kind() {
             Some(Kind::Ready | Kind::Early) => {
                 state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
+            }
+            Some(Kind::Next) => {
+                state.hear(RankInput::Next { model: record.model(), next: record.as_next_start() });
             }
             Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {

@@ -103,7 +103,7 @@ pub struct Ask {
     pub rows: usize,
     /// By when.
     pub due: Due,
-    /// With which priority.
+    /// With which priority. It is carried with the request; the pinned threads serve all classes alike.
     pub class: Class,
 }
 
@@ -121,7 +121,7 @@ pub enum Due {
     Slo,
     /// Within this time or the model's SLO, whichever is less.
     Within(Nanos),
-    /// No deadline at all: a batch client.
+    /// The answer is never late: a batch client. The queue goes by the model's SLO, and drops what can't meet it.
     Never,
 }
 

@@ -510,7 +510,7 @@ mod tests {
             let after = counted(&self.thread.watch.counting.tally);
             while let Some(word) = self.words.pop() {
                 if let RankInput::Ready { model, .. } = word.input() {
-                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now };
+                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
                     self.grants.push(grant.into()).unwrap();
                 }
             }

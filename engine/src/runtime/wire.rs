@@ -94,7 +94,7 @@ impl From<Grant> for GrantMessage {
 
 impl From<GrantMessage> for Grant {
     fn from(message: GrantMessage) -> Grant {
-        Grant { model: message.model, gpu: message.gpu, free_at: message.free_at }
+        Grant { model: message.model, gpu: message.gpu, free_at: message.free_at, until: Nanos::MAX }
     }
 }
 

@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 use report::{Report, Tally};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
 /// How GPUs of a simulation stray from their profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -139,8 +139,12 @@ impl Traffic {
         Request {
             id,
             arrival,
-            deadline: arrival + workload.models[index].slo - workload.network.result,
+            deadline: match workload.models[index].slo {
+                NO_DEADLINE => NO_DEADLINE,
+                slo => arrival + slo - workload.network.result,
+            },
             model: ModelId(index as u32),
+            class: workload.models[index].class,
             ..Request::default()
         }
     }

@@ -2,7 +2,7 @@
 //! report's fields, in JSON, are those of DESIGN.md, section 8, and are fixed.
 
 use crate::clock::Nanos;
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadModel};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Report {
     pub good_rps: f64,
     /// Dropped, late and rejected requests over offered ones.
     pub bad_rate: f64,
-    /// The largest bad rate of a single model.
+    /// The largest bad rate of a single model of the highest class that there is.
     pub worst_bad_rate: f64,
     /// The mean of `gpu_busy`.
     pub gpu_utilization: f64,
@@ -96,6 +96,8 @@ pub struct Latency {
 pub struct ModelReport {
     /// The model's name.
     pub name: String,
+    /// The class of its requests, from 0.
+    pub priority: u8,
     /// Arrived.
     pub offered: u64,
     /// Answered in time.
@@ -136,7 +138,11 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new(workload: &Workload) -> Tally {
-        let named = |name: &String| ModelReport { name: name.clone(), ..ModelReport::default() };
+        let of = |model: &WorkloadModel| ModelReport {
+            name: model.name.clone(),
+            priority: model.class.number(),
+            ..ModelReport::default()
+        };
         let histogram = || {
             let bounds = Histogram::new_with_bounds(1, LONGEST.0, 3);
             bounds.expect("three significant digits of up to an hour are supported")
@@ -145,7 +151,7 @@ impl Tally {
             from: workload.warmup,
             to: workload.warmup + workload.duration,
             result_delay: workload.network.result,
-            models: workload.models.iter().map(|model| named(&model.name)).collect(),
+            models: workload.models.iter().map(of).collect(),
             busy: vec![Nanos::ZERO; workload.gpus],
             preemptions: 0,
             wasted: Nanos::ZERO,
@@ -251,7 +257,7 @@ impl Tally {
             offered_rps: offered as f64 / window_s,
             good_rps: good as f64 / window_s,
             bad_rate: if offered == 0 { 0.0 } else { (offered - good) as f64 / offered as f64 },
-            worst_bad_rate: self.models.iter().map(ModelReport::bad_rate).fold(0.0, f64::max),
+            worst_bad_rate: worst_bad_rate(&self.models),
             gpu_utilization: gpu_busy.iter().sum::<f64>() / gpu_busy.len().max(1) as f64,
             preemptions: self.preemptions,
             gpu_wasted: self.wasted.as_secs_f64() / (window_s * gpu_busy.len().max(1) as f64),
@@ -274,4 +280,10 @@ impl Tally {
             events,
         }
     }
+}
+
+fn worst_bad_rate(models: &[ModelReport]) -> f64 {
+    let highest = models.iter().map(|model| model.priority).min();
+    let of_highest = models.iter().filter(|model| Some(model.priority) == highest);
+    of_highest.map(ModelReport::bad_rate).fold(0.0, f64::max)
 }

@@ -21,6 +21,7 @@ fn workload() -> Workload {
             name: "model".to_owned(),
             profile: Profile::linear(Nanos::ZERO, Nanos(10 * MS), 4).unwrap(),
             slo: Nanos(100 * MS),
+            class: symphony_transport::message::Class::HIGHEST,
             share: 1.0,
             arrival: Arrival::Uniform,
         }],

@@ -82,6 +82,7 @@ impl Setting {
                 name: model.name.to_owned(),
                 profile: model.profile(),
                 slo: Nanos::from_millis_f64(model.slo_ms),
+                class: symphony_transport::message::Class::HIGHEST,
                 share: 1.0,
                 arrival: Arrival::Poisson,
             })

@@ -99,7 +99,8 @@ fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
                 queue.on_timer(now, &mut sink);
             }
             while std::mem::take(&mut sink.ready) || queue.len() >= at_most {
-                let grant = Grant { model: ModelId(0), gpu: GpuId(0), free_at: Nanos::ZERO };
+                let grant =
+                    Grant { model: ModelId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
                 queue.on_grant(now, grant, &mut sink);
             }
         }

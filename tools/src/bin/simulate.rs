@@ -139,6 +139,15 @@ fn run(line: &CommandLine) -> Result<(), String> {
         .iter()
         .map(|path| read_workload(path).map(|workload| changed(workload, line)).map_err(|m| m.to_string()))
         .collect::<Result<Vec<_>, _>>()?;
+    if let Some(workload) = workloads.iter().find(|workload| workload.has_classes())
+        && policy.deferral().is_none()
+    {
+        let (name, right) = (policy.name(), policy::served().join(", "));
+        return Err(format!(
+            "{}: has models with a priority or without an SLO, which policy {name} does not know; give one of {right}",
+            workload.name
+        ));
+    }
     for workload in &workloads {
         let report = run_one(workload, policy, &options, line.goodput).map_err(|error| error.to_string())?;
         if line.json {

@@ -8,6 +8,7 @@ use crate::profile::Profile;
 use crate::workload::{Arrival, Network, Workload};
 use proptest::prelude::*;
 use std::path::Path;
+use symphony_transport::message::NO_DEADLINE;
 
 const FILE: &str = "w.toml";
 
@@ -255,7 +256,7 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
             "w.toml:1: gpus: is -1; it must be a whole number from 1 to 65536",
             "w.toml:2: rate_rps: is true; it must be a number above 0 and up to 1000000000",
             "w.toml:3: sed: is no field that is known here; did you mean `seed`?",
-            "w.toml:8: models[0].slo_ms: \"x\" is a string; it must be a number above 0 and up to 3600000",
+            "w.toml:8: models[0].slo_ms: \"x\" is a string; it must be a number above 0 and up to 3600000, or \"none\"",
             "w.toml:10: models[1].name: is \"\"; it must be a name",
             "w.toml:14: models[1].share: is 0; it must be a number above 0 and up to 1000000000",
         ]
@@ -308,6 +309,31 @@ fn a_file_that_is_not_there_is_a_mistake_too() {
         "/no/such/w.toml:1: TOML: the file can't be read (No such file or directory (os error 2)); name a TOML \
          file that can be"
     );
+}
+
+#[test]
+fn a_model_has_a_priority_and_without_an_slo_it_is_the_lowest_unless_given() {
+    let model = |name: &str, rest: &str| {
+        format!("[[models]]\nname = \"{name}\"\nalpha_ms = 1\nbeta_ms = 5\n{rest}\n")
+    };
+    let head = "gpus = 1\nrate_rps = 10\n".to_owned();
+    let text = head.clone()
+        + &model("a", "slo_ms = 25")
+        + &model("b", "slo_ms = 25\npriority = 2")
+        + &model("c", "slo_ms = \"none\"")
+        + &model("d", "slo_ms = \"none\"\npriority = 1");
+    let files = folder(&[(FILE, text.as_bytes())]);
+    let workload = read_workload(&files.path().join(FILE)).unwrap();
+    let classes: Vec<u8> = workload.models.iter().map(|model| model.class.number()).collect();
+    assert_eq!(classes, [0, 2, 3, 1]);
+    assert!(workload.has_classes() && workload.models[2].slo == NO_DEADLINE);
+    assert_eq!(workload.models[2].profile.max_batch(), 1_024);
+    for wrong in ["slo_ms = \"never\"", "slo_ms = \"none\"\npriority = 0", "slo_ms = 25\npriority = 4"] {
+        let text = head.clone() + &model("a", wrong);
+        let files = folder(&[(FILE, text.as_bytes())]);
+        let mistakes = read_workload(&files.path().join(FILE)).unwrap_err();
+        assert_eq!(mistakes.0.len(), 1, "{mistakes}");
+    }
 }
 
 #[test]
