@@ -83,4 +83,11 @@ pub enum Arrival {
     Gamma(f64),
     /// At the offsets in seconds that this file lists, a line each; the rate is then the file's own.
     Trace(PathBuf),
+    /// As many in each minute as this file counts; the rate is then the file's own.
+    Minutes {
+        /// A CSV of counts per minute: see [`crate::sim::minutes::read_minutes`].
+        file: PathBuf,
+        /// Whose counts; `None` for all functions of the file together.
+        function: Option<String>,
+    },
 }

@@ -9,6 +9,7 @@ use crate::clock::Nanos;
 use crate::limits;
 use crate::profile::Profile;
 use crate::sim::arrivals::{TraceError, read_trace};
+use crate::sim::minutes::read_minutes;
 use crate::workload::{Arrival, Network, Workload, WorkloadModel};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -204,16 +205,22 @@ fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
     let text = value.text(ARRIVALS)?;
     let arrival = match parse_arrival(text) {
         Ok(Arrival::Trace(path)) => Arrival::Trace(table.folder().join(path)),
+        Ok(Arrival::Minutes { file, function }) => {
+            Arrival::Minutes { file: table.folder().join(file), function }
+        }
         Ok(arrival) => arrival,
         Err(right) => {
             value.refuse_value(right);
             return None;
         }
     };
-    if let Arrival::Trace(path) = &arrival
-        && let Err(error) = read_trace(path)
-    {
-        match trace_mistake(error) {
+    let (read, field) = match &arrival {
+        Arrival::Trace(path) => (read_trace(path).map(drop), "offset"),
+        Arrival::Minutes { file, function } => (read_minutes(file, function.as_deref()).map(drop), "count"),
+        _ => (Ok(()), ""),
+    };
+    if let Err(error) = read {
+        match trace_mistake(error, field) {
             Ok(mistake) => table.add(mistake),
             Err((wrong, right)) => value.report(wrong, right),
         }
@@ -223,12 +230,12 @@ fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
 }
 
 /// The mistake in a trace, or what to say of the field that names it.
-fn trace_mistake(error: TraceError) -> Result<Mistake, (String, &'static str)> {
+fn trace_mistake(error: TraceError, field: &str) -> Result<Mistake, (String, &'static str)> {
     match error {
         TraceError::Line { path, line, text, wrong, right } => Ok(Mistake {
             file: path,
             line,
-            field: "offset".into(),
+            field: field.into(),
             wrong: format!("`{text}` is {wrong}"),
             right: right.into(),
         }),
@@ -239,13 +246,16 @@ fn trace_mistake(error: TraceError) -> Result<Mistake, (String, &'static str)> {
         TraceError::Empty { path } => {
             Err((format!("the trace {} is empty", path.display()), "write an offset in seconds on each line"))
         }
+        error @ (TraceError::NoCounts { .. } | TraceError::NoFunction { .. }) => {
+            Err((error.to_string(), "name a CSV of counts per minute, or a function that it has after a #"))
+        }
     }
 }
 
-const ARRIVALS: &str =
-    "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"";
+const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
 
-/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K` or `trace:FILE`.
+/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`, `minutes:FILE` or
+/// `minutes:FILE#FUNCTION`.
 ///
 /// Errors: what would be right.
 pub fn parse_arrival(text: &str) -> Result<Arrival, &'static str> {
@@ -258,6 +268,10 @@ pub fn parse_arrival(text: &str) -> Result<Arrival, &'static str> {
             shape.map(Arrival::Gamma).ok_or(ARRIVALS)
         }
         Some(("trace", file)) if !file.is_empty() => Ok(Arrival::Trace(PathBuf::from(file))),
+        Some(("minutes", text)) if !text.is_empty() => {
+            let (file, function) = text.split_once('#').map_or((text, None), |(file, f)| (file, Some(f)));
+            Ok(Arrival::Minutes { file: file.into(), function: function.map(Into::into) })
+        }
         _ => Err(ARRIVALS),
     }
 }

@@ -2,6 +2,7 @@
 //! of instants. The simulator, the load generator and the benchmarks draw from it, so that one seed gives
 //! them the same requests at the same times.
 
+use super::minutes::{Minutes, read_minutes};
 use crate::clock::Nanos;
 use crate::workload::Arrival;
 use rand::{Rng, RngExt, SeedableRng};
@@ -10,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An endless (or, for a trace, ending) stream of arrival instants, counted from the start of the run. They
+/// An endless (or, for a trace and counts per minute, ending) stream of arrival instants, counted from the start of the run. They
 /// never go back.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
@@ -28,6 +29,7 @@ enum Gaps {
     Equal,
     Gamma(Gamma<f64>),
     Listed(std::vec::IntoIter<Nanos>),
+    Counted(Minutes),
     None,
 }
 
@@ -62,6 +64,22 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
+    /// The counts per minute of a file come to nothing.
+    #[error("{}: it lists no request{}", path.display(), function.as_ref().map_or(String::new(), |f| format!(" of function `{f}`")))]
+    NoCounts {
+        /// The file.
+        path: PathBuf,
+        /// The function asked for.
+        function: Option<String>,
+    },
+    /// The file has no counts for this function.
+    #[error("{}: it has no function `{function}`; its column HashFunction names them", path.display())]
+    NoFunction {
+        /// The file.
+        path: PathBuf,
+        /// The function asked for.
+        function: String,
+    },
 }
 
 impl From<TraceError> for io::Error {
@@ -76,9 +94,9 @@ impl From<TraceError> for io::Error {
 impl Arrivals {
     /// The stream of `arrival` at `rate_rps` requests a second on average. The same arguments give the same
     /// stream; give each stream of a run its own seed, by [`stream_seed`]. A rate of zero (or less) is a
-    /// stream without arrivals. A trace has its own rate, and ends.
+    /// stream without arrivals. A trace and counts per minute have their own rate, and end.
     ///
-    /// Errors: a trace that can't be read ([`TraceError`]), or a shape or rate that is no finite, positive number.
+    /// Errors: a file that can't be read ([`TraceError`]), or a shape or rate that is no finite, positive number.
     pub fn new(arrival: &Arrival, rate_rps: f64, seed: u64) -> io::Result<Arrivals> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         if !rate_rps.is_finite() {
@@ -88,6 +106,9 @@ impl Arrivals {
         let mut at = 0.0;
         let gaps = match arrival {
             Arrival::Trace(path) => Gaps::Listed(read_trace(path)?.into_iter()),
+            Arrival::Minutes { file, function } => {
+                Gaps::Counted(Minutes::new(read_minutes(file, function.as_deref())?))
+            }
             _ if rate_rps <= 0.0 => Gaps::None,
             Arrival::Poisson => Gaps::Exponential,
             Arrival::Uniform => {
@@ -114,6 +135,7 @@ impl Iterator for Arrivals {
             Gaps::Equal => self.mean,
             Gaps::Gamma(gamma) => gamma.sample(&mut self.rng),
             Gaps::Listed(offsets) => return offsets.next(),
+            Gaps::Counted(minutes) => return minutes.next(&mut self.rng),
             Gaps::None => return None,
         };
         self.at += gap;

@@ -4,6 +4,7 @@
 
 pub mod arrivals;
 pub mod goodput;
+pub mod minutes;
 pub mod report;
 
 use crate::clock::Nanos;

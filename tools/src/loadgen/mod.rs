@@ -4,50 +4,25 @@
 //! the generator, shows in the figures instead of hiding.
 
 mod args;
-pub mod http;
-pub mod in_process;
+pub mod goodput;
 pub mod inputs;
-pub mod plan;
+pub mod measure;
 mod progress;
 pub mod report;
-pub mod tally;
+pub mod schedule;
+pub mod target;
 
 pub use args::{Args, Protocol};
 
-use crate::loadgen::plan::{Plan, PlanError};
-use crate::loadgen::progress::Progress;
-use crate::loadgen::report::Report;
-use crate::loadgen::tally::Tally;
+use crate::loadgen::args::{Command, CompareArgs};
+use crate::loadgen::report::{Comparison, Files, Ran, Report, RunInfo, Saved, Step, Terms};
+use crate::loadgen::schedule::{Pace, Plan, PlanError, has_own_rate};
+use crate::loadgen::target::{Target, Watch};
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Something that requests can be sent to.
-pub trait Target {
-    /// Sends what `plan` says, records in `watch` what comes of it, and returns when all is answered or
-    /// given up.
-    ///
-    /// Errors: what keeps the run from starting. What goes wrong with single requests is recorded.
-    fn run(&mut self, plan: &Plan, watch: &mut Watch) -> Result<(), RunError>;
-}
-
-/// What a running [`Target`] reports to, and what can stop it.
-pub struct Watch {
-    /// Every request and its end.
-    pub tally: Tally,
-    /// Set by Ctrl-C: send no more.
-    pub stop: Arc<AtomicBool>,
-    /// Shown to a user who waits.
-    pub progress: Progress,
-}
-
-impl Watch {
-    /// Whether the run was asked to end early.
-    pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
+use std::time::SystemTime;
 
 /// Why a run could not start, or was not worth its figures.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +33,9 @@ pub enum RunError {
     /// The server does not answer.
     #[error("{0}")]
     Unreachable(String),
+    /// The user ended the run before there was anything to tell.
+    #[error("{0}")]
+    Stopped(String),
     /// The machine lacks something.
     #[error("{0}")]
     Machine(String),
@@ -67,7 +45,7 @@ impl RunError {
     /// The exit code: DESIGN.md, section 9.
     pub fn exit_code(&self) -> u8 {
         match self {
-            RunError::Unreachable(_) => 1,
+            RunError::Unreachable(_) | RunError::Stopped(_) => 1,
             RunError::Usage(_) => 2,
             RunError::Machine(_) => 3,
         }
@@ -80,31 +58,111 @@ impl From<PlanError> for RunError {
     }
 }
 
-/// The whole command: runs what `args` say and prints the report.
+/// The whole command: does what `args` say and prints what came of it.
 pub fn main(args: &Args) -> ExitCode {
-    match generate(args) {
-        Ok(report) => {
-            print(&report, args.json);
-            ExitCode::from(verdict(&report))
-        }
-        Err(error) => {
-            eprintln!("loadgen: {error}");
-            ExitCode::from(error.exit_code())
-        }
+    let done = match &args.command {
+        Some(Command::Compare(compared)) => compare(compared),
+        Some(Command::Echo(echoed)) => target::echo::serve(echoed.http, echoed.grpc),
+        None => generate(args),
+    };
+    ExitCode::from(done.unwrap_or_else(|error| {
+        eprintln!("loadgen: {error}");
+        error.exit_code()
+    }))
+}
+
+/// A run, from the command line to the exit code.
+fn generate(args: &Args) -> Result<u8, RunError> {
+    let mut target = args.target()?;
+    let all = if args.all_models() { target.model_names()? } else { Vec::new() };
+    let plan = args.plan(&all)?;
+    let stop = stop_on_ctrl_c()?;
+    let slos = target.prepare(&plan.models, &args.requests())?;
+    let slos = plan.models.iter().zip(slos).map(|(model, told)| model.slo.or(told)).collect::<Vec<_>>();
+    if let (true, Some(at)) = (args.find_goodput, slos.iter().position(Option::is_none)) {
+        let name = &plan.models[at].name;
+        let what = format!("the SLO of model \"{name}\" is not known, so nothing is late: give --slo-ms");
+        return Err(RunError::Usage(what));
+    }
+    let terms = Terms { slos, allowed_lateness: args.allowed_lateness() };
+    let files = Files::create(&args.files(), args.svg.as_deref()).map_err(RunError::Usage)?;
+    let mut run = Runner { target, terms, stop, keep_records: files.need_records() };
+    let report = match args.goodput_search() {
+        None => run.once(&plan, "")?,
+        Some(resolution) => run.search(&plan, resolution)?,
+    };
+    files.write(&report).map_err(RunError::Machine)?;
+    print(&report, args.json);
+    Ok(report.exit_code())
+}
+
+/// Compares two runs, from the command line to the exit code.
+fn compare(args: &CompareArgs) -> Result<u8, RunError> {
+    let read = |path| Saved::read(path).map_err(RunError::Usage);
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    let comparison = Comparison::new(&a, &b);
+    if let Some(path) = &args.html {
+        let failed = |e| RunError::Usage(format!("{}: can't be written ({e})", path.display()));
+        std::fs::write(path, comparison.html(&a, &b)).map_err(failed)?;
+    }
+    comparison.unlike.iter().for_each(|unlike| eprintln!("loadgen: {unlike}"));
+    if args.json {
+        println!(
+            "{}",
+            serde_json::to_string(&comparison).expect("plain numbers and names can always be written")
+        );
+    } else {
+        print!("{comparison}");
+    }
+    let worse = args.fail_if_worse.map(|percent| comparison.worse_by_more_than(percent / 100.0));
+    let worse = worse.unwrap_or_default();
+    worse.iter().for_each(|change| eprintln!("loadgen: failed: {} got worse", change.name));
+    Ok(u8::from(!worse.is_empty()))
+}
+
+/// Runs plans on a target that is prepared for their models.
+struct Runner {
+    target: Box<dyn Target>,
+    terms: Terms,
+    stop: Arc<AtomicBool>,
+    keep_records: bool,
+}
+
+impl Runner {
+    fn once(&mut self, plan: &Plan, label: &str) -> Result<Report, RunError> {
+        let began = SystemTime::now();
+        let mut watch = Watch::new(plan, Arc::clone(&self.stop), self.keep_records, label);
+        let ran = self.target.run(plan, &mut watch);
+        watch.progress.finish();
+        ran?;
+        let (rate_rps, concurrency) = match plan.pace {
+            Pace::Open { .. } if plan.models.iter().any(|model| has_own_rate(&model.arrival)) => (None, None),
+            Pace::Open { .. } => (Some(plan.total_rps()), None),
+            Pace::Closed { clients, .. } => (None, Some(clients)),
+        };
+        let info = RunInfo { rate_rps, concurrency, seed: plan.seed, ..self.target.info() };
+        Ok(Report::new(plan, Ran { began, tally: watch.tally, info }, &self.terms))
+    }
+
+    fn search(&mut self, plan: &Plan, resolution: f64) -> Result<Report, RunError> {
+        let stop = Arc::clone(&self.stop);
+        let stopped = move || stop.load(Ordering::Relaxed);
+        let mut step = |rate| {
+            let report = self.once(&plan.at_rate(rate), &format!("trying {rate:.0}/s: "))?;
+            Ok((!stopped()).then_some(report))
+        };
+        goodput::search(plan.total_rps(), resolution, &mut step, &mut say_step)
     }
 }
 
-fn generate(args: &Args) -> Result<Report, RunError> {
-    if args.protocol == Protocol::Grpc {
-        return Err(RunError::Machine("--protocol grpc is not in this version; use --protocol http".into()));
-    }
-    let plan = args.plan()?;
-    let mut target = args.target()?;
-    let mut watch =
-        Watch { tally: Tally::new(&plan), stop: stop_on_ctrl_c()?, progress: Progress::new(&plan) };
-    let ran = target.run(&plan, &mut watch);
-    watch.progress.finish();
-    ran.map(|()| watch.tally.report(&plan))
+/// A line on standard error for each step of a search.
+fn say_step(step: &Step) {
+    let Step { rate_rps, worst_bad_rate, p99_ms, passed, .. } = step;
+    let verdict = if *passed { "good" } else { "too much" };
+    eprintln!(
+        "{rate_rps:>10.1}/s   bad {:>7.3} %   p99 {p99_ms:>9.3} ms   {verdict}",
+        100.0 * worst_bad_rate
+    );
 }
 
 /// A flag that the first Ctrl-C sets; a second one ends the process.
@@ -127,25 +185,5 @@ fn print(report: &Report, json: bool) {
         println!("{}", report.json());
     } else {
         print!("{report}");
-    }
-}
-
-/// 0, or 1 where the figures are of no use: nothing was answered, or the server went away.
-fn verdict(report: &Report) -> u8 {
-    u8::from((report.figures.sent > 0 && report.answered == 0) || report.lost)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[test]
-    fn a_protocol_that_is_not_there_yet_is_refused_with_exit_code_3() {
-        let line = "loadgen --url http://127.0.0.1:1 --model m --rate 1 --duration 1 --protocol grpc";
-        let args = Args::try_parse_from(line.split(' ')).unwrap();
-        let error = generate(&args).unwrap_err();
-        assert_eq!(error.exit_code(), 3);
-        assert_eq!(error.to_string(), "--protocol grpc is not in this version; use --protocol http");
     }
 }

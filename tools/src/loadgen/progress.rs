@@ -1,37 +1,52 @@
 //! The bar that a waiting user sees: on standard error, and only if that is a terminal.
 
-use super::plan::Plan;
-use super::tally::Tally;
+use super::measure::Live;
+use super::schedule::Plan;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::Arc;
 use symphony::clock::Nanos;
 
 /// How often it changes.
 const EVERY: Nanos = Nanos::from_millis(200);
 
+/// Over how long the rate shown is measured: so many changes.
+const WINDOW: u64 = 5;
+
 /// A progress bar over a run's time.
 pub struct Progress {
     bar: ProgressBar,
+    live: Arc<Live>,
+    label: String,
     next: Nanos,
+    /// When the rate was last measured, and how many requests had been sent.
+    measured: (Nanos, u64),
+    rate_rps: f64,
 }
 
 impl Progress {
-    /// The bar of a run that has not begun.
-    pub fn new(plan: &Plan) -> Progress {
+    /// The bar of a run that has not begun; `label` goes before what it says.
+    pub fn new(plan: &Plan, live: Arc<Live>, label: &str) -> Progress {
         let length = plan.end().0 / EVERY.0;
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{elapsed_precise} [{wide_bar}] {percent:>3} %  {msg}");
         bar.set_style(style.expect("the template is a valid one"));
-        Progress { bar, next: Nanos::ZERO }
+        let (next, measured) = (Nanos::ZERO, (Nanos::ZERO, 0));
+        Progress { bar, live, label: label.into(), next, measured, rate_rps: 0.0 }
     }
 
     /// The run has come as far as `now`.
-    pub fn update(&mut self, now: Nanos, tally: &Tally) {
+    pub fn update(&mut self, now: Nanos) {
         if now < self.next {
             return;
         }
         self.next = now + EVERY;
-        let (good, bad) = tally.so_far();
-        self.bar.set_message(format!("good {good}, bad {bad}"));
+        let (sent, good, bad) = self.live.so_far();
+        let (since, before) = self.measured;
+        if now - since >= Nanos(EVERY.0 * WINDOW) {
+            self.rate_rps = (sent - before) as f64 / (now - since).as_secs_f64();
+            self.measured = (now, sent);
+        }
+        self.bar.set_message(format!("{}{:.0}/s, good {good}, bad {bad}", self.label, self.rate_rps));
         self.bar.set_position(now.0 / EVERY.0);
     }
 

@@ -213,7 +213,8 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         (
             format!("{HEAD}{MODEL}arrival = \"poison\""),
             "w.toml:8: models[0].arrival: is \"poison\"; it must be \"poisson\", \"uniform\", \"gamma:K\" with a \
-             shape K above 0, like \"gamma:0.05\", or \"trace:FILE\"",
+             shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \
+             \"minutes:FILE\"",
         ),
         (
             format!("{HEAD}{MODEL}arrival = \"trace:none.txt\""),
@@ -341,6 +342,10 @@ fn arrivals_have_the_names_of_the_workload_format() {
     assert_eq!(parse_arrival("poisson"), Ok(Arrival::Poisson));
     assert_eq!(parse_arrival("gamma:2"), Ok(Arrival::Gamma(2.0)));
     assert_eq!(parse_arrival("trace:a:b"), Ok(Arrival::Trace("a:b".into())));
+    let minutes =
+        |function: Option<&str>| Arrival::Minutes { file: "a".into(), function: function.map(Into::into) };
+    assert_eq!(parse_arrival("minutes:a"), Ok(minutes(None)));
+    assert_eq!(parse_arrival("minutes:a#f"), Ok(minutes(Some("f"))));
     for bad in ["", "Poisson", "gamma", "gamma:", "gamma:0", "gamma:nan", "trace:", "uniform:1"] {
         assert!(parse_arrival(bad).is_err(), "{bad}");
     }

@@ -1,0 +1,263 @@
+//! Counting: what was offered, what was sent, how each request ended, and how long it took. Each thread that sends
+//! owns a [`Tally`]; the targets record into it, merge them when the run is over, and [`super::super::report`] sums up.
+
+use super::records::Records;
+use super::seconds::Seconds;
+use super::stages::{StageTally, StageTimes};
+use super::{nanoseconds, record};
+use crate::loadgen::schedule::Plan;
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use symphony::clock::Nanos;
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Answered in time.
+    Good,
+    /// It ran, and was answered too late.
+    Late,
+    /// The server gave it up since it could not be in time.
+    Dropped,
+    /// The server would not take it: it was full, or shutting down.
+    Rejected,
+    /// No answer, an error, or an answer that makes no sense.
+    Failed,
+}
+
+impl End {
+    /// How many ways there are.
+    pub const COUNT: usize = End::ALL.len();
+    /// All of them, by their numbers.
+    pub const ALL: [End; 5] = [End::Good, End::Late, End::Dropped, End::Rejected, End::Failed];
+
+    /// Its word in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            End::Good => "good",
+            End::Late => "late",
+            End::Dropped => "dropped",
+            End::Rejected => "rejected",
+            End::Failed => "failed",
+        }
+    }
+}
+
+/// What an answer tells of its request's way through the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The size of the batch that it ran in; 0 where that is not known.
+    pub batch_size: u32,
+    /// The GPU that it ran on.
+    pub gpu: Option<u32>,
+    /// When what happened.
+    pub times: Option<StageTimes>,
+}
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The model asked, an index into the plan's.
+    pub model: usize,
+    /// When it was meant to be sent.
+    pub intended: Nanos,
+    /// When it was sent; the intended time where it never was.
+    pub sent: Nanos,
+    /// When the answer, or the error, was there.
+    pub ended: Nanos,
+    /// How it ended, as the server says. The tally makes [`End::Late`] of an answer after the SLO.
+    pub end: End,
+    /// What the server told of it.
+    pub told: Told,
+}
+
+/// What a progress bar shows of a run under way; all its threads count here.
+#[derive(Debug, Default)]
+pub struct Live {
+    sent: AtomicU64,
+    good: AtomicU64,
+    bad: AtomicU64,
+}
+
+impl Live {
+    /// Requests sent, good and bad so far, the warm-up's too.
+    pub fn so_far(&self) -> (u64, u64, u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (read(&self.sent), read(&self.good), read(&self.bad))
+    }
+}
+
+/// The counts of one model.
+#[derive(Clone, Debug)]
+pub struct ModelTally {
+    /// Its requests whose time came.
+    pub offered: u64,
+    /// How they ended, by [`End`].
+    pub ends: [u64; End::COUNT],
+    /// From the intended send time to the answer, of requests that ran, ns; exact to 1 %.
+    pub latency: Histogram<u32>,
+}
+
+impl ModelTally {
+    fn new() -> ModelTally {
+        ModelTally { offered: 0, ends: [0; End::COUNT], latency: nanoseconds(2) }
+    }
+
+    /// Those that were not good, of those offered; 0 where none were.
+    pub fn bad_rate(&self) -> f64 {
+        let good = self.ends[End::Good as usize];
+        if self.offered == 0 { 0.0 } else { (self.offered - good) as f64 / self.offered as f64 }
+    }
+}
+
+/// The counts of a run, or of one thread's part of it. Only requests that were meant to be sent after the warm-up count.
+pub struct Tally {
+    /// When requests begin to count.
+    pub from: Nanos,
+    /// When they no longer count.
+    pub to: Nanos,
+    slos: Vec<Option<Nanos>>,
+    live: Arc<Live>,
+    /// Requests that went out.
+    pub sent: u64,
+    /// By the plan's models.
+    pub models: Vec<ModelTally>,
+    /// From the intended send time to the answer, of requests that ran, ns.
+    pub latency: Histogram<u64>,
+    /// From the intended to the real send time, ns.
+    pub lateness: Histogram<u64>,
+    /// Where the time went.
+    pub stages: StageTally,
+    /// The run second by second.
+    pub seconds: Seconds,
+    /// Every request, if asked for.
+    pub records: Records,
+    /// Requests by the size of their batch, where that is known.
+    pub batch_sizes: BTreeMap<u32, u64>,
+    /// Requests that the server answered at all, those of the warm-up included.
+    pub answered: u64,
+    /// Why the first request that failed did.
+    pub first_failure: Option<String>,
+    /// The server went away during the run.
+    pub lost: bool,
+}
+
+impl Tally {
+    /// The counts of a run that has not begun; `keep_records` keeps every single request too.
+    pub fn new(plan: &Plan, live: Arc<Live>, keep_records: bool) -> Tally {
+        Tally {
+            from: plan.warmup,
+            to: plan.end(),
+            slos: plan.models.iter().map(|model| model.slo).collect(),
+            live,
+            sent: 0,
+            models: plan.models.iter().map(|_| ModelTally::new()).collect(),
+            latency: nanoseconds(3),
+            lateness: nanoseconds(3),
+            stages: StageTally::new(),
+            seconds: Seconds::default(),
+            records: Records::new(keep_records),
+            batch_sizes: BTreeMap::new(),
+            answered: 0,
+            first_failure: None,
+            lost: false,
+        }
+    }
+
+    /// Adds what another thread of the same run counted.
+    pub fn merge(&mut self, other: Tally) {
+        let grows = "a histogram that grows takes what another has";
+        self.to = self.to.min(other.to);
+        self.sent += other.sent;
+        for (ours, theirs) in self.models.iter_mut().zip(&other.models) {
+            ours.offered += theirs.offered;
+            ours.ends.iter_mut().zip(theirs.ends).for_each(|(a, b)| *a += b);
+            ours.latency.add(&theirs.latency).expect(grows);
+        }
+        self.latency.add(&other.latency).expect(grows);
+        self.lateness.add(&other.lateness).expect(grows);
+        self.stages.merge(&other.stages);
+        self.seconds.merge(&other.seconds);
+        self.records.merge(other.records);
+        self.records.sort();
+        other.batch_sizes.iter().for_each(|(&size, n)| *self.batch_sizes.entry(size).or_default() += n);
+        self.answered += other.answered;
+        self.first_failure = self.first_failure.take().or(other.first_failure);
+        self.lost |= other.lost;
+    }
+
+    fn counts(&self, intended: Nanos) -> bool {
+        intended >= self.from && intended < self.to
+    }
+
+    /// The time of a request has come, whether or not it can be sent.
+    pub fn offered(&mut self, model: usize, intended: Nanos) {
+        if self.counts(intended) {
+            self.models[model].offered += 1;
+            self.seconds.at(intended - self.from).offered += 1;
+        }
+    }
+
+    /// A request goes out.
+    pub fn sent(&mut self, intended: Nanos, at: Nanos) {
+        self.live.sent.fetch_add(1, Ordering::Relaxed);
+        if self.counts(intended) {
+            self.sent += 1;
+            record(&mut self.lateness, at - intended);
+            self.seconds.at(intended - self.from).sent += 1;
+        }
+    }
+
+    /// A request has ended.
+    pub fn ended(&mut self, mut outcome: Outcome) {
+        let latency = outcome.ended - outcome.intended;
+        if let (End::Good, Some(slo)) = (outcome.end, self.slos[outcome.model])
+            && latency > slo
+        {
+            outcome.end = End::Late;
+        }
+        let live = if outcome.end == End::Good { &self.live.good } else { &self.live.bad };
+        live.fetch_add(1, Ordering::Relaxed);
+        self.answered += u64::from(outcome.end != End::Failed);
+        if self.counts(outcome.intended) {
+            self.count(&outcome, latency);
+            self.records.push(outcome);
+        }
+    }
+
+    fn count(&mut self, outcome: &Outcome, latency: Nanos) {
+        let Outcome { model, intended, sent, ended, end, told } = *outcome;
+        let model = &mut self.models[model];
+        let second = self.seconds.at(intended - self.from);
+        model.ends[end as usize] += 1;
+        second.ends[end as usize] += 1;
+        if matches!(end, End::Good | End::Late) {
+            record(&mut self.latency, latency);
+            record(&mut model.latency, latency);
+            record(&mut second.latency, latency);
+        }
+        if let Some(times) = told.times {
+            self.stages.record(times.durations(ended - sent));
+        }
+        if told.batch_size > 0 {
+            *self.batch_sizes.entry(told.batch_size).or_default() += 1;
+        }
+    }
+
+    /// Keeps the first reason for a failure, to be told at the end.
+    pub fn failed_since(&mut self, reason: impl FnOnce() -> String) {
+        self.first_failure.get_or_insert_with(reason);
+    }
+
+    /// The server went away while requests were sent.
+    pub fn lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// The run ended early: requests meant for later are not missed.
+    pub fn stopped(&mut self, at: Nanos) {
+        self.to = self.to.min(at.max(self.from));
+    }
+}

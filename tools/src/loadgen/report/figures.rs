@@ -1,0 +1,293 @@
+//! The figures of a run under the names that its JSON has. The first fourteen are relied on by others and fixed; more
+//! may be added after them.
+
+use crate::loadgen::measure::{End, ModelTally, Tally};
+use crate::loadgen::schedule::PlannedModel;
+use hdrhistogram::{Counter, Histogram};
+use serde::{Deserialize, Serialize};
+use symphony::clock::Nanos;
+
+/// The figures, under the names that `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Requests whose time came.
+    pub offered: u64,
+    /// Requests that went out.
+    pub sent: u64,
+    /// Answered in time.
+    pub good: u64,
+    /// All others: late + dropped + rejected + failed.
+    pub bad: u64,
+    /// Answered too late.
+    pub late: u64,
+    /// Given up by the server, since they could not be in time.
+    pub dropped: u64,
+    /// Not taken by the server.
+    pub rejected: u64,
+    /// Ended in an error, or without an answer, or never sent.
+    pub failed: u64,
+    /// Requests offered per second.
+    pub offered_rps: f64,
+    /// Good requests per second.
+    pub good_rps: f64,
+    /// bad / offered.
+    pub bad_rate: f64,
+    /// From the intended send time to the answer, of good and late requests.
+    pub latency_ms: Latency,
+    /// Requests per batch, as far as the server tells; 0 if it does not.
+    pub mean_batch: f64,
+    /// How late the generator itself sent.
+    pub lateness_ms: Lateness,
+    /// The p99 lateness from which the run is of no use; without an SLO there is none.
+    #[serde(default)]
+    pub lateness_limit_ms: Option<f64>,
+    /// How many of the failed ones were never sent or never answered.
+    #[serde(default)]
+    pub unanswered: u64,
+    /// The bad rate of the worst model.
+    #[serde(default)]
+    pub worst_bad_rate: f64,
+    /// Seconds over which requests counted.
+    #[serde(default)]
+    pub window_s: f64,
+    /// Where the time went, if the server tells.
+    #[serde(default)]
+    pub stages_ms: Option<StageFigures>,
+    /// Requests by the size of the batch that they ran in, if the server tells: pairs of size and requests.
+    #[serde(default)]
+    pub batch_sizes: Vec<(u32, u64)>,
+    /// Every model of the plan.
+    #[serde(default)]
+    pub models: Vec<ModelFigures>,
+    /// What was run.
+    #[serde(default)]
+    pub run: RunInfo,
+    /// The highest rate at which every model's bad rate was at most 1 %, if it was searched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput_rps: Option<f64>,
+    /// The steps of that search, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+}
+
+/// Quantiles of latency, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the quantiles")]
+pub struct Latency {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// Quantiles of lateness, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the quantiles")]
+pub struct Lateness {
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// Quantiles of one stage, or of one model's latency, milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the quantiles")]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// The stages of a request, in their order: see [`crate::loadgen::measure::STAGES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageFigures {
+    /// From its arrival at the server until its batch was put together.
+    pub queue: Quantiles,
+    /// From there to the batch's start on the GPU.
+    pub wait: Quantiles,
+    /// On the GPU.
+    pub execution: Quantiles,
+    /// From there until the answer was ready to be sent.
+    pub answer: Quantiles,
+    /// All the rest: both ways over the network, the server's reading and writing, the client.
+    pub network_and_client: Quantiles,
+}
+
+impl StageFigures {
+    /// Each stage with its name.
+    pub fn named(&self) -> [(&'static str, Quantiles); 5] {
+        [
+            ("queue", self.queue),
+            ("wait", self.wait),
+            ("execution", self.execution),
+            ("answer", self.answer),
+            ("network and client", self.network_and_client),
+        ]
+    }
+}
+
+/// One model of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelFigures {
+    /// Its name.
+    pub name: String,
+    /// Its requests whose time came.
+    pub offered: u64,
+    /// Those answered in time.
+    pub good: u64,
+    /// See [`Figures`].
+    pub late: u64,
+    /// See [`Figures`].
+    pub dropped: u64,
+    /// See [`Figures`].
+    pub rejected: u64,
+    /// See [`Figures`].
+    pub failed: u64,
+    /// What of those offered was not good.
+    pub bad_rate: f64,
+    /// What it was promised, if that is known.
+    pub slo_ms: Option<f64>,
+    /// Of good and late requests.
+    pub latency_ms: Quantiles,
+}
+
+/// What a run was: enough to run it again, and to see whether two can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunInfo {
+    /// The server's address, or the CONFIG of an engine in the process.
+    pub target: String,
+    /// `http`, `grpc` or `in-process`.
+    pub protocol: String,
+    /// How tensors travel: `json`, `binary` or `shared memory`.
+    pub tensors: String,
+    /// The rate asked for, all models together; none in a closed loop.
+    pub rate_rps: Option<f64>,
+    /// Clients of a closed loop.
+    pub concurrency: Option<usize>,
+    /// Rows in each request.
+    pub rows: usize,
+    /// Threads that sent.
+    pub threads: usize,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// One rate that a search for the goodput tried.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The rate asked for.
+    pub rate_rps: f64,
+    /// The rate that came of it.
+    pub offered_rps: f64,
+    /// The bad rate of the worst model.
+    pub worst_bad_rate: f64,
+    /// Of all models' good and late requests.
+    pub p99_ms: f64,
+    /// Whether every model's bad rate was low enough.
+    pub passed: bool,
+}
+
+fn ms<C: Counter>(histogram: &Histogram<C>, q: f64) -> f64 {
+    histogram.value_at_quantile(q) as f64 / 1e6
+}
+
+impl Quantiles {
+    /// Those of a histogram of nanoseconds.
+    pub fn of<C: Counter>(histogram: &Histogram<C>) -> Quantiles {
+        Quantiles {
+            p50: ms(histogram, 0.5),
+            p90: ms(histogram, 0.9),
+            p99: ms(histogram, 0.99),
+            max: ms(histogram, 1.0),
+        }
+    }
+}
+
+impl ModelFigures {
+    pub(super) fn new(planned: &PlannedModel, slo: Option<Nanos>, counted: &ModelTally) -> ModelFigures {
+        let [good, late, dropped, rejected, ended_failed] = counted.ends;
+        let unanswered = counted.offered.saturating_sub(counted.ends.iter().sum());
+        ModelFigures {
+            name: planned.name.clone(),
+            offered: counted.offered,
+            good,
+            late,
+            dropped,
+            rejected,
+            failed: ended_failed + unanswered,
+            bad_rate: counted.bad_rate(),
+            slo_ms: slo.map(Nanos::as_millis_f64),
+            latency_ms: Quantiles::of(&counted.latency),
+        }
+    }
+}
+
+impl Figures {
+    pub(super) fn new(
+        tally: &Tally,
+        models: Vec<ModelFigures>,
+        lateness_limit_ms: Option<f64>,
+        run: RunInfo,
+    ) -> Figures {
+        let window_s = (tally.to - tally.from).as_secs_f64();
+        let offered: u64 = tally.models.iter().map(|model| model.offered).sum();
+        let mut ends = [0; End::COUNT];
+        for model in &tally.models {
+            ends.iter_mut().zip(model.ends).for_each(|(sum, n)| *sum += n);
+        }
+        let [good, late, dropped, rejected, failed] = ends;
+        let unanswered = offered.saturating_sub(ends.iter().sum());
+        let bad = offered - good;
+        let per_second = |count: u64| if window_s > 0.0 { count as f64 / window_s } else { 0.0 };
+        let latency = &tally.latency;
+        let stages_ms =
+            tally.stages.histograms().map(|[queue, wait, execution, answer, rest]| StageFigures {
+                queue: Quantiles::of(queue),
+                wait: Quantiles::of(wait),
+                execution: Quantiles::of(execution),
+                answer: Quantiles::of(answer),
+                network_and_client: Quantiles::of(rest),
+            });
+        Figures {
+            offered,
+            sent: tally.sent,
+            good,
+            bad,
+            late,
+            dropped,
+            rejected,
+            failed: failed + unanswered,
+            offered_rps: per_second(offered),
+            good_rps: per_second(good),
+            bad_rate: if offered > 0 { bad as f64 / offered as f64 } else { 0.0 },
+            latency_ms: Latency {
+                p50: ms(latency, 0.5),
+                p90: ms(latency, 0.9),
+                p99: ms(latency, 0.99),
+                p999: ms(latency, 0.999),
+                max: ms(latency, 1.0),
+            },
+            mean_batch: mean_batch(&tally.batch_sizes),
+            lateness_ms: Lateness { p99: ms(&tally.lateness, 0.99), max: ms(&tally.lateness, 1.0) },
+            lateness_limit_ms,
+            unanswered,
+            worst_bad_rate: models.iter().map(|model| model.bad_rate).fold(0.0, f64::max),
+            window_s,
+            stages_ms,
+            batch_sizes: tally.batch_sizes.iter().map(|(&size, &n)| (size, n)).collect(),
+            models,
+            run,
+            goodput_rps: None,
+            steps: Vec::new(),
+        }
+    }
+}
+
+/// Requests per batch: a batch of b is told by each of its b requests, so each stands for 1/b of a batch.
+fn mean_batch(requests_by_size: &std::collections::BTreeMap<u32, u64>) -> f64 {
+    let requests: u64 = requests_by_size.values().sum();
+    let batches: f64 = requests_by_size.iter().map(|(&size, &n)| n as f64 / f64::from(size)).sum();
+    if requests > 0 { requests as f64 / batches } else { 0.0 }
+}
