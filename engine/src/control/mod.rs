@@ -26,7 +26,7 @@
 //!
 //! # Bounds
 //!
-//! Places: `max_versions` of [repository], for each kind of executor; a replaced version needs two for a moment. Orders that
+//! Places: `max_versions` of `[repository]`, for each kind of executor; a replaced version needs two for a moment. Orders that
 //! wait: [`MAX_ORDERS`]; one more is refused. Changes under way to a thread: four. Old tables that somebody holds: as
 //! many as requests are being read or run.
 

@@ -1,5 +1,5 @@
 //! Arrivals that a file gives as counts per minute, as the Azure Functions trace does (one CSV line a function, one
-//! column a minute): [`read_minutes`] finds a function's counts, [`Minutes`] spreads each over its minute.
+//! column a minute): [`read_minutes`] finds a function's counts, `Minutes` spreads each over its minute.
 
 use super::arrivals::TraceError;
 use crate::clock::Nanos;
