@@ -141,7 +141,7 @@ impl Observatory {
         metrics::text(self)
     }
 
-    /// What the dashboard and `symphony top` show, as JSON: docs/dashboard.md lists the fields.
+    /// What the dashboard shows, as JSON: docs/dashboard.md lists the fields.
     pub fn view(&self, query: &Query) -> String {
         view::json(self, query)
     }

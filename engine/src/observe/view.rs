@@ -1,4 +1,4 @@
-//! What the dashboard and `symphony top` show, as JSON: docs/dashboard.md lists the fields. Numbers count from the start of
+//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the start of
 //! the process; who shows them takes differences. Everything in it is bounded, whatever the engine's size.
 
 use super::history::HISTORY_MODELS;
