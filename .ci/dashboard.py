@@ -67,8 +67,8 @@ def check_numbers(page: Page, url: str) -> None:
     """Everything is drawn, and the tiles say what the server counts."""
     expect(page.locator("#status")).to_have_text("ready", timeout=PATIENCE_MS)
     expect(page.locator("#rows tr")).to_have_count(len(MODELS), timeout=PATIENCE_MS)
-    page.wait_for_function("document.querySelectorAll('#goodput-chart polygon').length >= 5", timeout=PATIENCE_MS)
-    page.wait_for_function("+document.getElementById('goodput').textContent > 0", timeout=PATIENCE_MS)
+    page.wait_for_function("() => document.querySelectorAll('#goodput-chart polygon').length >= 5", timeout=PATIENCE_MS)
+    page.wait_for_function("() => +document.getElementById('goodput').textContent > 0", timeout=PATIENCE_MS)
     assert 0 < number(page, "#goodput") < 3 * RATE_RPS
     assert 1 <= number(page, "#batch") <= 100
     assert 0 < number(page, "#busy") <= GPUS
