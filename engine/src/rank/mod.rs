@@ -201,12 +201,12 @@ impl RankState {
         }
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
+        let latest = latest.min(Nanos(u64::MAX - 1));
         if let Some(classes) = &mut self.classes
             && classes.is_lower(at)
         {
-            return classes.set_waiting(at, latest.min(Nanos(u64::MAX - 1)));
+            return classes.set_waiting(at, latest);
         }
-        let latest = latest.min(Nanos(u64::MAX - 1));
         if early {
             self.set_due(at, Nanos::MAX);
             self.early.set(at, latest);
@@ -271,16 +271,13 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
         self.busy += usize::from(gpu.is_busy());
-        let idle = !gpu.is_busy();
         match gpu.outstanding {
             ..=0 => gpu.free_at = completion.finished,
             1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
             // A later completion corrects it: what runs next is not the last batch given.
             _ => {}
         }
-        if idle {
-            self.note_lower(completion.gpu.0 as usize);
-        }
+        self.note_lower(completion.gpu.0 as usize);
         self.offer(completion.gpu);
     }
 
