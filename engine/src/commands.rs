@@ -2,8 +2,10 @@
 //! exit code.
 
 mod replay;
+mod top;
 
 pub use replay::replay;
+pub use top::top;
 
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};

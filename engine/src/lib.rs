@@ -16,4 +16,5 @@ pub mod rank;
 pub mod recorder;
 pub mod runtime;
 pub mod sim;
+pub mod top;
 pub mod workload;

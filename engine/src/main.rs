@@ -5,11 +5,13 @@ use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use symphony::commands::{Addresses, check, replay, serve};
+use std::time::Duration;
+use symphony::commands::{Addresses, check, replay, serve, top};
 use symphony::config::{Control, RepositoryFlags};
 use symphony::log::{LEVELS, LogFlags, LogFormat};
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
+use symphony::top::TopOptions;
 
 /// Serves neural networks under deadlines: batches wait until the last moment at which they can still grow.
 #[derive(Parser)]
@@ -58,6 +60,23 @@ enum Command {
         config: Option<PathBuf>,
         #[command(flatten)]
         repository: RepositoryArguments,
+    },
+    /// Show what a running server does, in this terminal, until q is pressed
+    ///
+    /// The same numbers as on its dashboard; `?` lists the keys. Exit code 1 if there is no server or no terminal.
+    Top {
+        /// The server's address
+        #[arg(default_value = "http://127.0.0.1:8000")]
+        url: String,
+        /// Print one frame as plain text, 80 columns wide, and end
+        #[arg(long)]
+        once: bool,
+        /// Seconds between two looks at the server, 0.1 to 60
+        #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
+        interval: f64,
+        /// Use no colours; the environment variable NO_COLOR says the same
+        #[arg(long)]
+        no_color: bool,
     },
     /// Feed recorded decisions through the scheduler again and say whether the same ones come out
     ///
@@ -119,6 +138,11 @@ fn grpc_beside(http: SocketAddr) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], if http.port() == 0 { 0 } else { 8001 }))
 }
 
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 60".to_owned())
+}
+
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Serve { config, repository, http, grpc, record, record_mib, log } => {
@@ -127,6 +151,10 @@ fn main() -> ExitCode {
             serve(config.as_deref(), &repository.into(), addresses, record, &log.into())
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
+        Command::Top { url, once, interval, no_color } => {
+            let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            top(&url, TopOptions { once, every: Duration::from_secs_f64(interval), coloured: !plain })
+        }
         Command::Replay { recording, request, frontend } => {
             replay(&recording, request.map(|id| Wanted { id, frontend }))
         }

@@ -1,6 +1,7 @@
 //! What the `symphony` binary lets be seen while it serves: on real threads and sockets, with two API cores.
 
 mod exposition;
+mod top;
 
 use exposition::Exposition;
 use serde_json::{Value, json};

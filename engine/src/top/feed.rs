@@ -1,0 +1,160 @@
+//! Where the numbers come from: GET /dashboard/data of a server, over a connection of its own each time. docs/dashboard.md lists
+//! the fields; those here are the ones that a terminal shows.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long the server may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The largest answer that is read, in bytes: ten times what 64 models and two minutes come to.
+const LARGEST: u64 = 16 << 20;
+
+/// What is asked for besides what every answer has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Question {
+    /// The model, by id, whose profile is wanted.
+    pub(super) profile_of: Option<u32>,
+    /// Whether the last two minutes are.
+    pub(super) history: bool,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Answer {
+    pub(super) version: String,
+    pub(super) now_us: u64,
+    pub(super) ready: bool,
+    pub(super) reasons: Vec<String>,
+    pub(super) gpus: Gpus,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) models: Vec<Model>,
+    pub(super) models_left_out: usize,
+    pub(super) size_bounds: Vec<u64>,
+    pub(super) profile: Option<Profile>,
+    pub(super) history: Option<History>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Gpus {
+    pub(super) count: usize,
+    pub(super) busy_us: u64,
+    pub(super) advised: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Lane {
+    pub(super) busy_us: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Model {
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) version: u64,
+    pub(super) slo_us: u64,
+    pub(super) max_batch: u64,
+    pub(super) platform: String,
+    pub(super) in_flight: u64,
+    pub(super) outcomes: BTreeMap<String, u64>,
+    pub(super) ran: u64,
+    pub(super) stages_us: Vec<u64>,
+    pub(super) of_slo: Vec<u64>,
+    pub(super) batches: u64,
+    pub(super) rows: u64,
+    pub(super) sizes: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Profile {
+    pub(super) model: u32,
+    pub(super) latency_us: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct History {
+    pub(super) at_us: Vec<u64>,
+    pub(super) outcomes: Vec<BTreeMap<String, u64>>,
+}
+
+/// A server to ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Feed {
+    address: String,
+}
+
+impl Feed {
+    /// The server at `http://HOST:PORT`, or `HOST:PORT`.
+    ///
+    /// Errors: it is no such URL.
+    pub(crate) fn new(url: &str) -> Result<Feed, String> {
+        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let address = rest.split('/').next().unwrap_or_default();
+        if rest.contains("://") || address.is_empty() || address.contains(char::is_whitespace) {
+            return Err(format!("{url:?} is no address of a server; give one like http://127.0.0.1:8000"));
+        }
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        Ok(Feed { address: if has_port { address.to_owned() } else { format!("{address}:80") } })
+    }
+
+    /// Its host and port.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Asks for the numbers.
+    ///
+    /// Errors: the server can't be reached, or what answers is none of ours.
+    pub(super) fn ask(&self, question: Question) -> Result<Answer, String> {
+        let mut path = format!("/dashboard/data?history={}", u8::from(question.history));
+        if let Some(model) = question.profile_of {
+            path += &format!("&model={model}");
+        }
+        let server = &self.address;
+        let answer = self.get(&path).map_err(|error| {
+            format!("no answer from http://{server}: {error}; is the server running there?")
+        })?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let status = head.lines().next().unwrap_or_default();
+        if status.split(' ').nth(1) != Some("200") {
+            return Err(format!(
+                "http://{server}/dashboard/data answered {status:?}; is that a Symphony server?"
+            ));
+        }
+        serde_json::from_str(body).map_err(|error| {
+            format!("http://{server}/dashboard/data is not as this version of top knows it: {error}")
+        })
+    }
+
+    fn get(&self, path: &str) -> std::io::Result<String> {
+        let address = self.address.to_socket_addrs()?.next();
+        let address = address.ok_or_else(|| std::io::Error::other("the host has no address"))?;
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)?;
+        let mut answer = Vec::new();
+        stream.take(LARGEST).read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_by_its_url_or_its_address() {
+        let address = |url| Feed::new(url).map(|feed| feed.address);
+        assert_eq!(address("http://gpu-1:8000/dashboard").unwrap(), "gpu-1:8000");
+        assert_eq!(address("127.0.0.1:8000").unwrap(), "127.0.0.1:8000");
+        assert_eq!(address("http://[::1]:8000").unwrap(), "[::1]:8000");
+        assert_eq!(address("gpu-1").unwrap(), "gpu-1:80");
+        for wrong in ["https://x:1", "", "http://", "a b:1"] {
+            assert!(address(wrong).unwrap_err().contains("give one like"), "{wrong}");
+        }
+    }
+}
