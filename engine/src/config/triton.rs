@@ -10,7 +10,7 @@ use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where something does.
-const PASSED_OVER: [(&str, &str); 20] = [
+pub(super) const PASSED_OVER: [(&str, &str); 20] = [
     ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
     ("sequence_batching", "requests are independent of each other here"),
     ("ensemble_scheduling", "there are no ensembles here"),
@@ -28,7 +28,7 @@ const PASSED_OVER: [(&str, &str); 20] = [
     ("batch_input", "there are no ragged batches here"),
     ("batch_output", "there are no ragged batches here"),
     ("cc_model_filenames", "there are no compute capabilities here"),
-    ("label_filename", "there is no classification extension here"),
+    ("label_filename", "classes are told by their index here"),
     ("scheduling_choice", "batches form by deadlines here"),
     ("input_copy", "inputs are copied once here"),
 ];
@@ -295,7 +295,7 @@ impl Reader<'_> {
                     self.mistakes.push(self.place(part).mistake(wrong, "take it out"));
                     good = false;
                 }
-                "label_filename" => self.pass_over(part, "there is no classification extension here"),
+                "label_filename" => self.pass_over(part, "classes are told by their index here"),
                 _ => self.pass_over(part, "the model's file says it"),
             }
         }

@@ -1,0 +1,169 @@
+//! The documents list every key that there is, and none that there is not. A key that nobody knows is put into every table that
+//! a document tells of; the mistake that comes out lists the keys that its reader does know.
+
+use super::{folder, told};
+use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, triton};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// A key that is like no other.
+const UNKNOWN: &str = "qqqqqqqq = 1\n";
+
+/// Keys by table: `` is the root, `[http]` a section, `[[models]]` tables, `[[models]].profile` tables in them.
+type Keys = BTreeMap<String, BTreeSet<String>>;
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)).unwrap()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The keys that a document lists: the first column of each table of which it is called "key". A heading of the second level
+/// names the table, `[section]` or `[[tables]]`, else it is the root; one of the third the keys whose tables are told of.
+fn documented(text: &str) -> Keys {
+    let mut keys = Keys::from([(String::new(), BTreeSet::new())]);
+    let (mut table, mut within, mut listing) = (String::new(), vec![String::new()], false);
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            table =
+                quoted(heading).first().filter(|name| name.starts_with('[')).copied().unwrap_or("").into();
+            within = vec![table.clone()];
+            if !table.is_empty() {
+                let name = table.trim_matches(['[', ']']).to_owned();
+                keys.get_mut("").expect("the root is there").insert(name);
+            }
+        } else if let Some(heading) = line.strip_prefix("### ") {
+            within = quoted(heading).iter().map(|name| format!("{table}.{name}")).collect();
+            if table.is_empty() || heading.contains(':') || within.is_empty() {
+                within = vec![table.clone()];
+            }
+        } else if line.starts_with("| key |") {
+            listing = true;
+        } else if !line.starts_with('|') {
+            listing = false;
+        } else if listing && !line.starts_with("| ---") {
+            let names = quoted(line.split('|').nth(1).unwrap());
+            for table in &within {
+                keys.entry(table.clone()).or_default().extend(names.iter().map(|name| (*name).to_owned()));
+            }
+        }
+    }
+    keys
+}
+
+/// The keys that readers say they know, from mistakes like `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
+fn known(mistakes: &[String]) -> Keys {
+    let mut keys = Keys::new();
+    for mistake in mistakes.iter().filter(|mistake| mistake.contains("qqqqqqqq: ")) {
+        let field = mistake.split(": ").nth(1).unwrap().trim_end_matches("qqqqqqqq").trim_end_matches('.');
+        let mut parts = field.split('.').map(|part| match part.split_once('[') {
+            Some((name, _)) => (name, true),
+            None => (part, false),
+        });
+        let (first, many) = parts.next().unwrap();
+        let inner: Vec<&str> = parts.map(|(name, _)| name).collect();
+        let table = match (first, many) {
+            ("", _) => String::new(),
+            (name, true) => format!("[[{name}]]"),
+            (name, false) => format!("[{name}]"),
+        };
+        let table = [vec![table.as_str()], inner].concat().join(".");
+        let names = mistake.split("the fields here are ").nth(1).expect("all fields are listed");
+        keys.entry(table).or_default().extend(names.split(", ").map(str::to_owned));
+    }
+    keys
+}
+
+/// A file with an unknown key in the root and in every section and table of tables that is documented; `given` has some of them.
+fn with_unknown_keys(documented: &Keys, given: &str) -> String {
+    let others = documented.keys().filter(|table| table.ends_with(']') && !given.contains(table.as_str()));
+    let others: String = others.map(|table| format!("{table}\n{UNKNOWN}")).collect();
+    format!("{UNKNOWN}{others}{given}")
+}
+
+#[test]
+fn every_key_of_config_is_in_the_documents_and_the_reverse() {
+    let documented = documented(
+        &(document("configuration.md") + document("repository.md").split("## `model.toml`").next().unwrap()),
+    );
+    let tensor = "[{ name = \"t\", datatype = \"BYTES\", shape = [1], max_bytes = 8, qqqqqqqq = 1 }]";
+    let given = format!(
+        "[repository]\npath = \".\"\n{UNKNOWN}[[executors]]\nkind = \"cpu\"\n{UNKNOWN}\
+         [[executors]]\nkind = \"emulated\"\n{UNKNOWN}\
+         [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nslo_ms = 25\n{UNKNOWN}\
+         [[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\n{UNKNOWN}\
+         profile = {{ alpha_ms = 1, beta_ms = 1, qqqqqqqq = 1 }}\ninputs = {tensor}\noutputs = {tensor}\n"
+    );
+    let text = with_unknown_keys(&documented, &given);
+    let folder = folder(&[("symphony.toml", text.as_bytes()), ("m.onnx", b"x")]);
+    let mistakes = read_config(folder.path()).unwrap_err();
+    assert_eq!(known(&told(&mistakes, folder.path())), documented, "{mistakes}");
+}
+
+#[test]
+fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
+    let text = document("repository.md");
+    let part = text.split("## `model.toml`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut in_code = Keys::new();
+    for kind in ["cpu", "emulated"] {
+        let model = folder.path().join(kind).join("models").join("m");
+        std::fs::create_dir_all(model.join("1")).unwrap();
+        std::fs::write(model.join("1/model.onnx"), "x").unwrap();
+        let words = format!("executor = \"{kind}\"\nslo_ms = 25\n{UNKNOWN}");
+        std::fs::write(model.join("model.toml"), words).unwrap();
+        let config = folder.path().join(kind).join("symphony.toml");
+        std::fs::write(
+            &config,
+            format!("[[executors]]\nkind = \"{kind}\"\n[repository]\npath = \"models\"\n"),
+        )
+        .unwrap();
+        let mistakes = read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
+        for (table, keys) in known(&told(&mistakes, folder.path())) {
+            in_code.entry(table).or_default().extend(keys);
+        }
+    }
+    // It is asked for only to be refused: the folders say it.
+    in_code.get_mut("").expect("there is a root").remove("file");
+    assert_eq!(in_code, documented(part));
+}
+
+#[test]
+fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
+    let text = document("repository.md");
+    let part = text.split("## `config.pbtxt`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = part.lines().filter(|line| line.starts_with("| `"));
+    let fields: BTreeSet<&str> = rows.flat_map(|row| quoted(row.split('|').nth(1).unwrap())).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.pbtxt");
+    let passed_over: BTreeSet<&str> = triton::PASSED_OVER.iter().map(|(name, _)| *name).collect();
+    for field in &fields {
+        std::fs::write(&file, format!("{field} {{ }}\n")).unwrap();
+        let mut notes = Vec::new();
+        // A value of the wrong kind is a mistake only of a field that is read.
+        let read = triton::read(&file, "m", &mut notes);
+        let passed = notes.iter().any(|note| note.contains("is passed over"));
+        assert_eq!(passed, passed_over.contains(field), "{field}: {notes:?}");
+        assert!(passed || read.is_err() || ["input", "output"].contains(field), "{field} is not read");
+    }
+    assert!(passed_over.is_subset(&fields), "{passed_over:?} and {fields:?}");
+    let read = ["backend", "default_model_filename", "input", "max_batch_size", "name", "output", "platform"];
+    let others: Vec<&str> = fields.difference(&passed_over).copied().collect();
+    assert_eq!(others, [&read[..], &["version_policy"]].concat());
+}
+
+#[test]
+fn every_key_of_a_workload_is_in_the_documents_and_the_reverse() {
+    let documented = documented(&document("workloads.md"));
+    let given = format!(
+        "[[models]]\nname = \"m\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 25\n{UNKNOWN}[[models]]\nzoo = \"z.csv\"\n{UNKNOWN}"
+    );
+    let text = with_unknown_keys(&documented, &given);
+    let zoo = b"model,alpha_ms,beta_ms,slo_ms\nz,1,1,25\n";
+    let folder = folder(&[("w.toml", text.as_bytes()), ("z.csv", zoo)]);
+    let mistakes = read_workload(&folder.path().join("w.toml")).unwrap_err();
+    assert_eq!(known(&told(&mistakes, folder.path())), documented, "{mistakes}");
+}
