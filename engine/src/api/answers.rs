@@ -114,7 +114,10 @@ impl Answers {
 
     /// What is served at the moment: who holds it may ask any of it.
     pub(super) fn models(&self) -> Arc<[ModelInfo]> {
-        Arc::clone(self.frontend.borrow().models())
+        let mut frontend = self.frontend.borrow_mut();
+        let models = Arc::clone(frontend.newest_models());
+        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        models
     }
 
     /// Requests sent and not yet answered, with or without someone who waits.

@@ -330,6 +330,12 @@ impl Frontend {
         &self.models
     }
 
+    /// The same as of now.
+    pub fn newest_models(&mut self) -> &Arc<[ModelInfo]> {
+        self.look();
+        &self.models
+    }
+
     /// The engine's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
