@@ -16,6 +16,7 @@ use crate::config::{
 use crate::control::Repository;
 use crate::log::LogFlags;
 use crate::observe::Observatory;
+use crate::otlp::{Exporter, TraceFlags};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Say, Seat, StartError};
@@ -170,6 +171,7 @@ pub fn serve(
     addresses: Addresses,
     record: Option<RecordConfig>,
     log: &LogFlags,
+    trace: &TraceFlags,
 ) -> Result<(), Failure> {
     let ending = watch_signals()?;
     let mut notes = Vec::new();
@@ -190,9 +192,11 @@ pub fn serve(
     let repository = control_repository(&config, &mut engine, recorded, &say)?;
     let models = Arc::clone(engine.models());
     describe(&engine);
-    let observatory = Arc::new(Observatory::of(&engine));
+    let exporter = export_traces(&config, trace, &engine)?;
+    let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
+    let observatory = Arc::new(Observatory::of(&engine).with_traces(traces));
     let mut servers = Vec::new();
-    let shared = Shared::new().with_repository(repository.clone());
+    let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let api = api_config(addresses, &http_limits, api_threads, &observatory);
     let mut api = ApiConfig { shared, ..api };
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
@@ -217,12 +221,28 @@ pub fn serve(
         repository.stop();
     }
     engine.stop();
+    if let Some(exporter) = exporter {
+        exporter.stop();
+    }
     match died {
         Some(thread) => {
             Err(Failure::Run(format!("the engine's thread {thread} died; its last words are above")))
         }
         None => Ok(()),
     }
+}
+
+/// Starts the thread that sends traces, where a collector is named: on other cores than those of pinned threads.
+fn export_traces(config: &Config, flags: &TraceFlags, engine: &Engine) -> Result<Option<Exporter>, Failure> {
+    let trace = config.trace.clone().with(flags);
+    let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
+    let exporter =
+        Exporter::start(&trace, engine.clock().clone(), engine.layout().cores()).map_err(failed)?;
+    if let Some(endpoint) = trace.endpoint.filter(|_| exporter.is_some()) {
+        let (collector, ratio) = (endpoint.to_string(), trace.sample_ratio);
+        tracing::info!(collector, ratio, service = trace.service_name, "traces");
+    }
+    Ok(exporter)
 }
 
 /// Starts the control of the repository, where there is one that is to be controlled.

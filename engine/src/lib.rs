@@ -10,6 +10,7 @@ pub mod limits;
 pub mod log;
 pub mod model;
 pub mod observe;
+pub mod otlp;
 pub mod policy;
 pub mod profile;
 pub mod rank;

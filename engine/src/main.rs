@@ -9,6 +9,7 @@ use std::time::Duration;
 use symphony::commands::{Addresses, check, replay, serve, top};
 use symphony::config::{Control, RepositoryFlags};
 use symphony::log::{LEVELS, LogFlags, LogFormat};
+use symphony::otlp::{Endpoint, TraceFlags};
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
 use symphony::top::TopOptions;
@@ -31,28 +32,7 @@ enum Command {
     /// Prints `ready http://ADDRESS` and `ready grpc://ADDRESS` on standard output once it serves; everything else goes to
     /// standard error.
     /// The first Ctrl-C (or SIGTERM) lets accepted requests finish; a second one ends at once.
-    Serve {
-        /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the repository's models
-        #[arg(required_unless_present = "model_repository")]
-        config: Option<PathBuf>,
-        #[command(flatten)]
-        repository: RepositoryArguments,
-        /// Where to listen for HTTP; port 0 takes a free one
-        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
-        http: SocketAddr,
-        /// Where to listen for gRPC; 127.0.0.1:8001 if not given, or a free port if --http has port 0
-        #[arg(long, value_name = "ADDR")]
-        grpc: Option<SocketAddr>,
-        /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
-        #[arg(long, value_name = "DIR")]
-        record: Option<PathBuf>,
-        /// The size of each of these files, in MiB
-        #[arg(long, value_name = "N", default_value_t = RecordConfig::DEFAULT_MIB, requires = "record",
-              value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
-        record_mib: usize,
-        #[command(flatten)]
-        log: LogArguments,
-    },
+    Serve(Box<ServeArguments>),
     /// Read CONFIG and load its models without serving; print every mistake as FILE:LINE: FIELD: wrong; right
     Check {
         /// A TOML file, or a folder with symphony.toml in it; without one, the repository's models are checked
@@ -93,6 +73,33 @@ enum Command {
     },
 }
 
+/// What `serve` takes.
+#[derive(Args)]
+struct ServeArguments {
+    /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the repository's models
+    #[arg(required_unless_present = "model_repository")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    repository: RepositoryArguments,
+    /// Where to listen for HTTP; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
+    http: SocketAddr,
+    /// Where to listen for gRPC; 127.0.0.1:8001 if not given, or a free port if --http has port 0
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<SocketAddr>,
+    /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// The size of each of these files, in MiB
+    #[arg(long, value_name = "N", default_value_t = RecordConfig::DEFAULT_MIB, requires = "record",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    record_mib: usize,
+    #[command(flatten)]
+    log: LogArguments,
+    #[command(flatten)]
+    trace: TraceArguments,
+}
+
 /// What is logged on standard error. CONFIG's [log] says the same.
 #[derive(Args)]
 struct LogArguments {
@@ -108,6 +115,28 @@ impl From<LogArguments> for LogFlags {
     fn from(given: LogArguments) -> LogFlags {
         LogFlags { format: given.log_format, level: given.log_level }
     }
+}
+
+/// Where traces of requests go. CONFIG's [trace] says the same; docs/tracing.md tells of it.
+#[derive(Args)]
+struct TraceArguments {
+    /// Send OpenTelemetry traces to this collector, by OTLP over HTTP, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    otlp: Option<Endpoint>,
+    /// The share of the requests that are traced, 0 to 1, of those whose client does not say [default: 0.01]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    trace_ratio: Option<f64>,
+}
+
+impl From<TraceArguments> for TraceFlags {
+    fn from(given: TraceArguments) -> TraceFlags {
+        TraceFlags { endpoint: given.otlp, sample_ratio: given.trace_ratio }
+    }
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| "it must be a number from 0 to 1".to_owned())
 }
 
 /// The repository of models, in Triton's words. docs/repository.md tells of it.
@@ -145,10 +174,11 @@ fn interval(text: &str) -> Result<f64, String> {
 
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
-        Command::Serve { config, repository, http, grpc, record, record_mib, log } => {
+        Command::Serve(given) => {
+            let ServeArguments { config, repository, http, grpc, record, record_mib, log, trace } = *given;
             let record = record.map(|folder| RecordConfig { folder, mib: record_mib });
             let addresses = Addresses { http, grpc: grpc.unwrap_or_else(|| grpc_beside(http)) };
-            serve(config.as_deref(), &repository.into(), addresses, record, &log.into())
+            serve(config.as_deref(), &repository.into(), addresses, record, &log.into(), &trace.into())
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
         Command::Top { url, once, interval, no_color } => {

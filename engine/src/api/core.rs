@@ -1,7 +1,7 @@
 //! What all connections of one API core share, and what a request needs whatever its protocol: finding its model, reading
 //! its body within the limits, running it, counting it.
 
-use super::answers::Answers;
+use super::answers::{Answers, Reply as EngineReply};
 use super::inference::{Answered, Inference, refused};
 use super::problem::{Problem, names, quoted};
 use super::reply::Reply;
@@ -10,10 +10,11 @@ use super::statistics::CoreStatistics;
 use super::{grpc, http};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::observe::{FailureLog, InferOutcome, Observatory, Recorder};
-use crate::runtime::frontend::{Frontend, ModelInfo};
+use crate::otlp::{Call, Parent, Ran, Traced, Tracer};
+use crate::runtime::frontend::{Ask, Frontend, ModelInfo};
 use futures_channel::oneshot;
 use hyper::body::Incoming;
-use hyper::header::HeaderName;
+use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Request, StatusCode};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,6 +27,10 @@ pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
 
 /// The header that says how long a client waits for the answer, in milliseconds, or `none`.
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
+
+/// The headers of W3C Trace Context, in which a client says which span its request belongs to.
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// What all connections of one API core share.
 pub(super) struct Core {
@@ -40,6 +45,7 @@ pub(super) struct Core {
     /// What Triton's clients want counted.
     statistics: CoreStatistics,
     failures: FailureLog,
+    tracer: Tracer,
     /// By connection number; `None` once it was asked to end, which dropping the sender does.
     pub(super) connections: RefCell<HashMap<u64, Option<oneshot::Sender<()>>>>,
     next_connection: Cell<u64>,
@@ -56,6 +62,7 @@ impl Core {
         Core {
             statistics: config.shared.statistics.join(),
             failures: FailureLog::default(),
+            tracer: Tracer::new(config.shared.tracing.clone()),
             answers: Answers::new(frontend, Rc::clone(&recorder)),
             observatory,
             recorder,
@@ -148,8 +155,8 @@ impl Core {
         Ok(wanted.cloned().collect())
     }
 
-    /// Runs a request that was found right, and counts it. `held`, which keeps the request's bytes counted, is let go as
-    /// soon as the engine has them.
+    /// Runs a request that was found right, and counts it; `counted` is told what the engine said. `held`, which keeps the
+    /// request's bytes counted, is let go as soon as the engine has them.
     ///
     /// Errors: why it has no result in time.
     pub(super) async fn run(
@@ -157,6 +164,7 @@ impl Core {
         model: &ModelInfo,
         inference: Inference,
         held: impl Sized,
+        counted: &mut Counted<'_>,
     ) -> Result<Answered, Problem> {
         let ask = inference.ask(model);
         let Inference { id, inputs, wanted, .. } = inference;
@@ -167,15 +175,32 @@ impl Core {
         };
         let reply = self.answers.ask(&ask, fill).await?;
         self.statistics.count(model, rows.count, &reply);
+        counted.saw(&ask, &reply);
         match refused(model, &reply) {
             None => Ok(Answered::new(id, wanted, rows, reply)),
             Some(problem) => Err(problem),
         }
     }
 
-    /// Counts an infer request once, when the guard goes: with what [`Counted::end`] was told, or as one whose client left.
-    pub(super) fn count<'a>(&'a self, model: &'a ModelInfo) -> Counted<'a> {
-        Counted { core: self, model, outcome: InferOutcome::Gone }
+    /// Which span a request with these headers belongs to, if anything is traced.
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Option<Parent> {
+        if !self.tracer.is_on() {
+            return None;
+        }
+        let state = headers.get(TRACE_STATE).map(|value| value.as_bytes()).unwrap_or_default();
+        Parent::parse(headers.get(TRACE_PARENT)?.as_bytes(), state)
+    }
+
+    /// Counts an infer request once, when the guard goes: with what [`Counted::end`] was told, or as one whose client left; and
+    /// traces it, where that is wanted.
+    pub(super) fn count<'a>(
+        &'a self,
+        model: &'a ModelInfo,
+        call: Call,
+        caller: Option<Parent>,
+    ) -> Counted<'a> {
+        let trace = self.tracer.begin(call, caller, model, || self.observatory.now());
+        Counted { core: self, model, outcome: InferOutcome::Gone, trace }
     }
 
     /// Every version of every model: of the repository, and of those that the server started with.
@@ -247,9 +272,27 @@ pub(super) struct Counted<'a> {
     core: &'a Core,
     model: &'a ModelInfo,
     outcome: InferOutcome,
+    trace: Option<Box<Traced>>,
 }
 
 impl Counted<'_> {
+    /// What the engine said.
+    fn saw(&mut self, ask: &Ask, reply: &EngineReply) {
+        let Some(trace) = &mut self.trace else { return };
+        trace.saw(Ran {
+            rows: ask.rows,
+            class: ask.class.number(),
+            arrival: reply.arrival,
+            due: reply.due,
+            batched: reply.batched,
+            started: reply.started,
+            finished: reply.finished,
+            answered: reply.answered,
+            batch_size: reply.batch_size,
+            gpu: reply.gpu,
+        });
+    }
+
     /// How it ended, which is also returned.
     pub(super) fn end<T>(&mut self, result: &Result<T, Problem>) -> InferOutcome {
         self.outcome = result.as_ref().err().map_or(InferOutcome::Good, |problem| problem.outcome);
@@ -267,5 +310,8 @@ impl Counted<'_> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.core.recorder.ended(self.model.id, self.outcome);
+        if let Some(trace) = self.trace.take() {
+            self.core.tracer.end(trace, self.outcome, self.core.observatory.now());
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::regions::Regions;
 use super::settings::LogSettings;
 use super::statistics::Statistics;
 use crate::control::Repository;
+use crate::otlp::{Exporter, Tracing};
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ pub struct Shared {
     pub(super) statistics: Arc<Statistics>,
     pub(super) log: Arc<LogSettings>,
     pub(super) repository: Option<Arc<Repository>>,
+    pub(super) tracing: Option<Tracing>,
 }
 
 impl Shared {
@@ -25,6 +27,11 @@ impl Shared {
     /// The same with the models of a repository, if there is one.
     pub fn with_repository(self, repository: Option<Arc<Repository>>) -> Shared {
         Shared { repository, ..self }
+    }
+
+    /// The same with requests traced, if somebody sends the traces.
+    pub fn with_traces(self, exporter: Option<&Exporter>) -> Shared {
+        Shared { tracing: exporter.map(Exporter::tracing), ..self }
     }
 }
 

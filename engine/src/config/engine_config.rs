@@ -4,7 +4,7 @@
 
 use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
-use super::reader::{Table, Value, read};
+use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
 use super::workload_file::read_network;
@@ -12,6 +12,7 @@ use crate::clock::Nanos;
 use crate::limits;
 use crate::log::{LEVELS, LogConfig, LogFormat, level_named};
 use crate::model::selection::DropRule;
+use crate::otlp::TraceConfig;
 use crate::policy::when::{self, When};
 use crate::policy::{self, Policy};
 use crate::profile::Profile;
@@ -53,6 +54,8 @@ pub struct Config {
     pub http: HttpLimits,
     /// What is logged, and how.
     pub log: LogConfig,
+    /// What is traced, and where traces go.
+    pub trace: TraceConfig,
     /// What runs batches.
     pub executors: Vec<Executor>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
@@ -309,6 +312,7 @@ impl Config {
             cores: Cores::default(),
             http: HttpLimits::default(),
             log: LogConfig::default(),
+            trace: TraceConfig::default(),
             executors: vec![Executor { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
             models: Vec::new(),
             repository: None,
@@ -413,6 +417,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
     let cores = read_cores(root);
     let http = read_http(root);
     let log = read_log(root);
+    let trace = read_trace(root);
     let mut kinds = Kinds::default();
     let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
     let total: usize = executors.iter().map(|e| e.count).sum();
@@ -438,6 +443,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
         cores,
         http: http?,
         log: log?,
+        trace: trace?,
         executors,
         models: models.into_iter().map(|(_, model)| model).collect(),
         repository: own.map_or(Some(None), |own| own.map(Some))?,
@@ -630,6 +636,24 @@ fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
             read_timeout: read_timeout?,
             idle_timeout: idle_timeout?,
         })
+    })
+}
+
+/// What is traced.
+fn read_trace(root: &Table<'_>) -> Option<TraceConfig> {
+    root.section("trace", |table| {
+        let default = TraceConfig::default();
+        let endpoint = table.optional("endpoint").map_or(Some(None), |value| {
+            let text = value.text("the address of a collector")?;
+            let endpoint = text.parse().map_err(|right| value.report(format!("is {text:?}"), right));
+            endpoint.ok().map(Some)
+        });
+        let ratio = table.optional("sample_ratio");
+        let ratio = ratio.map_or(Some(default.sample_ratio), |value| value.number(Bounds::from(0.0, 1.0)));
+        let name = table.optional("service_name").map_or(Some(default.service_name), |value| {
+            value.text("what the server is called in traces").map(str::to_owned)
+        });
+        Some(TraceConfig { endpoint: endpoint?, sample_ratio: ratio?, service_name: name? })
     })
 }
 

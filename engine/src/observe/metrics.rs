@@ -4,6 +4,7 @@ use super::recorder::{ModelRequests, STAGES};
 use super::text::{Kind, Text};
 use super::{InferOutcome, Observatory, engine_metrics};
 use crate::clock::Nanos;
+use crate::otlp::TraceCounts;
 use crate::runtime::executions::{ModelExecutions, SIZE_BOUNDS};
 use crate::runtime::frontend::{ModelInfo, Standing};
 
@@ -102,6 +103,9 @@ pub(super) fn text(observatory: &Observatory) -> String {
         })
         .collect();
     server(&mut text, observatory);
+    if let Some(counts) = observatory.traces() {
+        traces(&mut text, counts);
+    }
     outcomes(&mut text, &models);
     for (name, kind, help, value) in OF_MODELS {
         text.family(name, kind, help);
@@ -133,6 +137,19 @@ fn server(text: &mut Text, observatory: &Observatory) {
     text.sample(&[], open);
     text.family("symphony_http_connections_total", Kind::Counter, "Connections opened.");
     text.sample(&[], opened);
+}
+
+/// Of traces, where requests are traced.
+fn traces(text: &mut Text, counts: &TraceCounts) {
+    text.family("symphony_trace_spans_total", Kind::Counter, "Spans by what became of them.");
+    for (result, count) in [("sent", counts.sent()), ("failed", counts.failed())] {
+        text.sample(&[("result", result)], count);
+    }
+    let help = "Traced requests of which nothing was sent, since too many waited to be.";
+    text.family("symphony_trace_requests_dropped_total", Kind::Counter, help);
+    text.sample(&[], counts.overflowed());
+    text.family("symphony_trace_retries_total", Kind::Counter, "Times that spans were sent again.");
+    text.sample(&[], counts.retries());
 }
 
 fn outcomes(text: &mut Text, models: &[OfModel<'_>]) {

@@ -23,6 +23,7 @@ pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, ST
 pub use view::Query;
 
 use crate::clock::{Clock, Nanos};
+use crate::otlp::TraceCounts;
 use crate::profile::Profile;
 use crate::runtime::Engine;
 use crate::runtime::counters::Counters;
@@ -47,6 +48,7 @@ pub struct Observatory {
     cores: Mutex<Vec<Arc<CoreCounts>>>,
     pulse: Mutex<Pulse>,
     past: Mutex<Past>,
+    traces: Option<Arc<TraceCounts>>,
 }
 
 impl Observatory {
@@ -61,6 +63,7 @@ impl Observatory {
             cores: Mutex::default(),
             pulse: Mutex::new(Pulse::new(engine.profiles())),
             past: Mutex::default(),
+            traces: None,
         }
     }
 
@@ -75,7 +78,13 @@ impl Observatory {
             cores: Mutex::default(),
             pulse: Mutex::new(Pulse::new(&[])),
             past: Mutex::default(),
+            traces: None,
         }
+    }
+
+    /// With what becomes of traces, if there are any.
+    pub fn with_traces(self, traces: Option<Arc<TraceCounts>>) -> Observatory {
+        Observatory { traces, ..self }
     }
 
     /// The counting end of a new API core.
@@ -118,6 +127,11 @@ impl Observatory {
         let models = self.models();
         let ids = models.iter().map(|model| model.id);
         ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
+    }
+
+    /// What becomes of traces, if there are any.
+    pub fn traces(&self) -> Option<&TraceCounts> {
+        self.traces.as_deref()
     }
 
     /// HTTP responses of all cores by status, those that there were.

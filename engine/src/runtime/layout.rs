@@ -52,6 +52,13 @@ impl Layout {
         layout
     }
 
+    /// The cores that threads are pinned to.
+    pub fn cores(&self) -> Vec<usize> {
+        let alone = self.emulated.iter();
+        let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
+        others.into_iter().flatten().chain(alone).filter_map(|seat| seat.core).collect()
+    }
+
     /// Threads whose core another thread has too take naps; so do all where no core is known.
     fn mark_shared(&mut self, too_few: bool) {
         let mut users = std::collections::HashMap::<usize, usize>::new();

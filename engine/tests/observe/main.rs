@@ -2,6 +2,7 @@
 
 mod exposition;
 mod top;
+mod traces;
 
 use exposition::Exposition;
 use serde_json::{Value, json};

@@ -11,28 +11,31 @@ use crate::api::inference::{
 use crate::api::problem::{Problem, quoted};
 use crate::api::regions::{Place, Regions};
 use crate::api::tensors::elements;
+use crate::otlp::{Call, Parent};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use std::collections::HashMap;
 
 type Parameters = HashMap<String, InferParameter>;
 
-/// Runs an infer request. `held` keeps its bytes counted until the engine has them.
+/// Runs an infer request that belongs to `caller`'s span, if it said one. `held` keeps its bytes counted until the engine has
+/// them.
 ///
 /// Errors: why it has no result in time.
 pub(super) async fn infer(
     core: &Core,
     request: ModelInferRequest,
     terms: Terms,
+    caller: Option<Parent>,
     held: impl Sized,
 ) -> Result<ModelInferResponse, Problem> {
     let found = core.find_model(&request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
-    let mut counted = core.count(model);
+    let mut counted = core.count(model, Call::Grpc, caller);
     let result = async {
         let most_rows = core.answers.most_rows(model.id);
         let inference = parse(request, terms, model, &core.config.shared.regions, most_rows)?;
-        let answered = core.run(model, inference, held).await?;
+        let answered = core.run(model, inference, held, &mut counted).await?;
         answer(model, answered)
     }
     .await;

@@ -24,6 +24,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response, StatusCode, Version};
 use std::rc::Rc;
+use stream::OfEach;
 
 /// The path of every call, up to the call's name.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -50,7 +51,12 @@ pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>) -> Reply
     if method == "ModelStreamInfer" {
         core.recorder.responded(StatusCode::OK.as_u16());
         return framing::headers(
-            stream::body(core, body, envelope, deadline_of_each(&head.headers)),
+            stream::body(
+                core.clone(),
+                body,
+                envelope,
+                OfEach { deadline: deadline_of_each(&head.headers), caller: core.caller(&head.headers) },
+            ),
             envelope,
         );
     }
@@ -85,7 +91,7 @@ async fn call(
     if method == "ModelInfer" {
         header_terms(headers, &mut terms)?;
         let request = framing::decode(message)?;
-        let response = infer::infer(core, request, terms, lease).await?;
+        let response = infer::infer(core, request, terms, core.caller(headers), lease).await?;
         *outcome = Some(InferOutcome::Good);
         return Ok(envelope.seal(&response));
     }

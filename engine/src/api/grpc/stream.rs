@@ -9,6 +9,7 @@ use crate::api::core::Core;
 use crate::api::inference::Terms;
 use crate::api::problem::{GrpcCode, Problem};
 use crate::api::reply::ReplyBody;
+use crate::otlp::Parent;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, Stream as _};
 use glommio::timer::Timer;
@@ -39,12 +40,20 @@ impl Drop for Room {
     }
 }
 
+/// What a stream's metadata say of each of its requests.
+#[derive(Clone)]
+pub(super) struct OfEach {
+    /// What each request's head says of its deadline.
+    pub(super) deadline: Option<Vec<u8>>,
+    /// Which span it belongs to.
+    pub(super) caller: Option<Parent>,
+}
+
 /// The call, as its response's body.
 struct Stream {
     core: Rc<Core>,
     envelope: Envelope,
-    /// What each request's head says of its deadline.
-    deadline: Option<Vec<u8>>,
+    of_each: OfEach,
     /// `None` when the client has said all, or what it said made no sense.
     incoming: Option<Incoming>,
     /// What has come of the next message.
@@ -58,17 +67,12 @@ struct Stream {
 }
 
 /// The body of a call's response.
-pub(super) fn body(
-    core: Rc<Core>,
-    incoming: Incoming,
-    envelope: Envelope,
-    deadline: Option<Vec<u8>>,
-) -> ReplyBody {
+pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, of_each: OfEach) -> ReplyBody {
     ReplyBody::stream(Box::pin(Stream {
         room: Room { core: core.clone(), bytes: 0 },
         core,
         envelope,
-        deadline,
+        of_each,
         incoming: Some(incoming),
         buffer: BytesMut::new(),
         running: FuturesUnordered::new(),
@@ -120,10 +124,10 @@ impl Stream {
         let request: ModelInferRequest = decode(message)?;
         self.room.bytes -= length;
         let room = Room { core: self.core.clone(), bytes: length };
-        let (core, envelope, deadline) = (self.core.clone(), self.envelope, self.deadline.clone());
+        let (core, envelope, of_each) = (self.core.clone(), self.envelope, self.of_each.clone());
         self.running.push(Box::pin(async move {
             let id = request.id.clone();
-            let response = match run(&core, request, deadline, room).await {
+            let response = match run(&core, request, of_each, room).await {
                 Ok(response) => {
                     ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
                 }
@@ -154,12 +158,12 @@ impl Stream {
 async fn run(
     core: &Core,
     request: ModelInferRequest,
-    deadline: Option<Vec<u8>>,
+    of_each: OfEach,
     room: Room,
 ) -> Result<ModelInferResponse, Problem> {
     let mut terms = Terms::new();
-    deadline.map_or(Ok(()), |deadline| terms.deadline_header(&deadline))?;
-    infer(core, request, terms, room).await
+    of_each.deadline.map_or(Ok(()), |deadline| terms.deadline_header(&deadline))?;
+    infer(core, request, terms, of_each.caller, room).await
 }
 
 impl Body for Stream {

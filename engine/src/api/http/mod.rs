@@ -6,12 +6,13 @@ mod infer;
 mod routes;
 
 use super::compression::Coding;
-use super::core::{Core, DEADLINE, OUTCOME};
+use super::core::{Core, Counted, DEADLINE, OUTCOME};
 use super::dashboard;
 use super::inference::Terms;
 use super::problem::Problem;
 use super::reply::{Reply, ReplyBody};
 use crate::observe::NotReady;
+use crate::otlp::Call;
 use crate::runtime::frontend::ModelInfo;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -154,15 +155,20 @@ pub(super) fn no_cuda_memory() -> Problem {
 }
 
 async fn infer(core: &Core, model: &ModelInfo, request: Request<Incoming>) -> Reply {
-    let mut counted = core.count(model);
-    let result = try_infer(core, model, request).await;
+    let mut counted = core.count(model, Call::Http, core.caller(request.headers()));
+    let result = try_infer(core, model, request, &mut counted).await;
     let outcome = counted.end(&result);
     let mut response = result.unwrap_or_else(|problem| refusal(&problem));
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.name()));
     response
 }
 
-async fn try_infer(core: &Core, model: &ModelInfo, request: Request<Incoming>) -> Result<Reply, Problem> {
+async fn try_infer(
+    core: &Core,
+    model: &ModelInfo,
+    request: Request<Incoming>,
+    counted: &mut Counted<'_>,
+) -> Result<Reply, Problem> {
     let mut terms = Terms::new();
     if let Some(deadline) = request.headers().get(DEADLINE) {
         terms.deadline_header(deadline.as_bytes())?;
@@ -175,7 +181,7 @@ async fn try_infer(core: &Core, model: &ModelInfo, request: Request<Incoming>) -
     let regions = &core.config.shared.regions;
     let inference = infer::parse(&head.headers, &body, terms, model, regions, most_rows)?;
     drop(body);
-    let answered = core.run(model, inference, lease).await?;
+    let answered = core.run(model, inference, lease, counted).await?;
     let (body, json_bytes) = infer::answer(model, &answered)?;
     Ok(packed(&head.headers, body, json_bytes))
 }

@@ -1,0 +1,93 @@
+//! OpenTelemetry traces of sampled requests, sent by OTLP over HTTP. An API core's [`Tracer`] decides which requests are
+//! traced and hands each over when it has ended, once and without waiting; a thread of its own, off the pinned cores, makes
+//! spans of them (`spans`) in the protocol's words (`messages`) and sends them (`sender`, `post`). docs/tracing.md tells of it.
+//! Where no collector is named there is no thread, and a request costs a look at an `Option`.
+
+mod context;
+mod endpoint;
+mod messages;
+mod post;
+mod sender;
+mod spans;
+mod tracer;
+
+pub use context::{Parent, SpanId, TraceId};
+pub use endpoint::Endpoint;
+pub use sender::Exporter;
+pub use spans::batch_ids;
+pub(crate) use tracer::Tracing;
+pub use tracer::{Call, Ran, Traced, Tracer};
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is traced, and where it goes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TraceConfig {
+    /// The collector; no traces without one.
+    pub endpoint: Option<Endpoint>,
+    /// The share of the requests that are traced, 0 to 1, of those whose client has not decided it.
+    pub sample_ratio: f64,
+    /// What the server is called in traces.
+    pub service_name: String,
+}
+
+impl Default for TraceConfig {
+    fn default() -> TraceConfig {
+        TraceConfig { endpoint: None, sample_ratio: 0.01, service_name: "symphony".to_owned() }
+    }
+}
+
+impl TraceConfig {
+    /// This, but for what the flags say.
+    pub fn with(self, flags: &TraceFlags) -> TraceConfig {
+        TraceConfig {
+            endpoint: flags.endpoint.clone().or(self.endpoint),
+            sample_ratio: flags.sample_ratio.unwrap_or(self.sample_ratio),
+            ..self
+        }
+    }
+}
+
+/// What the command line says of traces holds over what CONFIG does.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TraceFlags {
+    /// The collector.
+    pub endpoint: Option<Endpoint>,
+    /// 0 to 1.
+    pub sample_ratio: Option<f64>,
+}
+
+/// What became of traces: counted by whoever sees it, since it is rare.
+#[derive(Debug, Default)]
+pub struct TraceCounts {
+    overflowed: AtomicU64,
+    sent: AtomicU64,
+    failed: AtomicU64,
+    retries: AtomicU64,
+}
+
+impl TraceCounts {
+    /// Traced requests of which nothing was sent, since too many waited to be.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// Spans that the collector took.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Spans that it refused, or that were given up since it was away for too long.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Times that spans were sent again.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    fn add(of: &AtomicU64, more: u64) {
+        of.fetch_add(more, Ordering::Relaxed);
+    }
+}
