@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,32 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
-def addresses():
+def collected():
+    """What a trace collector was sent, and its URL."""
+    bodies = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    yield bodies, f"http://127.0.0.1:{collector.server_port}"
+    collector.shutdown()
+
+
+@pytest.fixture(scope="session")
+def addresses(collected):
     """Serves the suite's models; host:port by protocol."""
+    tracing = ["--otlp", collected[1], "--trace-ratio", "0"]
     server = subprocess.Popen(
-        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", str(HERE)],
+        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", *tracing, str(HERE)],
         stdout=subprocess.PIPE,
         text=True,
     )
