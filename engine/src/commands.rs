@@ -200,7 +200,7 @@ pub fn serve(
     let api = api_config(addresses, &http_limits, api_threads, &observatory);
     let mut api = ApiConfig { shared, ..api };
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server = api::start(frontend, ApiConfig { core: seat.core, ..api.clone() })?;
+        let server = api::start(frontend, ApiConfig { seat, ..api.clone() })?;
         (api.addr, api.grpc) = (server.local_addr(), server.grpc_addr());
         servers.push(server);
     }

@@ -47,7 +47,8 @@ fn a_model_thread_and_the_rank_thread_make_no_system_call_between_start_and_stop
         eprintln!("not checked: reading the time is a system call on this machine");
         return;
     }
-    assert!(run("engine").success());
+    let status = run("engine");
+    assert!(status.success(), "the engine's process: {status}");
 }
 
 #[test]

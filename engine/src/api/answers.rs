@@ -1,16 +1,17 @@
 //! Between the connections of one API core and its [`Frontend`]: [`Answers::ask`] submits a request and
 //! waits, one [`Answers::pump`] task polls the frontend and wakes whoever waits. All on one thread.
 //!
-//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. For a while
-//! after anything happened it polls every 10 us, as an answer may be about to come; after that every 0.1 ms:
-//! requests wait milliseconds for their batch, and where threads share cores a busy pump would take
-//! the time of the very thread that it waits for (every 0.1 ms takes an eighth of a core). Between polls it
-//! sleeps on a timer, so that sockets are served and other threads run; with nothing in flight it sleeps
-//! until a request is sent, and looks up every 50 ms, for what is served may change.
+//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. Where the core is its own it
+//! polls every microsecond, between looks at the sockets. Where threads share cores it polls every 10 us for a while
+//! after anything happened, as an answer may be about to come, and after that every 0.1 ms: requests wait milliseconds
+//! for their batch, and a busy pump would take the time of the very thread that it waits for (every 0.1 ms takes an
+//! eighth of a core). Between polls it sleeps on a timer, so that sockets are served and other threads run; with nothing in
+//! flight it sleeps until a request is sent, and looks up every 50 ms, for what is served may change.
 
 use super::glommio_io::within;
 use crate::clock::Nanos;
 use crate::observe::Recorder;
+use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
@@ -23,6 +24,9 @@ use symphony_transport::message::{GpuId, ModelId};
 
 /// Empty polls in a row before the pump slows down.
 const FAST_POLLS: u32 = 20;
+
+/// The pause between polls where the core is this thread's own.
+const SPIN_POLL: Duration = Duration::from_micros(1);
 
 /// The pause between fast polls.
 const FAST_POLL: Duration = Duration::from_micros(10);
@@ -79,6 +83,7 @@ impl Reply {
 pub(super) struct Answers {
     frontend: RefCell<Frontend>,
     recorder: Rc<Recorder>,
+    idle: Idle,
     /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
     /// still taken from the frontend, once, and forgotten.
     waiting: RefCell<Vec<Option<oneshot::Sender<Reply>>>>,
@@ -100,12 +105,14 @@ impl Drop for Waiting<'_> {
 }
 
 impl Answers {
-    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run [`Answers::pump`].
-    pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>) -> Answers {
+    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run [`Answers::pump`], on a
+    /// thread that is `idle` in this way.
+    pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>, idle: Idle) -> Answers {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         Answers {
             frontend: RefCell::new(frontend),
             recorder,
+            idle,
             waiting: RefCell::new(waiting),
             pump: RefCell::new(None),
             sent: Cell::new(0),
@@ -165,7 +172,12 @@ impl Answers {
             } else {
                 empty += 1;
             }
-            glommio::timer::sleep(if empty < FAST_POLLS { FAST_POLL } else { SLOW_POLL }).await;
+            let pause = match self.idle {
+                Idle::Spin => SPIN_POLL,
+                Idle::Nap if empty < FAST_POLLS => FAST_POLL,
+                Idle::Nap => SLOW_POLL,
+            };
+            glommio::timer::sleep(pause).await;
         }
     }
 

@@ -63,7 +63,7 @@ impl Core {
             statistics: config.shared.statistics.join(),
             failures: FailureLog::default(),
             tracer: Tracer::new(config.shared.tracing.clone()),
-            answers: Answers::new(frontend, Rc::clone(&recorder)),
+            answers: Answers::new(frontend, Rc::clone(&recorder), config.seat.idle),
             observatory,
             recorder,
             config,

@@ -1,8 +1,9 @@
 //! The one place where glommio and hyper meet: [`GlommioIo`] lets hyper read and write a glommio socket,
 //! [`local_executor`] makes a pinned executor or says in words what the machine lacks, [`listen`] and
-//! [`Listener::into_local`] bring a bound port into one. Used by the API's cores and by the load generator;
+//! [`Listener::into_local`] bring a bound port into one. Used by the API's cores and by benchmarks;
 //! whoever swaps glommio for another runtime changes this file.
 
+use crate::runtime::{Idle, Seat};
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind};
@@ -26,6 +27,9 @@ const READ_AT_MOST: usize = 64 * 1024;
 /// at its sockets and before it ran the first task: on a loaded machine, sooner or later, with its default
 /// too. So no task here may keep itself runnable: one that polls must sleep between polls.
 const PREEMPT_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Longer than the longest pause of a server's own timers: an executor that spins for so long never sleeps.
+const SPIN: Duration = Duration::from_secs(3_600);
 
 /// Registered buffers are for files, which nobody here reads: the least that glommio takes.
 const IO_MEMORY: usize = 64 * 1024;
@@ -60,27 +64,29 @@ pub enum MachineError {
     Other(String),
 }
 
-/// An executor on the current thread, pinned to `core` where one is given.
+/// An executor on the current thread, in this seat. With [`Idle::Spin`] it looks at its sockets and timers all the time
+/// and never goes to sleep, so that no wake-up delays a request.
 ///
 /// Errors: [`MachineError`], instead of the panics and exits by which glommio itself says some of it.
-pub fn local_executor(core: Option<usize>) -> Result<LocalExecutor, MachineError> {
+pub fn local_executor(seat: Seat) -> Result<LocalExecutor, MachineError> {
     check_io_uring()?;
-    if let Some(core) = core {
+    if let Some(core) = seat.core {
         pin(core)?;
     }
-    LocalExecutorBuilder::new(Placement::Unbound)
-        .io_memory(IO_MEMORY)
-        .preempt_timer(PREEMPT_EVERY)
-        .make()
-        .map_err(|error| match error {
-            GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)) => {
-                MachineError::Memlock(limit)
-            }
-            GlommioError::IoError(e) if e.kind() == io::ErrorKind::OutOfMemory => {
-                MachineError::Other(format!("{e}; the limit on locked memory may be used up: raise it"))
-            }
-            other => MachineError::Other(other.to_string()),
-        })
+    // Pinned already, and glommio would say less of what is wrong with a core; but it spins only if it has pinned itself.
+    let builder = match seat {
+        Seat { core: Some(core), idle: Idle::Spin } => {
+            LocalExecutorBuilder::new(Placement::Fixed(core)).spin_before_park(SPIN)
+        }
+        _ => LocalExecutorBuilder::new(Placement::Unbound),
+    };
+    builder.io_memory(IO_MEMORY).preempt_timer(PREEMPT_EVERY).make().map_err(|error| match error {
+        GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)) => MachineError::Memlock(limit),
+        GlommioError::IoError(e) if e.kind() == io::ErrorKind::OutOfMemory => {
+            MachineError::Other(format!("{e}; the limit on locked memory may be used up: raise it"))
+        }
+        other => MachineError::Other(other.to_string()),
+    })
 }
 
 /// Asks the kernel for a small ring and for the operations that glommio uses.
@@ -267,7 +273,10 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_is_named_with_those_that_are() {
-        let error = std::thread::spawn(|| local_executor(Some(99_999)).unwrap_err()).join().unwrap();
+        let error =
+            std::thread::spawn(|| local_executor(Seat { core: Some(99_999), idle: Idle::Nap }).unwrap_err())
+                .join()
+                .unwrap();
         assert!(error.to_string().contains("core 99999"), "{error}");
     }
 }

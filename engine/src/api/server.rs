@@ -8,6 +8,7 @@ use super::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::shared::Shared;
 use crate::observe::Observatory;
 use crate::runtime::frontend::Frontend;
+use crate::runtime::{Idle, Seat};
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
 use std::future::poll_fn;
@@ -39,8 +40,8 @@ pub struct ApiConfig {
     pub grpc: Option<SocketAddr>,
     /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
-    /// The core to pin the thread to; unpinned where there is none.
-    pub core: Option<usize>,
+    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the core is its own.
+    pub seat: Seat,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
     /// What all bodies that are being read may hold together, in bytes.
@@ -74,7 +75,7 @@ impl ApiConfig {
             addr,
             grpc: None,
             share_port: false,
-            core: None,
+            seat: Seat { core: None, idle: Idle::Nap },
             max_body_bytes: 64 << 20,
             max_bodies_bytes: 1 << 30,
             max_head_bytes: 32 << 10,
@@ -207,7 +208,7 @@ fn run(
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
-    let executor = match glommio_io::local_executor(config.core) {
+    let executor = match glommio_io::local_executor(config.seat) {
         Ok(executor) => executor,
         Err(error) => return started.send(Err(error)).unwrap_or_default(),
     };

@@ -4,6 +4,7 @@
 use super::agent::{Idle, Seat};
 use crate::config::{Config, ExecutorKind};
 use crate::limits;
+use std::collections::HashMap;
 
 /// The role of the RankThread numbered `at`: in its thread's name, its metrics and its recording.
 pub fn rank_role(at: usize) -> String {
@@ -48,7 +49,7 @@ impl Layout {
         let frontends = (0..frontends).map(|at| dealer.light(given.api(at))).collect();
         let executors = (0..executors).map(|at| dealer.heavy(given.executor(at))).collect();
         let mut layout = Layout { ranks, models, executors, emulated, frontends, shared: false };
-        layout.mark_shared(cores.len() < wanted);
+        layout.mark_shared(cores.len() < wanted, &dealer.named);
         layout
     }
 
@@ -59,21 +60,34 @@ impl Layout {
         others.into_iter().flatten().chain(alone).filter_map(|seat| seat.core).collect()
     }
 
-    /// Threads whose core another thread has too take naps; so do all where no core is known.
-    fn mark_shared(&mut self, too_few: bool) {
-        let mut users = std::collections::HashMap::<usize, usize>::new();
-        for seat in self.seats() {
-            if let Some(core) = seat.core {
-                *users.entry(core).or_default() += 1;
-            }
+    /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
+    /// cores for all, a thread spins only on a core that the configuration `named` for each of its roles: other programs
+    /// need the cores that nobody spoke of. The roles of a crew are one thread.
+    fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
+        let mut roles = HashMap::<usize, usize>::new();
+        let mut roles_of_crew = HashMap::<usize, usize>::new();
+        for core in self.seats().filter_map(|seat| seat.core) {
+            *roles.entry(core).or_default() += 1;
+        }
+        for core in self.crew_seats().filter_map(|seat| seat.core) {
+            *roles_of_crew.entry(core).or_default() += 1;
         }
         let mut shared = false;
         for seat in self.seats() {
-            let alone = seat.core.is_some_and(|core| users[&core] == 1) && !too_few;
-            seat.idle = if alone { Idle::Spin } else { Idle::Nap };
-            shared |= !alone;
+            let is_alone = seat.core.is_some_and(|core| {
+                let all = roles[&core];
+                let is_one_thread = all == 1 || roles_of_crew.get(&core) == Some(&all);
+                is_one_thread && named.get(&core) == Some(&all) || all == 1 && !too_few
+            });
+            seat.idle = if is_alone { Idle::Spin } else { Idle::Nap };
+            shared |= !is_alone;
         }
         self.shared = shared;
+    }
+
+    /// The seats of the roles that share a thread where they share a core.
+    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
     }
 
     fn seats(&mut self) -> impl Iterator<Item = &mut Seat> {
@@ -127,6 +141,8 @@ struct Dealer<'a> {
     light_cores: usize,
     next_light: usize,
     next_heavy: usize,
+    /// How many roles the configuration has named each core for.
+    named: HashMap<usize, usize>,
 }
 
 impl Dealer<'_> {
@@ -136,12 +152,13 @@ impl Dealer<'_> {
         } else {
             cores.len().saturating_sub(executors).max(1).min(cores.len())
         };
-        Dealer { cores, light_cores, next_light: 0, next_heavy: 0 }
+        Dealer { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
     }
 
     fn light(&mut self, given: Option<usize>) -> Seat {
         let dealt = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
         self.next_light += usize::from(given.is_none());
+        self.name(given);
         Seat { core: given.or(dealt), idle: Idle::Nap }
     }
 
@@ -149,6 +166,47 @@ impl Dealer<'_> {
         let count = self.cores.len();
         let dealt = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
         self.next_heavy += usize::from(given.is_none());
+        self.name(given);
         Seat { core: given.or(dealt), idle: Idle::Nap }
+    }
+
+    fn name(&mut self, given: Option<usize>) {
+        if let Some(core) = given {
+            *self.named.entry(core).or_default() += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read_config;
+
+    /// How the API's thread and the ModelThread wait, on a machine with these cores.
+    fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("symphony.toml");
+        let rest = "[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 9\n\
+                    profile = { alpha_ms = 1, beta_ms = 1 }\n";
+        std::fs::write(&file, format!("[cores]\n{cores}\n{rest}")).unwrap();
+        let layout = Layout::new(&read_config(&file).unwrap(), 1, machine);
+        assert_eq!(layout.shared, layout.ranks[0].idle == Idle::Nap || layout.frontends[0].idle == Idle::Nap);
+        (layout.frontends[0].idle, layout.models[0].idle)
+    }
+
+    #[test]
+    fn a_thread_spins_on_a_core_of_its_own_and_on_one_that_was_named_for_all_its_roles() {
+        assert_eq!(idle("", &[0, 1, 2, 3]), (Idle::Spin, Idle::Spin));
+        assert_eq!(idle("", &[0, 1]), (Idle::Nap, Idle::Nap));
+        let all_named = "api = 0\nmodel = 0\nrank = 0\nemulated = 0";
+        assert_eq!(idle(all_named, &[0]), (Idle::Nap, Idle::Nap));
+        let cores: Vec<usize> = core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect();
+        if let [first, second, ..] = cores[..] {
+            let named = format!("api = {first}\nmodel = {second}\nrank = {second}\nemulated = {second}");
+            assert_eq!(idle(&named, &[first, second]), (Idle::Spin, Idle::Spin));
+            let partly = format!("api = {first}\nmodel = {second}\nrank = {second}");
+            // The emulated GPUs' thread is put beside the API's.
+            assert_eq!(idle(&partly, &[first, second]), (Idle::Nap, Idle::Spin));
+        }
     }
 }

@@ -45,7 +45,9 @@ struct Crews(Vec<(Seat, Crew)>);
 impl Crews {
     /// Adds a role: to the crew of its core if it shares that, else to one of its own.
     fn add(&mut self, seat: Seat, member: Member) {
-        match self.0.iter_mut().find(|(taken, _)| *taken == seat && seat.idle == Idle::Nap) {
+        // Threads that spin need not be on one core where none is known.
+        let may_share = seat.core.is_some() || seat.idle == Idle::Nap;
+        match self.0.iter_mut().find(|(taken, _)| *taken == seat && may_share) {
             Some((_, crew)) => crew.0.push(member),
             None => self.0.push((seat, Crew(vec![member]))),
         }

@@ -10,6 +10,14 @@ use symphony_transport::message::Ending;
 
 /// What to tell the client of a request that was not answered in time; `None` where it was.
 pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Problem> {
+    // Before any word of it is made: this is the way of nearly every request.
+    if reply.outcome == Outcome::Good {
+        return None;
+    }
+    Some(why(model, reply))
+}
+
+fn why(model: &ModelInfo, reply: &Reply) -> Problem {
     let spent = in_ms(reply.finished - reply.arrival);
     let budget = match reply.due {
         Nanos::MAX => "for which it had no limit".to_owned(),
@@ -17,7 +25,7 @@ pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Proble
     };
     let (gpu, batch) = (reply.gpu.0, reply.batch_size);
     let (status, outcome, message) = match reply.outcome {
-        Outcome::Good => return None,
+        Outcome::Good => unreachable!("a request that was answered in time has its result"),
         Outcome::Late(by) => (
             StatusCode::GATEWAY_TIMEOUT,
             InferOutcome::Late,
@@ -63,7 +71,7 @@ pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Proble
             format!("withdrawn after {spent}: the client took the request back before it ran"),
         ),
     };
-    Some(Problem { status, message, outcome })
+    Problem { status, message, outcome }
 }
 
 fn in_ms(time: Nanos) -> String {
