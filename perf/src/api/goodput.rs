@@ -1,0 +1,121 @@
+//! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals, and the same network
+//! delay allowed for. What differs is everything real: sockets, threads that share two cores, a generator beside them.
+//!
+//! The network delay is measured first: the time of a request that the server does not see, at the 99th percentile, at half
+//! of the simulator's rate. The server is told of it (`[network] result_us`), and so is the simulator.
+
+use super::loadgen::{self, Protocol, Run};
+use super::process::{Binaries, Server, Share};
+use super::{EmulatedModel, Seats, Spin, Stop};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::process::Command;
+
+/// The part of the simulator's goodput that should be reached.
+pub const TARGET: f64 = 0.95;
+
+/// Figure 3 of the Symphony paper has this model (ResNet50 on a GTX 1080 Ti) and this SLO.
+const MODEL: EmulatedModel = EmulatedModel { name: "m", alpha_ms: 1.053, beta_ms: 5.072, slo_ms: 25.0 };
+/// Seconds of the run that measures the delay.
+const LOOK_S: &str = "5";
+/// Resolution of the searches, percent.
+const RESOLUTION: &str = "1";
+
+/// The figures of one protocol.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Which.
+    pub protocol: Protocol,
+    /// The delay that was measured and allowed for, microseconds.
+    pub network_us: f64,
+    /// What the simulator reaches with it.
+    pub simulated_rps: f64,
+    /// What was reached through the API.
+    pub reached_rps: f64,
+    /// The second over the first.
+    pub part: f64,
+    /// The run at that rate.
+    pub run: Run,
+}
+
+/// Searches by each protocol, with steps of `seconds`.
+///
+/// Errors: the server, `loadgen` or `simulate` broke down.
+pub fn measure(binaries: &Binaries, seats: Seats, seconds: f64) -> Result<Vec<Figures>, Stop> {
+    Protocol::ALL.into_iter().map(|protocol| of(binaries, seats, protocol, seconds)).collect()
+}
+
+fn of(binaries: &Binaries, seats: Seats, protocol: Protocol, seconds: f64) -> Result<Figures, Stop> {
+    let undelayed = simulated(binaries, 0.0)?;
+    let network_us = network(binaries, seats, protocol, undelayed / 2.0)?;
+    let simulated_rps = simulated(binaries, network_us)?;
+    eprintln!(
+        "{}: {network_us:.0} us of network; the simulator reaches {simulated_rps:.0}/s",
+        protocol.name()
+    );
+    let server = Server::symphony(binaries, &config(seats, network_us), Share::Whole)?;
+    let mut command = asked(binaries, &server, protocol);
+    command.args(["--find-goodput", "--resolution", RESOLUTION, "--warmup", "1"]);
+    command.args(["--rate", &format!("{:.0}", simulated_rps * 0.9), "--duration", &seconds.to_string()]);
+    let run = loadgen::run(command)?;
+    server.stop()?;
+    let reached_rps = run.goodput_rps.ok_or_else(|| Stop::Failed("loadgen found no goodput".into()))?;
+    let part = reached_rps / simulated_rps;
+    eprintln!("{}: {reached_rps:.0}/s through the API, {part:.3} of it", protocol.name());
+    Ok(Figures { protocol, network_us, simulated_rps, reached_rps, part, run })
+}
+
+/// A server's configuration that allows for this delay.
+fn config(seats: Seats, network_us: f64) -> String {
+    format!("{}[network]\nresult_us = {network_us}\n", seats.config(1, Spin::No, &[MODEL]))
+}
+
+fn asked(binaries: &Binaries, server: &Server, protocol: Protocol) -> Command {
+    let mut command = loadgen::command(binaries, server, protocol);
+    command.args(["--model", MODEL.name, "--slo-ms", &MODEL.slo_ms.to_string(), "--threads", "1"]);
+    command
+}
+
+/// What the server does not see of a request, microseconds, p99.
+fn network(binaries: &Binaries, seats: Seats, protocol: Protocol, rate: f64) -> Result<f64, Stop> {
+    let server = Server::symphony(binaries, &config(seats, 0.0), Share::Whole)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("requests.csv");
+    let mut command = asked(binaries, &server, protocol);
+    command.args(["--rate", &rate.to_string(), "--duration", LOOK_S, "--warmup", "1", "--csv-requests"]);
+    loadgen::run({
+        command.arg(&file);
+        command
+    })?;
+    server.stop()?;
+    let mut unseen: Vec<f64> = loadgen::overheads(&file)?.iter().map(|overhead| overhead.parts[3]).collect();
+    unseen.sort_by(f64::total_cmp);
+    let p99 = unseen.get(unseen.len() * 99 / 100).copied();
+    p99.map(f64::round).ok_or_else(|| Stop::Failed("no request was answered".into()))
+}
+
+/// What `simulate --goodput --json` prints for each workload.
+#[derive(Deserialize)]
+struct Simulated {
+    goodput_rps: f64,
+}
+
+/// The simulator's goodput with this network delay.
+fn simulated(binaries: &Binaries, network_us: f64) -> Result<f64, Stop> {
+    let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = MODEL;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("one-gpu.toml");
+    let text = format!(
+        "gpus = 1\nseed = 1\nwarmup_s = 1.0\nduration_s = 60.0\nrate_rps = 500.0\n[network]\nresult_us = {network_us}\n\
+         [[models]]\nname = \"{name}\"\nalpha_ms = {alpha_ms}\nbeta_ms = {beta_ms}\nslo_ms = {slo_ms}\n"
+    );
+    fs::write(&file, text)?;
+    let output = Command::new(binaries.path("simulate")).arg(&file).args(["--goodput", "--json"]).output()?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(Stop::Failed(format!("simulate ended with {}: {}", output.status, why.trim())));
+    }
+    let found: Simulated = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Stop::Failed(format!("simulate's figures: {error}")))?;
+    Ok(found.goodput_rps)
+}

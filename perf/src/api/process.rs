@@ -1,0 +1,214 @@
+//! The processes that are measured: `symphony serve` and the echo server, each a child with its own threads, whose core
+//! time and memory the system tells.
+
+use super::{Spin, Stop};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a server may take to be ready, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binaries that stand beside this one.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    folder: PathBuf,
+}
+
+impl Binaries {
+    /// Those in the folder of the running binary.
+    ///
+    /// Errors: one is missing.
+    pub fn beside_this() -> Result<Binaries, Stop> {
+        let this = std::env::current_exe()?;
+        let folder = this.parent().unwrap_or(Path::new(".")).to_path_buf();
+        for name in ["symphony", "loadgen", "simulate"] {
+            if !folder.join(name).is_file() {
+                return Err(Stop::Usage(format!(
+                    "there is no {name} in {}; build it first: cargo build --release --workspace --bins",
+                    folder.display()
+                )));
+            }
+        }
+        Ok(Binaries { folder })
+    }
+
+    /// The path of one of them.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// How much of its cores a server takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// As much as any program.
+    Whole,
+    /// What nobody else wants at that moment.
+    Rest,
+}
+
+impl Share {
+    fn command(self, program: &Path) -> Command {
+        match self {
+            Share::Whole => Command::new(program),
+            Share::Rest => {
+                let mut command = Command::new("chrt");
+                command.args(["--idle", "0"]).arg(program);
+                command
+            }
+        }
+    }
+}
+
+/// A server that runs until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Server {
+    name: &'static str,
+    child: Child,
+    /// Where it speaks HTTP.
+    pub http: SocketAddr,
+    /// Where it speaks gRPC.
+    pub grpc: SocketAddr,
+    _config: Option<TempDir>,
+}
+
+impl Server {
+    /// `symphony serve` of this configuration, on free ports.
+    ///
+    /// Errors: it does not get ready; its own words are on standard error.
+    pub fn symphony(binaries: &Binaries, config: &str, share: Share) -> Result<Server, Stop> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("symphony.toml");
+        fs::write(&file, config)?;
+        let mut command = share.command(&binaries.path("symphony"));
+        command.arg("serve").arg(&file).args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+        command.args(["--log-level", "warn"]);
+        Server::start("symphony", command, Some(folder))
+    }
+
+    /// The echo server on `core`.
+    ///
+    /// Errors: as [`Server::symphony`].
+    pub fn echo(core: usize, spin: Spin, share: Share) -> Result<Server, Stop> {
+        let mut command = share.command(&std::env::current_exe()?);
+        command.arg("echo");
+        if spin == Spin::Yes {
+            command.arg("--spin");
+        }
+        command.args(["--core", &core.to_string()]);
+        Server::start("echo", command, None)
+    }
+
+    fn start(name: &'static str, mut command: Command, config: Option<TempDir>) -> Result<Server, Stop> {
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut addresses = BTreeMap::new();
+        // A server that fails closes its output, which ends the lines.
+        while addresses.len() < 2 {
+            let Some(line) = lines.next().transpose()? else { break };
+            let ready = line.strip_prefix("ready ").and_then(|url| url.split_once("://"));
+            if let Some((scheme, address)) = ready.and_then(|(s, a)| Some((s.to_owned(), a.parse().ok()?))) {
+                addresses.insert(scheme, address);
+            }
+        }
+        match (addresses.get("http"), addresses.get("grpc")) {
+            (Some(&http), Some(&grpc)) => Ok(Server { name, child, http, grpc, _config: config }),
+            _ => {
+                let status = child.wait()?;
+                Err(Stop::Failed(format!("{:?} ended before it was ready: {status}", command.get_program())))
+            }
+        }
+    }
+
+    /// What it is.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The core time that its threads of this name have used.
+    ///
+    /// Errors: it has ended.
+    pub fn core_time(&self, thread: &str) -> Result<Duration, Stop> {
+        let mut time = Duration::ZERO;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            // A thread may end between the listing and here.
+            let read = |file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+            if read("comm").trim() == thread {
+                let ns = read("schedstat").split(' ').next().and_then(|ns| ns.parse().ok());
+                time += Duration::from_nanos(ns.unwrap_or(0));
+            }
+        }
+        Ok(time)
+    }
+
+    /// The memory that it has in use, bytes.
+    ///
+    /// Errors: it has ended.
+    pub fn memory(&self) -> Result<u64, Stop> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.map(|kib| kib * 1024).ok_or_else(|| Stop::Failed("the system does not tell its memory".into()))
+    }
+
+    /// How many files and sockets it has open.
+    ///
+    /// Errors: it has ended.
+    pub fn open_files(&self) -> Result<usize, Stop> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
+    }
+
+    /// What `GET path` answers.
+    ///
+    /// Errors: no answer, or another status than 200.
+    pub fn get(&self, path: &str) -> Result<String, Stop> {
+        let mut stream = TcpStream::connect(self.http)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        match answer.split_once("\r\n\r\n") {
+            Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+            _ => Err(Stop::Failed(format!("GET {path} got {:?}", answer.lines().next().unwrap_or_default()))),
+        }
+    }
+
+    /// Asks it to end, as Ctrl-C does, and waits.
+    ///
+    /// Errors: it does not end in time, or not with exit code 0.
+    pub fn stop(mut self) -> Result<(), Stop> {
+        terminate(&self.child)?;
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                if status.success() {
+                    return Ok(());
+                }
+                return Err(Stop::Failed(format!("the server ended with {status}")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(Stop::Failed(format!("the server had not ended {PATIENCE:?} after it was asked to")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn terminate(child: &Child) -> Result<(), Stop> {
+    let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let id = id.ok_or_else(|| Stop::Failed("the server has no process id".into()))?;
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).map_err(|e| Stop::Failed(e.to_string()))
+}
