@@ -54,6 +54,9 @@ enum Command {
         /// Seconds between two looks at the server, 0.1 to 60
         #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
         interval: f64,
+        /// A file with the bearer token that the server wants, if it wants one
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
         /// Use no colours; the environment variable NO_COLOR says the same
         #[arg(long)]
         no_color: bool,
@@ -181,9 +184,10 @@ fn main() -> ExitCode {
             serve(config.as_deref(), &repository.into(), addresses, record, &log.into(), &trace.into())
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
-        Command::Top { url, once, interval, no_color } => {
+        Command::Top { url, once, interval, token_file, no_color } => {
             let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            top(&url, TopOptions { once, every: Duration::from_secs_f64(interval), coloured: !plain })
+            let every = Duration::from_secs_f64(interval);
+            top(&url, token_file.as_deref(), TopOptions { once, every, coloured: !plain })
         }
         Command::Replay { recording, request, frontend } => {
             replay(&recording, request.map(|id| Wanted { id, frontend }))

@@ -7,7 +7,7 @@ use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value}
 use super::tracer::{Ran, Traced};
 use crate::clock::Nanos;
 use crate::observe::{InferOutcome, STAGES};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use symphony_transport::message::GpuId;
 
 /// How long a batch waits for further traced requests: an answer takes far less from the GPU to its API core.
@@ -66,7 +66,7 @@ pub(super) struct Spans {
     order: VecDeque<Key>,
     /// Those that were sent, newest last, as far as they are remembered.
     sent: VecDeque<Key>,
-    is_sent: HashMap<Key, ()>,
+    is_sent: HashSet<Key>,
 }
 
 impl Spans {
@@ -79,7 +79,7 @@ impl Spans {
             waiting: HashMap::new(),
             order: VecDeque::new(),
             sent: VecDeque::new(),
-            is_sent: HashMap::new(),
+            is_sent: HashSet::new(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Spans {
             let batch = self.waiting.remove(&key).expect("what is in order waits");
             self.ready.push_back(batch.span);
             self.sent.push_back(key);
-            self.is_sent.insert(key, ());
+            self.is_sent.insert(key);
             if self.sent.len() > REMEMBERED {
                 let oldest = self.sent.pop_front().expect("there are many");
                 self.is_sent.remove(&oldest);
@@ -196,7 +196,7 @@ impl Spans {
 
     fn add_to_batch(&mut self, traced: &Traced, ran: &Ran, now: Nanos) {
         let key = (ran.gpu, ran.started);
-        if self.is_sent.contains_key(&key) {
+        if self.is_sent.contains(&key) {
             return;
         }
         if !self.waiting.contains_key(&key) {

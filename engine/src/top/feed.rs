@@ -80,24 +80,36 @@ pub(super) struct History {
     pub(super) outcomes: Vec<BTreeMap<String, u64>>,
 }
 
+/// Why a server does not answer that.
+#[derive(Debug, Default, Deserialize)]
+struct Refusal {
+    error: String,
+}
+
 /// A server to ask.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     address: String,
+    /// Empty for none.
+    token: String,
 }
 
 impl Feed {
-    /// The server at `http://HOST:PORT`, or `HOST:PORT`.
+    /// The server at `http://HOST:PORT`, or `HOST:PORT`, which may want a bearer token.
     ///
-    /// Errors: it is no such URL.
-    pub(crate) fn new(url: &str) -> Result<Feed, String> {
+    /// Errors: it is no such URL, or no such token.
+    pub(crate) fn new(url: &str, token: &str) -> Result<Feed, String> {
         let rest = url.strip_prefix("http://").unwrap_or(url);
         let address = rest.split('/').next().unwrap_or_default();
         if rest.contains("://") || address.is_empty() || address.contains(char::is_whitespace) {
             return Err(format!("{url:?} is no address of a server; give one like http://127.0.0.1:8000"));
         }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the token has characters that no token has; put it on a line of its own".to_owned());
+        }
         let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        Ok(Feed { address: if has_port { address.to_owned() } else { format!("{address}:80") } })
+        let address = if has_port { address.to_owned() } else { format!("{address}:80") };
+        Ok(Feed { address, token: token.to_owned() })
     }
 
     /// Its host and port.
@@ -120,9 +132,9 @@ impl Feed {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let status = head.lines().next().unwrap_or_default();
         if status.split(' ').nth(1) != Some("200") {
-            return Err(format!(
-                "http://{server}/dashboard/data answered {status:?}; is that a Symphony server?"
-            ));
+            let said: Refusal = serde_json::from_str(body).unwrap_or_default();
+            let why = if said.error.is_empty() { "is that a Symphony server?" } else { &said.error };
+            return Err(format!("http://{server}/dashboard/data answered {status:?}: {why}"));
         }
         serde_json::from_str(body).map_err(|error| {
             format!("http://{server}/dashboard/data is not as this version of top knows it: {error}")
@@ -135,7 +147,13 @@ impl Feed {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)?;
+        let token = match self.token.as_str() {
+            "" => String::new(),
+            token => format!("Authorization: Bearer {token}\r\n"),
+        };
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{token}Connection: close\r\n\r\n", self.address);
+        stream.write_all(head.as_bytes())?;
         let mut answer = Vec::new();
         stream.take(LARGEST).read_to_end(&mut answer)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
@@ -148,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_server_is_named_by_its_url_or_its_address() {
-        let address = |url| Feed::new(url).map(|feed| feed.address);
+        let address = |url| Feed::new(url, "").map(|feed| feed.address);
         assert_eq!(address("http://gpu-1:8000/dashboard").unwrap(), "gpu-1:8000");
         assert_eq!(address("127.0.0.1:8000").unwrap(), "127.0.0.1:8000");
         assert_eq!(address("http://[::1]:8000").unwrap(), "[::1]:8000");
@@ -156,5 +174,28 @@ mod tests {
         for wrong in ["https://x:1", "", "http://", "a b:1"] {
             assert!(address(wrong).unwrap_err().contains("give one like"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_token_is_sent_and_a_refusal_is_told_in_the_servers_words() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let feed = Feed::new(&listener.local_addr().unwrap().to_string(), "a-token").unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n{\"error\":\"not with this token\"}").unwrap();
+            String::from_utf8(head).unwrap()
+        });
+        let error = feed.ask(Question { profile_of: Some(3), history: true }).unwrap_err();
+        assert!(error.contains("403 Forbidden") && error.contains("not with this token"), "{error}");
+        let head = server.join().unwrap();
+        assert!(head.starts_with("GET /dashboard/data?history=1&model=3 HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains("\r\nAuthorization: Bearer a-token\r\n"), "{head}");
+        assert!(Feed::new("x", "two words").unwrap_err().contains("token"));
     }
 }

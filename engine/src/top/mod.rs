@@ -224,7 +224,7 @@ mod tests {
         let mut answer = figures::tests::answer(1);
         let model = answer.models[0].clone();
         answer.models = (0..models as u32).map(|id| feed::Model { id, ..model.clone() }).collect();
-        let feed = Feed::new("http://127.0.0.1:1").unwrap();
+        let feed = Feed::new("http://127.0.0.1:1", "").unwrap();
         let options = TopOptions { once: false, every: Duration::from_secs(3_600), coloured: true };
         Screen::new(&feed, Figures::new(answer), options)
     }

@@ -123,6 +123,8 @@ impl Bench {
         let (echo, ready) = start(echo.args(["echo", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]));
         let words: Vec<&str> = ready.split_whitespace().collect();
         let stands = Stands(vec![
+            // All tests of a machine share these names.
+            ("my-memory", format!("my-memory-{}", std::process::id())),
             ("\"timeout\": 40000", "\"timeout\": 40000000".into()),
             ("http://127.0.0.1:8000", http),
             ("http://127.0.0.1:9000", words[1].into()),

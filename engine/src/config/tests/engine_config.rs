@@ -7,6 +7,7 @@ use crate::config::{
 };
 use crate::limits;
 use crate::model::selection::DropRule;
+use crate::otlp::{TraceConfig, TraceFlags};
 use crate::profile::Profile;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -38,6 +39,24 @@ const CPU: &str = "[[executors]]\nkind = \"cpu\"\n";
 const MODEL: &str = "[[models]]\nname = \"m\"\nfile = \"m.onnx\"\nslo_ms = 25\n";
 const GPUS: &str = "[[executors]]\nkind = \"emulated\"\ncount = 4\n";
 const EMULATED: &str = "[[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n";
+
+#[test]
+fn traces_go_where_a_collector_is_and_nowhere_by_default() {
+    assert_eq!(good(&format!("{CPU}{MODEL}")).trace, TraceConfig::default());
+    let trace = |words: &str| format!("{CPU}{MODEL}[trace]\n{words}");
+    let config = good(&trace("endpoint = \"http://c\"\nsample_ratio = 1\nservice_name = \"shop\"\n")).trace;
+    assert_eq!(config.endpoint.clone().unwrap().to_string(), "http://c:4318/v1/traces");
+    assert_eq!((config.sample_ratio, config.service_name.as_str()), (1.0, "shop"));
+    let flags = TraceFlags { endpoint: None, sample_ratio: Some(0.5) };
+    let both = config.clone().with(&flags);
+    assert_eq!((both.sample_ratio, both.endpoint), (0.5, config.endpoint));
+    let told = mistakes(&trace("endpoint = \"https://c\"\nsample_ratio = 2\n"));
+    assert!(
+        told[0].starts_with("symphony.toml:8: trace.endpoint: is \"https://c\"; it must be the address"),
+        "{told:?}"
+    );
+    assert_eq!(told[1], "symphony.toml:9: trace.sample_ratio: is 2; it must be a number from 0 to 1");
+}
 
 #[test]
 fn a_small_file_has_the_documented_defaults() {
