@@ -2,12 +2,17 @@
 //! queue or ring answers `overloaded`, and start-up refuses a configuration that would exceed one.
 
 use symphony_transport::Nanos;
+use symphony_transport::message::Class;
 
 /// GPUs that one RankThread matches, and that an engine has: any division among several RankThreads fits too.
 pub const MAX_GPUS: usize = 65_536;
 
-/// Models that one RankThread ranks, and that an engine has.
+/// Models that an engine has.
 pub const MAX_MODELS: usize = 16_384;
+
+/// Lanes that one RankThread ranks, and that an engine has: a queue for each class of each model. A lane's number fits 16
+/// bits, in the flight recorder too.
+pub const MAX_LANES: usize = MAX_MODELS * Class::COUNT;
 
 /// ModelThreads of an engine, each linked with every RankThread.
 pub const MAX_MODEL_THREADS: usize = 255;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use symphony::config::{Config, ExecutorKind, RepositoryConfig, read_config};
-use symphony::runtime::frontend::{Ask, ModelInfo, Outcome, Refusal};
+use symphony::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal};
 use symphony::runtime::{Engine, Frontend, LoadedModel, PlaceError, Places};
-use symphony_transport::message::ModelId;
+use symphony_transport::message::{Ending, ModelId};
 
 /// Ten times what the slowest machine seen needed, and more.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -247,5 +247,38 @@ fn a_model_that_somebody_may_still_ask_keeps_its_place() {
     tidy(&mut places);
     frontend.poll(|_, _| ());
     assert_eq!(frontend.submit(&Ask::one(id), |_, _| ()), Err(Refusal::Unloaded));
+    engine.stop();
+}
+
+#[test]
+fn what_waits_without_a_deadline_for_a_model_that_leaves_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), &[("a", 4), ("slow", 4)], "");
+    let toml = "executor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\nprofile = { alpha_ms = 1, beta_ms = 300000 }\n";
+    std::fs::write(folder.path().join("models/slow/model.toml"), toml).unwrap();
+    let (engine, mut frontend, mut places) = start(&config);
+    let id = places.prepare(read(config.repository.as_ref().unwrap(), "slow")).unwrap().id;
+    places.switch(&[id], &[]);
+    frontend.poll(|_, _| ());
+    // Two run for five minutes on the two GPUs, the rest waits.
+    for _ in 0..2 {
+        frontend.submit(&Ask::one(id), |_, _| ()).unwrap();
+    }
+    for _ in 0..50 {
+        frontend.submit(&Ask { due: Due::Never, ..Ask::one(id) }, |_, _| ()).unwrap();
+    }
+    places.switch(&[], &[id]);
+    let (began, mut stopped) = (Instant::now(), 0);
+    while stopped < 50 {
+        assert!(began.elapsed() < PATIENCE, "{stopped} are answered");
+        assert_eq!(places.tidy().unwrap(), 1, "what runs is waited for");
+        frontend.poll(|_, answer| {
+            assert_eq!(answer.outcome, Outcome::Bad(Ending::Stopped));
+            stopped += 1;
+        });
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(frontend.in_flight(), 2);
+    drop(places);
     engine.stop();
 }

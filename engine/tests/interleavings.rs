@@ -8,9 +8,9 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::by_name;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use symphony::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
 use symphony::workload::Network;
-use symphony_transport::message::{BatchHeader, Completion, Ending, ModelId, Request};
+use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
 
 const SLO: Nanos = Nanos::from_millis(20);
 
@@ -18,6 +18,8 @@ const SLO: Nanos = Nanos::from_millis(20);
 struct Rings {
     words: VecDeque<RankInput>,
     grants: VecDeque<Grant>,
+    /// The wish that models foretell is under way, or has been.
+    wish: Option<bool>,
     batches: VecDeque<(BatchHeader, usize)>,
     completions: VecDeque<Completion>,
     ended: usize,
@@ -34,6 +36,12 @@ impl ModelSink for Rings {
     fn report(&mut self, report: GpuReport) {
         self.words.push_back(RankInput::Report(report));
     }
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.words.push_back(RankInput::Next { model, next });
+    }
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.words.push_back(RankInput::Standing { model, standing });
+    }
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
         self.batches.push_back((dispatch.header(0, size), size));
@@ -45,6 +53,7 @@ impl ModelSink for Rings {
 
 struct Engine {
     now: Nanos,
+    /// The highest class's lane of each model, then a lower class's.
     models: Vec<ModelQueue>,
     rank: RankState,
     rings: Rings,
@@ -64,19 +73,29 @@ impl Engine {
             slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
             gpus,
         };
+        let lower = |lane| Class::new(1 + (lane % 3) as u8).unwrap();
+        let class = |lane| if lane < models { Class::HIGHEST } else { lower(lane) };
+        let queue = |lane| match class(lane) {
+            Class::HIGHEST => ModelQueue::new(terms(lane), Nanos::ZERO),
+            _ => ModelQueue::new(terms(lane), Nanos::ZERO).below_others(),
+        };
+        let rank = RankState::new(gpus, 2 * models as usize, false, Nanos::ZERO);
         Engine {
             now: Nanos::ZERO,
-            models: (0..models).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
-            rank: RankState::new(gpus, models as usize, false, Nanos::ZERO),
+            models: (0..2 * models).map(queue).collect(),
+            rank: rank.among_classes((0..2 * models).map(class).collect()),
             rings: Rings::default(),
             gpu_free_at: vec![Nanos::ZERO; gpus],
         }
     }
 
+    /// Of a lower lane every other request has no deadline.
     fn request(&mut self, model: u32) {
+        let is_lower = model as usize >= self.models.len() / 2;
+        let never = is_lower && self.now.0.is_multiple_of(2);
         let request = Request {
             arrival: self.now,
-            deadline: self.now + SLO,
+            deadline: self.now + if never { NO_DEADLINE } else { SLO },
             model: ModelId(model),
             ..Request::default()
         };
@@ -86,7 +105,7 @@ impl Engine {
     /// One thread takes one turn; which, the test says.
     fn turn(&mut self, thread: u8) {
         let Engine { now, models, rank, rings, gpu_free_at } = self;
-        match thread % 5 {
+        match thread % 6 {
             0 => {
                 for model in models.iter_mut().filter(|model| model.next_timer() <= *now) {
                     model.on_timer(*now, rings);
@@ -100,6 +119,9 @@ impl Engine {
             2 => {
                 let mut grant = |grant| rings.grants.push_back(grant);
                 if let Some(word) = rings.words.pop_front() {
+                    if matches!(word, RankInput::Standing { .. }) {
+                        rings.wish.get_or_insert(true);
+                    }
                     word.apply(rank, *now, &mut grant);
                 }
                 if rank.next_timer() <= *now {
@@ -121,6 +143,14 @@ impl Engine {
                     rings.completions.push_back(Completion { model, gpu, started, finished, batch: 0 });
                 }
             }
+            4 => {
+                if rings.wish == Some(true) {
+                    rings.wish = Some(false);
+                    let highest = models.len() / 2;
+                    models[..highest].iter_mut().for_each(|model| model.foretell(rings));
+                    rings.words.push_back(RankInput::Foretold);
+                }
+            }
             // A completion does not come before its batch is over.
             _ => {
                 if rings.completions.front().is_some_and(|completion| completion.finished <= *now)
@@ -137,7 +167,7 @@ impl Engine {
     fn settle(&mut self) {
         for _ in 0..200 {
             self.now += Nanos::from_micros(500);
-            (0..100).for_each(|turn| self.turn(turn));
+            (0..120).for_each(|turn| self.turn(turn));
         }
     }
 }
@@ -150,6 +180,8 @@ proptest! {
         policy in prop::sample::select(vec!["symphony-published", "work-conserving"]),
         models in 1u32..4,
         gpus in 1usize..4,
+        // Of the first models only, whose lanes may then all be of the highest class.
+        lanes in 1u32..8,
         steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),
     ) {
         let mut engine = Engine::new(policy, models, gpus);
@@ -157,7 +189,7 @@ proptest! {
         for (step, micros) in steps {
             engine.now += Nanos::from_micros(micros);
             if step < 60 {
-                engine.request(u32::from(step) % models);
+                engine.request(u32::from(step) % lanes.min(2 * models));
                 sent += 1;
             } else {
                 engine.turn(step);
@@ -166,8 +198,8 @@ proptest! {
         engine.settle();
         prop_assert_eq!(engine.rings.ended + engine.rings.served, sent);
         prop_assert_eq!(engine.rank.busy_gpus(), 0);
-        // Every model can still be served, on GPUs that all are idle.
-        for model in 0..models {
+        // Every lane can still be served, on GPUs that all are idle.
+        for model in 0..2 * models {
             let served = engine.rings.served;
             engine.request(model);
             engine.settle();

@@ -10,8 +10,8 @@ use symphony::runtime::frontend::Ask;
 use symphony_transport::message::ModelId;
 
 /// What the engine may take, in MiB. Most of it are rings: per ModelThread two of 1 MiB with each frontend, and one of 128
-/// KiB with each RankThread.
-const MOST_MIB: u64 = 1_536;
+/// KiB with each RankThread. A quarter is for the queues of lower classes.
+const MOST_MIB: u64 = 2_048;
 
 /// The process's resident memory, in MiB.
 fn resident_mib() -> u64 {

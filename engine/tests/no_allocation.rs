@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use symphony::config::{Config, ExecutorKind, read_config};
 use symphony::recorder::RecordConfig;
-use symphony::runtime::frontend::{Ask, Frontend, Refusal};
+use symphony::runtime::frontend::{Ask, Class, Due, Frontend, Refusal};
 use symphony::runtime::{Engine, Idle, LoadedModel, Options};
 use symphony_transport::message::ModelId;
 
@@ -64,14 +64,21 @@ const MODELS: u32 = 5;
 const EMULATED: &str =
     "executor = \"emulated\"\nslo_ms = 200.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
 
+/// The next request: of every model, and if there are to be `classes`, of every class, with and without a deadline.
+fn ask(nth: u32, classes: bool) -> Ask {
+    let class = if classes { Class::new((nth % 4) as u8).unwrap() } else { Class::HIGHEST };
+    let due = if classes && nth.is_multiple_of(3) { Due::Never } else { Due::Slo };
+    Ask { class, due, ..Ask::one(ModelId(nth % MODELS)) }
+}
+
 /// Sends `count` requests to all models and waits for their answers.
-fn pump(frontend: &mut Frontend, count: u32) {
+fn pump(frontend: &mut Frontend, count: u32, classes: bool) {
     let began = Instant::now();
     let (mut sent, mut answered) = (0, 0);
     while answered < count {
         assert!(began.elapsed() < Duration::from_secs(120), "{answered} of {count} answered");
         for _ in 0..64.min(count - sent) {
-            match frontend.submit(&Ask::one(ModelId(sent % MODELS)), |_, input| input.fill(0)) {
+            match frontend.submit(&ask(sent, classes), |_, input| input.fill(0)) {
                 Ok(_) => sent += 1,
                 Err(Refusal::Overloaded) => break,
                 Err(refusal) => panic!("{refusal}"),
@@ -111,10 +118,10 @@ fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&m
     let (mut engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
     let mut frontend = frontends.pop().unwrap();
     // The first requests find every thread past its start.
-    pump(&mut frontend, 2_000);
+    pump(&mut frontend, 2_000, false);
     let before = engine.counters().snapshot();
     ARMED.store(true, Ordering::SeqCst);
-    pump(&mut frontend, 50_000);
+    pump(&mut frontend, 50_000, true);
     meanwhile(&mut engine, &mut frontend);
     ARMED.store(false, Ordering::SeqCst);
     let after = engine.counters().snapshot();
@@ -150,7 +157,7 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
             frontend.poll(|_, _| ());
             frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();
             places.switch(&[], &[id]);
-            pump(frontend, 100);
+            pump(frontend, 100, true);
             while places.tidy().unwrap() > 0 {
                 frontend.poll(|_, _| ());
             }

@@ -14,7 +14,7 @@ use symphony::clock::Clock;
 use symphony::config::read_config;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
-use symphony::runtime::frontend::{Ask, Refusal};
+use symphony::runtime::frontend::{Ask, Class, Due, Refusal};
 use symphony::runtime::{Engine, Idle, Options};
 use symphony_transport::message::ModelId;
 
@@ -120,7 +120,10 @@ fn serve() {
     let (mut sent, mut answered) = (0, 0);
     while answered < 20_000 {
         assert!(began.elapsed() < Duration::from_secs(120), "{answered} requests were answered");
-        match frontend.submit(&Ask::one(ModelId(0)), |_, input| input.fill(0)) {
+        // Of every class, with and without a deadline.
+        let class = Class::new((sent % 4) as u8).unwrap();
+        let due = if sent % 3 == 0 { Due::Never } else { Due::Slo };
+        match frontend.submit(&Ask { class, due, ..Ask::one(ModelId(0)) }, |_, input| input.fill(0)) {
             Ok(_) => sent += 1,
             Err(Refusal::Overloaded) => {}
             Err(refusal) => panic!("{refusal}"),

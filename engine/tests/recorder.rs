@@ -13,11 +13,11 @@ use symphony::model::selection::DropRule;
 use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use symphony::policy::POLICIES;
 use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use symphony::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use symphony::workload::Network;
-use symphony_transport::message::{Completion, Ending, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
 
 /// Kinds of records, as the file has them in their short forms.
 const END: u8 = 0x80 + 2;
@@ -48,6 +48,10 @@ struct World {
     hurry: Nanos,
     rng: Pcg64Mcg,
     out: Out,
+    /// Models of the highest class; the queues after theirs are of others.
+    highest: usize,
+    /// These foretell.
+    foretell: bool,
     /// By when they come.
     completions: BTreeMap<(Nanos, u64), Completion>,
     sent: u64,
@@ -75,6 +79,14 @@ impl ModelSink for Out {
         self.words.push(RankInput::Report(report));
     }
 
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.words.push(RankInput::Next { model, next });
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.words.push(RankInput::Standing { model, standing });
+    }
+
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let ids = requests.0.iter().chain(requests.1).map(|request| request.id).collect();
         self.batches.push((dispatch, ids));
@@ -91,6 +103,8 @@ impl ModelSink for Out {
 struct Setting {
     seed: u64,
     models: usize,
+    /// Queues of lower classes besides.
+    lower: usize,
     gpus: usize,
     policy: usize,
     drop: DropRule,
@@ -106,6 +120,7 @@ struct Setting {
 const SETTING: Setting = Setting {
     seed: 7,
     models: 3,
+    lower: 0,
     gpus: 2,
     policy: 0,
     drop: DropRule::Window,
@@ -122,7 +137,13 @@ impl World {
         let policy =
             POLICIES.iter().filter(|policy| policy.deferral().is_some()).nth(setting.policy).unwrap();
         let slo = Nanos::from_millis(30);
-        let terms: Vec<Terms> = (0..setting.models as u32)
+        let queues = setting.models + setting.lower;
+        let class = |at: usize| {
+            let lower = at.checked_sub(setting.models).map(|lower| 1 + lower % 3);
+            Class::new(lower.unwrap_or(0) as u8).unwrap()
+        };
+        let classes: Vec<Class> = (0..queues).map(class).collect();
+        let terms: Vec<Terms> = (0..queues as u32)
             .map(|model| Terms {
                 model: ModelId(model),
                 profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
@@ -134,7 +155,7 @@ impl World {
                 gpus: setting.gpus,
             })
             .collect();
-        let named = terms.iter().map(|terms| ("a model", terms));
+        let named = terms.iter().zip(&classes).map(|(terms, &class)| ("a model", class, terms));
         let models = ModelRecorder::create(&config, "model-0", named, 1 << 48).unwrap();
         let keep_late = setting.drop == DropRule::Fcfs;
         let cluster = ClusterTerms {
@@ -143,11 +164,19 @@ impl World {
             completion_delay: setting.network.control,
             first_gpu: 0,
         };
-        let matching = RankRecorder::create(&config, "rank", setting.models, &[cluster]).unwrap();
+        let of_all = if setting.lower > 0 { classes.as_slice() } else { &[] };
+        let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
+        let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
+        let queue = |(terms, &class): (Terms, &Class)| match class {
+            Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
+            _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),
+        };
         World {
-            queues: terms.into_iter().map(|terms| ModelQueue::new(terms, Nanos::ZERO)).collect(),
+            queues: terms.into_iter().zip(&classes).map(queue).collect(),
             models,
-            rank: RankState::new(setting.gpus, setting.models, keep_late, setting.network.control),
+            rank: if setting.lower > 0 { rank.among_classes(classes) } else { rank },
+            highest: setting.models,
+            foretell: false,
             matching,
             slo,
             now: Nanos::ZERO,
@@ -184,10 +213,12 @@ impl World {
         let mut touched = Vec::new();
         for _ in 0..count {
             let place = self.rng.random_range(0..self.queues.len());
+            let never = place >= self.highest && self.rng.random();
+            let due = if never { NO_DEADLINE } else { self.slo };
             let request = Request {
                 id: self.sent,
                 arrival: self.now,
-                deadline: self.now + self.slo - Nanos(self.rng.random_range(0..=self.hurry.0)),
+                deadline: self.now + due - Nanos(self.rng.random_range(0..=self.hurry.0)),
                 model: ModelId(place as u32),
                 frontend: 3,
                 ..Request::default()
@@ -250,11 +281,27 @@ impl World {
     fn settle(&mut self) {
         while !self.out.words.is_empty() {
             for input in std::mem::take(&mut self.out.words) {
-                self.matching.input(self.now, 0, input, std::iter::once(&self.rank));
-                self.rank.hear(input);
+                self.hear(input);
+                if matches!(input, RankInput::Standing { .. }) && !std::mem::replace(&mut self.foretell, true)
+                {
+                    self.foretell();
+                }
             }
             self.match_waiting();
         }
+    }
+
+    fn hear(&mut self, input: RankInput) {
+        self.matching.input(self.now, 0, input, std::iter::once(&self.rank));
+        self.rank.hear(input);
+    }
+
+    /// The first queue of a lower class has spoken.
+    fn foretell(&mut self) {
+        for place in 0..self.highest {
+            self.models.foretell(place, &mut self.queues[place], self.now, &mut self.out);
+        }
+        self.out.words.push(RankInput::Foretold);
     }
 
     fn match_waiting(&mut self) {
@@ -303,10 +350,12 @@ fn settings() -> impl Strategy<Value = Setting> {
     let policies = POLICIES.iter().filter(|policy| policy.deferral().is_some()).count();
     let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
     let requests = (20u64..3_000, 1u64..40, prop::sample::select(vec![0, 1, 22_000]));
-    (any::<u64>(), 1usize..8, 1usize..8, 0..policies, drop, network, requests).prop_map(
-        |(seed, models, gpus, policy, drop, network, (gap, a_turn, hurry))| Setting {
+    let models = (1usize..8, prop::sample::select(vec![0, 0, 1, 3, 6]));
+    (any::<u64>(), models, 1usize..8, 0..policies, drop, network, requests).prop_map(
+        |(seed, (models, lower), gpus, policy, drop, network, (gap, a_turn, hurry))| Setting {
             seed,
             models,
+            lower,
             gpus,
             policy,
             drop,
@@ -538,11 +587,16 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         completion_delay: Nanos::ZERO,
         first_gpu: 0,
     };
-    let refused = RankRecorder::create(&config, "rank", limits::MAX_MODELS, &[cluster]).err().unwrap();
+    let class = |lane| Class::new((lane / limits::MAX_MODELS) as u8).unwrap();
+    let classes: Vec<Class> = (0..limits::MAX_LANES).map(class).collect();
+    let create =
+        |config: &RecordConfig| RankRecorder::create(config, "rank", limits::MAX_LANES, &classes, &[cluster]);
+    let refused = create(&config).err().unwrap();
     let RecordError::TooSmall { least, .. } = refused else { panic!("{refused}") };
-    let config = RecordConfig { mib: least, ..config };
-    let mut recorder = RankRecorder::create(&config, "rank", limits::MAX_MODELS, &[cluster]).unwrap();
-    let mut state = RankState::new(limits::MAX_GPUS, limits::MAX_MODELS, false, Nanos::ZERO);
+    let config = RecordConfig { folder: folder.path().to_owned(), mib: least };
+    let mut recorder = create(&config).unwrap();
+    let state = RankState::new(limits::MAX_GPUS, limits::MAX_LANES, false, Nanos::ZERO);
+    let mut state = state.among_classes(classes.clone());
     // Everything in use, so that a segment begins with as much state as there can be.
     let mut grants = Vec::new();
     let mut hear = |now: Nanos, input: RankInput, grants: &mut Vec<Grant>| {
@@ -556,7 +610,18 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         recorder.publish();
     };
     let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), early: false };
-    for round in 0..3 * limits::MAX_GPUS as u64 {
+    for (lane, &class) in classes.iter().enumerate() {
+        let model = ModelId(lane as u32);
+        if class > Class::HIGHEST {
+            let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+            hear(Nanos(0), RankInput::Standing { model, standing }, &mut grants);
+            hear(Nanos(0), RankInput::Ready { model, offer }, &mut grants);
+        } else {
+            let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
+            hear(Nanos(0), RankInput::Next { model, next }, &mut grants);
+        }
+    }
+    for round in 0..20 * limits::MAX_GPUS as u64 {
         let model = ModelId((round % limits::MAX_MODELS as u64) as u32);
         let now = Nanos(round * 1_000);
         hear(now, RankInput::Ready { model, offer }, &mut grants);

@@ -47,7 +47,8 @@ impl Class {
     }
 }
 
-/// The deadline of a request without one: an instant that never comes, and that times can be taken from.
+/// The deadline of a request without one, or less than any such: an instant that never comes, and that times can be taken
+/// from.
 pub const NO_DEADLINE: Nanos = Nanos(1 << 62);
 
 /// One row of a request, from the frontend that accepted it to the thread that owns its model. The rows of a request
@@ -65,7 +66,7 @@ pub struct Request {
     pub deadline: Nanos,
     /// How much later than `deadline` the answer is really due: what the frontend keeps back for lateness of all kinds.
     pub reserve: Nanos,
-    /// The model asked for.
+    /// The model asked for; where an engine keeps a model's classes apart, its lane for `class`.
     pub model: ModelId,
     /// Zero. Else it is no request, but the wish to take back the one of this id, whose other fields it repeats.
     pub takes_back: u32,

@@ -146,7 +146,7 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &Control) {
             held.push(request);
         }
         let release = control.release.load(Ordering::Relaxed);
-        for request in held.extract_if(.., |r| release || MODELS[r.model.0 as usize] != "held") {
+        for request in held.extract_if(.., |r| release || asked_for(r) != "held") {
             let response = answer(&peer, request, clock);
             peer.responses[0].push(response).unwrap();
         }
@@ -154,8 +154,13 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &Control) {
     }
 }
 
+/// The model of a request, whose lane it names.
+fn asked_for(request: &Request) -> &'static str {
+    MODELS[request.model.0 as usize % MODELS.len()]
+}
+
 fn answer(peer: &FrontendPeer, request: Request, clock: &Clock) -> Response {
-    let ending = match MODELS[request.model.0 as usize] {
+    let ending = match asked_for(&request) {
         "dropped" => Ending::DroppedInQueue,
         "cancelled" => Ending::DroppedAtBackend,
         "full" => Ending::Overloaded,

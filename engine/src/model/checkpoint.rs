@@ -6,7 +6,7 @@
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{ModelQueue, Terms};
+use super::{Among, Foretold, ModelQueue, Terms};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::rank::Offer;
@@ -23,6 +23,10 @@ pub struct Saved {
     pub losses: Losses,
     /// What the RankThread knows of the candidate that waits there.
     pub told: Option<Offer>,
+    /// What it knows of batches to come, of a queue of the highest class that tells of them.
+    pub foretold: Option<Foretold>,
+    /// It knows how the queue stands, which is of a lower class.
+    pub stands: bool,
 }
 
 /// Why a model's state can't be restored.
@@ -49,7 +53,12 @@ impl ModelQueue {
         }
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        Saved { rate, last_start: self.last_start, losses, told: self.told }
+        let foretold = match self.among {
+            Among::Above(told) => Some(told),
+            _ => None,
+        };
+        let stands = self.among == Among::Below(true);
+        Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands }
     }
 
     /// The requests that wait, in deadline order.
@@ -77,10 +86,15 @@ impl ModelQueue {
         &self.terms
     }
 
-    /// The queue whose state this was.
+    /// The queue whose state this was. `lower`: it is of a class below the highest.
     ///
     /// Errors: no queue can have been in that state.
-    pub fn restore(terms: Terms, saved: &Saved, queued: &[Request]) -> Result<ModelQueue, NoState> {
+    pub fn restore(
+        terms: Terms,
+        lower: bool,
+        saved: &Saved,
+        queued: &[Request],
+    ) -> Result<ModelQueue, NoState> {
         if queued.len() > limits::MAX_QUEUE {
             return Err(NoState::TooLong(queued.len()));
         }
@@ -95,6 +109,11 @@ impl ModelQueue {
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
         restored.told = saved.told;
+        restored.among = match saved.foretold {
+            _ if lower => Among::Below(saved.stands),
+            Some(told) => Among::Above(told),
+            None => Among::Alone,
+        };
         Ok(restored)
     }
 }

@@ -10,6 +10,9 @@
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 //!
+//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a model of its own: a lane.
+//! Such a queue holds nothing back. Where there are such, those of the highest class tell when they will need a GPU next.
+//!
 //! A request of several rows is so many entries of the queue, one after the other, of one deadline. A batch holds all
 //! of them or none, unless they fit no batch that is in time. They are taken in together, or refused together.
 
@@ -28,7 +31,7 @@ use losses::Losses;
 use rate::RateMeter;
 use selection::{DropRule, Finish, Selection, partition_point, select, target_batch};
 use std::collections::VecDeque;
-use symphony_transport::message::{BatchHeader, Class, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
@@ -110,18 +113,35 @@ pub trait ModelSink {
     /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
     /// below](ModelQueue::above_others).
     fn next_start(&mut self, _model: ModelId, _next: NextStart) {}
+    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue that is [below
+    /// others](ModelQueue::below_others).
+    fn standing(&mut self, _model: ModelId, _standing: Standing) {}
 }
 
 /// What other classes there are beside a queue's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Among {
-    /// None.
+    /// None that it knows of.
     Alone,
-    /// Some below: the RankThread is told of batches to come. The deadline of the head that it was told of last.
-    Above(Option<Nanos>),
-    /// Some above: the queue uses what they leave, so it holds nothing back.
-    Below,
+    /// Some below: the RankThread is told of batches to come.
+    Above(Foretold),
+    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread knows how it stands.
+    Below(bool),
+    /// The place has no model, and so no batches to come.
+    Nobody,
 }
+
+/// What the RankThread was told of a queue's batches to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Foretold {
+    /// The deadline of the head that it was told of; the lowest if it was told that there is none.
+    pub head: Nanos,
+    /// From a request's arrival to its deadline, of the last head.
+    pub budget: Nanos,
+}
+
+/// A head's deadline that no head has: nothing was told yet.
+const UNTOLD: Nanos = Nanos::MAX;
 
 /// The batch that the model would run next.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +183,9 @@ impl ModelQueue {
 
     /// The queue of a place that has no model: it has no memory for requests, since none comes.
     pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
-        ModelQueue::with_memory(terms, now, VecDeque::new())
+        let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
+        queue.among = Among::Nobody;
+        queue
     }
 
     fn with_memory(terms: Terms, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
@@ -187,21 +209,45 @@ impl ModelQueue {
 
     /// The same, of a class below which there are others.
     pub fn above_others(mut self) -> ModelQueue {
-        self.among = Among::Above(None);
+        self.among = Among::Above(Foretold { head: UNTOLD, budget: self.promise() });
         self
     }
 
     /// The same, of a class that only uses what others leave.
     pub fn below_others(mut self) -> ModelQueue {
-        self.among = Among::Below;
+        self.among = Among::Below(false);
         self
     }
 
+    /// Whether its RankThread is told of batches to come.
+    pub fn has_classes_below(&self) -> bool {
+        matches!(self.among, Among::Above(_))
+    }
+
+    /// From now on there are classes below: tells the RankThread of the next batch, and goes on to.
+    pub fn foretell(&mut self, sink: &mut impl ModelSink) {
+        match self.among {
+            Among::Alone => {
+                let told = Foretold { head: UNTOLD, budget: self.promise() };
+                self.tell_next_start(told, sink);
+            }
+            Among::Nobody => sink.next_start(self.terms.model, NextStart::NEVER),
+            Among::Above(_) | Among::Below(_) => {}
+        }
+    }
+
     /// How the queue stands among those of other classes, for its RankThread.
-    pub fn standing(&self, class: Class) -> Standing {
-        let Terms { profile, .. } = &self.terms;
-        let (shortest, longest) = (profile.latency(1), profile.latency(profile.max_batch()));
-        Standing { class, shortest, longest, patience: self.patience() }
+    fn standing(&self) -> Standing {
+        let Terms { profile, slack, .. } = &self.terms;
+        // Twice what the batch itself allows for: the grant is on its way meanwhile.
+        let shortest = profile.latency(1) + slack.latest + slack.latest;
+        let longest = profile.latency(profile.max_batch());
+        Standing { shortest, longest, patience: self.patience(self.promise()) }
+    }
+
+    /// From a request's arrival to its deadline, where it has what the model promises.
+    fn promise(&self) -> Nanos {
+        self.terms.slo - self.terms.network.result
     }
 
     /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
@@ -408,12 +454,13 @@ impl ModelQueue {
         if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
-    /// Makes the candidate small enough to be over when classes above need its GPU.
+    /// Makes the candidate small enough to be over when classes above need its GPU, even if it starts late.
     #[cold]
     fn shrink(&mut self, now: Nanos, grant: Grant) {
         let Some(Candidate { size, .. }) = self.candidate else { return };
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
-        let fits = partition_point(1, size + 1, |size| finish.at(size) <= grant.until) - 1;
+        let until = grant.until - self.terms.slack.latest;
+        let fits = partition_point(1, size + 1, |size| finish.at(size) <= until) - 1;
         if fits == size {
             return;
         }
@@ -430,7 +477,7 @@ impl ModelQueue {
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
-        if self.among == Among::Below {
+        if matches!(self.among, Among::Below(_)) {
             return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
         }
         let joining = self.joining(size);
@@ -475,9 +522,9 @@ impl ModelQueue {
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone => {}
+            Among::Alone | Among::Nobody => {}
             Among::Above(told) => self.tell_next_start(told, sink),
-            Among::Below => return self.publish_below(now, sink),
+            Among::Below(_) => return self.publish_below(now, sink),
         }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
             latest: candidate.latest,
@@ -510,6 +557,10 @@ impl ModelQueue {
             early: false,
         });
         if offer != self.told {
+            if self.among == Among::Below(false) {
+                self.among = Among::Below(true);
+                sink.standing(self.terms.model, self.standing());
+            }
             match offer {
                 Some(offer) => sink.ready(self.terms.model, offer),
                 None => sink.withdraw(self.terms.model),
@@ -526,32 +577,41 @@ impl ModelQueue {
 
     /// Tells when the next batch will have to start at the earliest: once for each head.
     #[cold]
-    fn tell_next_start(&mut self, told: Option<Nanos>, sink: &mut impl ModelSink) {
-        let head = self.queue.front().map(|head| head.deadline);
-        if head == told {
+    fn tell_next_start(&mut self, told: Foretold, sink: &mut impl ModelSink) {
+        let head = self.queue.front().map_or(Nanos::ZERO, |head| head.deadline);
+        if head == told.head {
             return;
         }
-        self.among = Among::Above(head);
+        let budget = self.queue.front().map_or(told.budget, |head| head.deadline - head.arrival);
+        self.among = Among::Above(Foretold { head, budget });
+        sink.next_start(self.terms.model, self.next_start());
+    }
+
+    /// When the next batch will have to start at the earliest.
+    pub fn next_start(&self) -> NextStart {
+        let budget = match self.among {
+            Among::Above(told) => told.budget,
+            _ => self.promise(),
+        };
         let every = match self.rate_rps > 0.0 {
             true => Nanos::from_secs_f64(self.target as f64 / self.rate_rps),
             false => Nanos::MAX,
         };
-        let before = self.terms.slo - self.terms.network.result - self.patience();
-        let next = match head {
-            Some(deadline) => NextStart { at: deadline - before, silent: false, every },
-            None => NextStart { at: self.patience(), silent: true, every },
-        };
-        sink.next_start(self.terms.model, next);
+        let patience = self.patience(budget);
+        match self.queue.front() {
+            Some(head) => NextStart { at: head.deadline - (budget - patience), silent: false, every },
+            None => NextStart { at: patience, silent: true, every },
+        }
     }
 
-    /// How long after a request came its batch has to start at the earliest. It may be larger than the rate calls for:
-    /// by the square root of its size, and by more where there are few GPUs, as no other is there for a burst. Of the
-    /// time left, it may be offered earlier by up to a half (docs/scheduling.md).
-    fn patience(&self) -> Nanos {
-        let Terms { profile, slo, network, gpus, .. } = &self.terms;
+    /// How long after a request came that has so much time its batch has to start at the earliest. It may be larger than
+    /// the rate calls for: by the square root of its size, and by more where there are few GPUs, as no other is there for a
+    /// burst. Of the time left, it may be offered earlier by up to a half (docs/scheduling.md).
+    fn patience(&self, budget: Nanos) -> Nanos {
+        let Terms { profile, slack, gpus, .. } = &self.terms;
         let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
         let size = (self.target + 1 + burst).min(profile.max_batch());
-        let time = *slo - network.result - profile.latency(size);
+        let time = budget - profile.latency(size) - slack.frontrun;
         let lead = self.head_start.map_or(Nanos::ZERO, |start| start.lead);
         time - lead.min(Nanos(time.0 / 2))
     }

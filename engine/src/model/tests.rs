@@ -19,6 +19,8 @@ enum Said {
     Report(Option<Nanos>, Nanos),
     Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
     End(u64, Ending),
+    Next(NextStart),
+    Stands(Standing),
 }
 
 #[derive(Default)]
@@ -43,6 +45,12 @@ impl ModelSink for Log {
     }
     fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         self.0.push(Said::End(request.id, ending));
+    }
+    fn next_start(&mut self, _model: ModelId, next: NextStart) {
+        self.0.push(Said::Next(next));
+    }
+    fn standing(&mut self, _model: ModelId, standing: Standing) {
+        self.0.push(Said::Stands(standing));
     }
 }
 
@@ -515,4 +523,54 @@ proptest::proptest! {
 
 fn symphony_profile() -> Profile {
     terms("symphony-published", DropRule::Window).profile
+}
+
+/// With a slack of 2 ms off frontrun and 1 ms off latest.
+fn late_threads() -> Terms {
+    let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
+    Terms { slack, ..terms("symphony-published", DropRule::Window) }
+}
+
+#[test]
+fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
+    queue.foretell(&mut log);
+    // The target is 5, so one request more, and two for a burst: l(8) = 13 ms, of 20 ms less 2 ms.
+    let silent = Said::Next(NextStart { at: ms(5.0), silent: true, every: Nanos::MAX });
+    assert_eq!(log.take(), [silent]);
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    queue.on_request(ms(1.5), request(2, ms(1.5), ms(21.5)), &mut log);
+    let head = Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX });
+    assert_eq!(log.take(), [head]);
+    // A client in more of a hurry leaves less time.
+    queue.on_request(ms(2.0), request(3, ms(2.0), ms(18.0)), &mut log);
+    let head = Said::Next(NextStart { at: ms(3.0), silent: false, every: Nanos::MAX });
+    assert_eq!(log.take(), [head]);
+}
+
+#[test]
+fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
+    let never = NO_DEADLINE + ms(1.0);
+    queue.on_request(ms(1.0), request(1, ms(1.0), never), &mut log);
+    let stands = Standing { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
+    let ready = Said::Ready(never - ms(7.0), Nanos::ZERO);
+    assert_eq!(log.take(), [Said::Stands(stands), ready]);
+    queue.on_request(ms(2.0), request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
+    assert!(log.take().is_empty(), "the head is the same");
+    assert_eq!(queue.next_timer(), Nanos::MAX, "it can wait for ever");
+}
+
+#[test]
+fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
+    for id in 0..9 {
+        queue.on_request(ms(1.0), request(id, ms(1.0), NO_DEADLINE), &mut log);
+    }
+    log.take();
+    queue.on_grant(ms(2.0), Grant { until: ms(11.5), ..grant(ms(2.0)) }, &mut log);
+    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in time.
+    assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
+    queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
+    assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");
 }

@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use crate::model::selection::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
 use crate::workload::Workload;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, Request};
 
@@ -55,8 +55,11 @@ impl Deferred {
         let mut rank =
             RankState::new(workload.gpus, models.len(), drop == DropRule::Fcfs, workload.network.control);
         if has_classes {
-            let standings = models.iter().zip(&workload.models);
-            rank = rank.among_classes(standings.map(|(queue, model)| queue.standing(model.class)).collect());
+            rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
+            for queue in models.iter().filter(|queue| queue.has_classes_below()) {
+                rank.hear(RankInput::Next { model: queue.terms().model, next: queue.next_start() });
+            }
+            rank.hear(RankInput::Foretold);
         }
         Deferred {
             timers: MinTree::new(models.len()),
@@ -165,5 +168,9 @@ impl ModelSink for Outbox<'_> {
 
     fn next_start(&mut self, model: ModelId, next: NextStart) {
         self.words.push(RankInput::Next { model, next });
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.words.push(RankInput::Standing { model, standing });
     }
 }

@@ -2,7 +2,7 @@
 //! what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
-use super::{Gpu, Offer, RankState};
+use super::{Gpu, NextStart, Offer, RankState, Standing};
 use crate::clock::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -23,6 +23,8 @@ pub struct SavedGpu {
     pub taken: bool,
     /// Matching does not see it: it is taken, has all it may have, or is overdue.
     pub hidden: bool,
+    /// What it was given last is of a lower class.
+    pub lower: bool,
 }
 
 /// What is known of a model.
@@ -75,15 +77,42 @@ impl RankState {
                 outstanding: gpu.outstanding,
                 taken: gpu.taken,
                 hidden,
+                lower: gpu.lower,
             })
         })
+    }
+
+    /// Whether lower classes can be served.
+    pub fn is_foretold(&self) -> bool {
+        self.foretold
+    }
+
+    /// What each model of a lower class has told of itself.
+    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, Standing)> {
+        let classes = self.classes.iter();
+        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.standing(id.0 as usize)?))))
+    }
+
+    /// What is known of each model's next batch, where there are classes below its own.
+    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, NextStart)> {
+        let classes = self.classes.iter();
+        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.next(id.0 as usize)?))))
+    }
+
+    fn ids(&self) -> impl Iterator<Item = ModelId> {
+        (0..self.granted.len() as u32).map(ModelId)
     }
 
     /// Every model that is not as it was at the start.
     pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
         self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
-            let early = self.early.get(at) < Nanos::MAX;
-            let latest = if early { self.early.get(at) } else { self.due.get(at) };
+            let lower = self.classes.as_ref().filter(|classes| classes.is_lower(at));
+            let early = lower.is_none() && self.early.get(at) < Nanos::MAX;
+            let latest = match lower {
+                Some(classes) => classes.waiting(at),
+                None if early => self.early.get(at),
+                None => self.due.get(at),
+            };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let offer = Offer { latest, delay, early };
             known.then_some(SavedModel { model: ModelId(at as u32), offer, granted })
@@ -95,13 +124,15 @@ impl RankState {
         let at = saved.gpu.0 as usize;
         let Some(gpu) = self.gpus.get_mut(at) else { return false };
         self.busy -= usize::from(gpu.is_busy());
+        let busy = saved.taken || saved.outstanding > 0;
+        self.lower = self.lower + usize::from(saved.lower && busy) - usize::from(gpu.lower);
         *gpu = Gpu {
             free_at: saved.free_at,
             last_duration: saved.last_duration,
             last_exec_at: saved.last_exec_at,
             outstanding: saved.outstanding,
             taken: saved.taken,
-            lower: false,
+            lower: saved.lower && busy,
         };
         self.busy += usize::from(gpu.is_busy());
         self.free.set(at, if saved.hidden { Nanos::MAX } else { saved.free_at });
@@ -117,7 +148,9 @@ impl RankState {
         self.granted[at] = saved.granted;
         self.delay[at] = saved.offer.delay;
         self.forget(at);
-        if saved.offer.early {
+        if let Some(classes) = self.classes.as_mut().filter(|classes| classes.is_lower(at)) {
+            classes.set_waiting(at, saved.offer.latest);
+        } else if saved.offer.early {
             self.early.set(at, saved.offer.latest);
         } else {
             self.set_due(at, saved.offer.latest);
@@ -125,9 +158,10 @@ impl RankState {
         true
     }
 
-    /// Sets the largest delay seen and what was asked of its GPUs lately.
-    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing) {
+    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes can be served.
+    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
         self.horizon = horizon;
         self.packing = packing;
+        self.foretold = foretold;
     }
 }

@@ -7,6 +7,9 @@
 //! is a list of starts, and what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
 //! through both in the order of time, each start takes a GPU; the first that would find none, were one more GPU
 //! taken by a lower batch, is when that batch has to be over.
+//!
+//! Cost for each matching while lower candidates wait and a GPU idles: at most [`MOST_STARTS`] steps for each class, of two
+//! updates of a [`MinTree`] each, some 20 us together.
 
 use super::min_tree::MinTree;
 use crate::clock::Nanos;
@@ -15,17 +18,23 @@ use symphony_transport::message::Class;
 /// Starts that are looked at for one lower batch. It has to be over by the last of them.
 const MOST_STARTS: usize = 512;
 
-/// What the matching has to know of a model from the beginning.
+/// Candidates of a class that are looked at for one GPU: where so many can't run now, the class waits.
+const MOST_PASSED_OVER: usize = 64;
+
+/// What a model of a lower class tells of itself before its first candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// The class of its requests.
-    pub class: Class,
-    /// l(1): a lower batch is not granted a GPU for less.
+    /// The time that a GPU must be free for: l(1), and what threads are late by.
     pub shortest: Nanos,
     /// l(b) of its largest batch.
     pub longest: Nanos,
-    /// How long after a request came it needs a GPU, until it tells so itself.
+    /// How long after a request came it needs a GPU: to protect it from the classes below its own.
     pub patience: Nanos,
+}
+
+impl Standing {
+    /// Of a model that has told nothing: no GPU is free for so long.
+    const UNKNOWN: Standing = Standing { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
 /// When a model will start a batch next, as its queue tells.
@@ -39,6 +48,11 @@ pub struct NextStart {
     pub every: Nanos,
 }
 
+impl NextStart {
+    /// Of a place without a model.
+    pub const NEVER: NextStart = NextStart { at: Nanos::MAX, silent: true, every: Nanos::MAX };
+}
+
 /// GPUs that must be left over after so many starts, since batches may start sooner than was told: half of the square
 /// root of their number, found by trial (docs/scheduling.md).
 fn margin(starts: usize) -> usize {
@@ -50,6 +64,8 @@ const UPPER: usize = Class::COUNT - 1;
 
 /// See the module's description.
 pub(super) struct Classes {
+    /// The class of each model's requests.
+    classes: Vec<Class>,
     standings: Vec<Standing>,
     /// `latest` of each lower model's candidate, by class, from class 1.
     waiting: [MinTree; UPPER],
@@ -74,41 +90,68 @@ pub(super) struct Chosen {
 }
 
 impl Classes {
-    pub(super) fn new(standings: Vec<Standing>) -> Classes {
-        let tree = || std::array::from_fn(|_| MinTree::new(standings.len()));
-        let mut silent: [MinTree; UPPER] = tree();
-        for (model, standing) in standings.iter().enumerate() {
-            if let Some(silent) = silent.get_mut(usize::from(standing.class.number())) {
-                silent.set(model, standing.patience);
-            }
-        }
+    /// Of models of these classes, which have told nothing.
+    pub(super) fn new(classes: Vec<Class>) -> Classes {
+        let tree = || std::array::from_fn(|_| MinTree::new(classes.len()));
         Classes {
+            standings: vec![Standing::UNKNOWN; classes.len()],
             waiting: tree(),
             starts: tree(),
-            silent,
-            every: vec![Nanos::MAX; standings.len()],
+            silent: tree(),
+            every: vec![Nanos::MAX; classes.len()],
             looked_at: Vec::with_capacity(MOST_STARTS),
             freed: Vec::with_capacity(MOST_STARTS),
-            passed_over: Vec::with_capacity(standings.len()),
-            standings,
+            passed_over: Vec::with_capacity(UPPER * MOST_PASSED_OVER),
+            classes,
         }
+    }
+
+    #[inline]
+    fn class(&self, model: usize) -> usize {
+        usize::from(self.classes[model].number())
     }
 
     /// Whether the model's candidates only use what others leave.
     #[inline]
     pub(super) fn is_lower(&self, model: usize) -> bool {
-        self.standings[model].class > Class::HIGHEST
+        self.classes[model] > Class::HIGHEST
     }
 
     /// A lower model has a candidate, which must start by `latest`; [`Nanos::MAX`]: it has none any more.
     pub(super) fn set_waiting(&mut self, model: usize, latest: Nanos) {
-        let class = usize::from(self.standings[model].class.number());
+        let class = self.class(model);
         self.waiting[class - 1].set(model, latest);
+    }
+
+    /// By when a lower model's candidate must start; [`Nanos::MAX`] if none waits.
+    pub(super) fn waiting(&self, model: usize) -> Nanos {
+        self.waiting[self.class(model) - 1].get(model)
+    }
+
+    /// A lower model tells of itself. Nothing is known of its batches to come but that there may be some.
+    pub(super) fn set_standing(&mut self, model: usize, standing: Standing) {
+        self.standings[model] = standing;
+        self.set_next(model, NextStart { at: standing.patience, silent: true, every: Nanos::MAX });
+    }
+
+    /// What a lower model has told of itself, if it has.
+    pub(super) fn standing(&self, model: usize) -> Option<Standing> {
+        let standing = self.standings[model];
+        (standing != Standing::UNKNOWN).then_some(standing)
+    }
+
+    /// What is known of a model's next batch: nothing where it is of the lowest class, or has told nothing.
+    pub(super) fn next(&self, model: usize) -> Option<NextStart> {
+        let class = self.class(model);
+        let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
+        let at = starts.min(silent);
+        let next = NextStart { at, silent: starts == Nanos::MAX, every: self.every[model] };
+        (at < Nanos::MAX).then_some(next)
     }
 
     /// A model tells of its next batch.
     pub(super) fn set_next(&mut self, model: usize, next: NextStart) {
-        let class = usize::from(self.standings[model].class.number());
+        let class = self.class(model);
         if class < UPPER {
             let (of, other) = if next.silent {
                 (&mut self.silent[class], &mut self.starts[class])
@@ -164,6 +207,9 @@ impl Classes {
             }
             self.waiting[class - 1].set(model, Nanos::MAX);
             self.passed_over.push((class, model, latest));
+            if self.passed_over.len() >= class * MOST_PASSED_OVER {
+                break;
+            }
         }
         None
     }

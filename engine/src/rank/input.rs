@@ -1,6 +1,6 @@
 //! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
 
-use super::{GpuReport, Grant, NextStart, Offer, RankState};
+use super::{GpuReport, Grant, NextStart, Offer, RankState, Standing};
 use crate::clock::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -21,6 +21,15 @@ pub enum RankInput {
         /// When, and how often.
         next: NextStart,
     },
+    /// A model of a lower class tells of itself, before its first candidate.
+    Standing {
+        /// The model.
+        model: ModelId,
+        /// What it tells.
+        standing: Standing,
+    },
+    /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
+    Foretold,
     /// This model has none any more.
     Withdraw(ModelId),
     /// A granted model has used its GPU, or gives it back unused.

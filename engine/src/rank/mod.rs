@@ -23,7 +23,7 @@ use crate::limits;
 use classes::{Chosen, Classes};
 use min_tree::MinTree;
 use packing::Packing;
-use symphony_transport::message::{Completion, GpuId, ModelId};
+use symphony_transport::message::{Class, Completion, GpuId, ModelId};
 
 /// A model's candidate, as the RankThread is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -85,7 +85,8 @@ impl Gpu {
     }
 }
 
-/// The matching of schedulable candidates to GPUs. See the module's description.
+/// The matching of schedulable candidates to GPUs. See the module's description. Where a model has requests of several
+/// classes, each class of it is a model of its own here: a lane.
 pub struct RankState {
     gpus: Vec<Gpu>,
     /// free_at of each GPU that may be granted.
@@ -112,6 +113,8 @@ pub struct RankState {
     next_timer: Nanos,
     /// Where models are of several classes.
     classes: Option<Box<Classes>>,
+    /// What the highest class will need is known, so that others can be served.
+    foretold: bool,
     /// GPUs that only run batches of lower classes: to those above they idle.
     lower: usize,
 }
@@ -121,7 +124,7 @@ impl RankState {
     /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
     pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
-        assert!(models <= limits::MAX_MODELS, "{models} models; the limit is {}", limits::MAX_MODELS);
+        assert!(models <= limits::MAX_LANES, "{models} lanes of models; the limit is {}", limits::MAX_LANES);
         let idle = Gpu {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,
@@ -149,14 +152,17 @@ impl RankState {
             keep_late,
             next_timer: Nanos::MAX,
             classes: None,
+            foretold: false,
             lower: 0,
         }
     }
 
-    /// The same, of models that are of several classes: how each stands.
-    pub fn among_classes(mut self, standings: Vec<Standing>) -> RankState {
-        assert_eq!(standings.len(), self.granted.len(), "each model has a standing");
-        self.classes = Some(Box::new(Classes::new(standings)));
+    /// The same, of models whose requests are of these classes. Lower ones wait for [`RankInput::Foretold`].
+    pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
+        assert_eq!(classes.len(), self.granted.len(), "each model has a class");
+        let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
+        (self.due, self.early) = (MinTree::new(highest), MinTree::new(highest));
+        self.classes = Some(Box::new(Classes::new(classes)));
         self
     }
 
@@ -180,6 +186,12 @@ impl RankState {
                     classes.set_next(model.0 as usize, next);
                 }
             }
+            RankInput::Standing { model, standing } => {
+                if let Some(classes) = &mut self.classes {
+                    classes.set_standing(model.0 as usize, standing);
+                }
+            }
+            RankInput::Foretold => self.foretold = true,
         }
     }
 
@@ -301,7 +313,7 @@ impl RankState {
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_highest(now, grant);
-        if self.classes.is_some() && self.due.min_key() == Nanos::MAX {
+        if self.foretold && self.due.min_key() == Nanos::MAX {
             self.match_lower(now, grant);
         }
         self.packing.ask(self.busy - self.lower, self.waiting);

@@ -240,3 +240,54 @@ fn a_candidate_is_early_or_due_but_not_both() {
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
 }
+
+/// Of so many models, of which the last is of class 1.
+fn with_a_lower(gpus: usize, models: usize) -> Bench {
+    let class = |model| if model + 1 == models { Class::new(1).unwrap() } else { Class::HIGHEST };
+    let mut bench = Bench::new(gpus, models);
+    bench.rank = bench.rank.among_classes((0..models).map(class).collect());
+    bench
+}
+
+/// How model 1, of class 1, stands: a batch of one takes 5 ms.
+fn standing() -> RankInput {
+    let standing = Standing { shortest: ms(5), longest: ms(50), patience: ms(90) };
+    RankInput::Standing { model: ModelId(1), standing }
+}
+
+fn next(at: Nanos, silent: bool) -> RankInput {
+    RankInput::Next { model: ModelId(0), next: NextStart { at, silent, every: Nanos::MAX } }
+}
+
+#[test]
+fn a_lower_class_waits_until_all_that_those_above_will_need_is_foretold() {
+    let mut bench = with_a_lower(2, 2);
+    bench.hear(ms(1), standing());
+    bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
+    bench.hear(ms(2), next(ms(1_000), false));
+    assert!(bench.grants.is_empty(), "others may start sooner");
+    bench.hear(ms(3), RankInput::Foretold);
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
+fn a_lower_class_that_has_not_said_how_long_it_takes_gets_nothing() {
+    let mut bench = with_a_lower(1, 2);
+    bench.hear(ms(1), RankInput::Foretold);
+    bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
+    assert!(bench.grants.is_empty());
+    bench.hear(ms(2), standing());
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
+fn a_place_without_a_model_needs_no_gpu() {
+    let mut bench = with_a_lower(1, 2);
+    bench.hear(ms(1), standing());
+    bench.hear(ms(1), next(ms(4), true));
+    bench.hear(ms(1), RankInput::Foretold);
+    bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
+    assert!(bench.grants.is_empty(), "a request that comes now needs the GPU in 4 ms");
+    bench.hear(ms(2), RankInput::Next { model: ModelId(0), next: NextStart::NEVER });
+    assert_eq!(bench.grants, [(1, 0)]);
+}

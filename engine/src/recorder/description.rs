@@ -8,7 +8,7 @@ use crate::policy;
 use crate::profile::Profile;
 use crate::workload::Network;
 use serde::{Deserialize, Serialize};
-use symphony_transport::message::ModelId;
+use symphony_transport::message::{Class, ModelId};
 
 /// No network takes longer, an hour: what a configuration may say is far below.
 const MAX_DELAY_NS: u64 = 3_600_000_000_000;
@@ -48,12 +48,16 @@ pub(super) struct ModelDescription {
     profile: usize,
     /// GPUs of its sub-cluster.
     gpus: usize,
+    /// The class of its requests, from 0.
+    pub(super) class: u8,
 }
 
 /// Of a RankThread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RankDescription {
     pub(super) models: usize,
+    /// The class of each, from 0; empty where there is only one.
+    pub(super) classes: Vec<u8>,
     pub(super) clusters: Vec<ClusterDescription>,
 }
 
@@ -68,8 +72,8 @@ pub(super) struct ClusterDescription {
 }
 
 impl ModelsDescription {
-    /// The ModelThread that owns models of these terms, by their names.
-    pub(super) fn new<'a>(models: impl Iterator<Item = (&'a str, &'a Terms)>) -> ModelsDescription {
+    /// The ModelThread that owns models of these terms, by their names and classes.
+    pub(super) fn new<'a>(models: impl Iterator<Item = (&'a str, Class, &'a Terms)>) -> ModelsDescription {
         let mut made = ModelsDescription {
             deferral: String::new(),
             drop: String::new(),
@@ -79,7 +83,7 @@ impl ModelsDescription {
             profiles: Vec::new(),
             models: Vec::new(),
         };
-        for (name, terms) in models {
+        for (name, class, terms) in models {
             // The same for all of an engine's models.
             made.deferral = terms.deferral.name().to_owned();
             made.drop = terms.drop.name().to_owned();
@@ -101,6 +105,7 @@ impl ModelsDescription {
                 latest_slack_ns: terms.slack.latest.0,
                 profile,
                 gpus: terms.gpus,
+                class: class.number(),
             });
         }
         made

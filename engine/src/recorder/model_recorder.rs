@@ -8,8 +8,8 @@ use super::{RecordConfig, RecordError};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, Grant, Offer};
-use symphony_transport::message::{Ending, ModelId, Request};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::message::{Class, Ending, ModelId, Request};
 
 /// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
 /// the queue; the rest is for a batch, words and the segment's own.
@@ -41,14 +41,14 @@ impl Model {
 }
 
 impl ModelRecorder {
-    /// Makes the recording of the thread `role`, whose models have these names and terms, in the order of their
+    /// Makes the recording of the thread `role`, whose models have these names, classes and terms, in the order of their
     /// places. `next_batch`: the number that its next batch gets.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create<'a>(
         config: &RecordConfig,
         role: &str,
-        models: impl Iterator<Item = (&'a str, &'a Terms)>,
+        models: impl Iterator<Item = (&'a str, Class, &'a Terms)>,
         next_batch: u64,
     ) -> Result<ModelRecorder, RecordError> {
         let description = ModelsDescription::new(models);
@@ -141,6 +141,12 @@ impl ModelRecorder {
     pub fn on_timer(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
         let record = Record::timer(queue.terms().model);
         self.event(place, queue, now, record, sink, |queue, sink| queue.on_timer(now, sink));
+    }
+
+    /// [`ModelQueue::foretell`], recorded.
+    pub fn foretell(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
+        let record = Record::foretell(queue.terms().model);
+        self.event(place, queue, now, record, sink, |queue, sink| queue.foretell(sink));
     }
 
     /// [`ModelQueue::stop`], recorded.
@@ -246,5 +252,16 @@ impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.tape.write(Record::ended(request, ending));
         self.sink.end(request, ending, now);
+    }
+
+    #[inline]
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.tape.write(Record::next_start(model, next));
+        self.sink.next_start(model, next);
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.tape.write(Record::standing(model, standing));
+        self.sink.standing(model, standing);
     }
 }

@@ -7,9 +7,13 @@ use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
 use crate::clock::Nanos;
 use crate::rank::{Grant, RankInput, RankState};
+use symphony_transport::message::Class;
 
 /// Records that an event writes besides its grants and states.
 const FEW: usize = 64;
+
+/// What a state holds of a model besides, where there are classes: how it stands, and when its next batch starts.
+const RECORDS_OF_CLASSES: usize = 2;
 
 impl RankInput {
     #[inline]
@@ -17,6 +21,8 @@ impl RankInput {
         let record = match self {
             RankInput::Ready { model, offer } => Record::ready(model, offer),
             RankInput::Next { model, next } => Record::next_start(model, next),
+            RankInput::Standing { model, standing } => Record::standing(model, standing),
+            RankInput::Foretold => Record::foretold(),
             RankInput::Withdraw(model) => Record::withdraw(model),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),
@@ -44,16 +50,20 @@ pub struct RankRecorder {
 }
 
 impl RankRecorder {
-    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models` models.
+    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models` models. `classes`: of
+    /// each model, or none where there is only one.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create(
         config: &RecordConfig,
         role: &str,
         models: usize,
+        classes: &[Class],
         clusters: &[ClusterTerms],
     ) -> Result<RankRecorder, RecordError> {
-        let states: usize = clusters.iter().map(|cluster| 1 + cluster.gpus + models).sum();
+        debug_assert!(classes.is_empty() || classes.len() == models, "each model has a class");
+        let of_classes = classes.len() * RECORDS_OF_CLASSES;
+        let states: usize = clusters.iter().map(|cluster| 1 + cluster.gpus + models + of_classes).sum();
         let reserve = models + FEW;
         // Half of each segment, at least, is for events.
         let least = 2 * (states + reserve);
@@ -68,7 +78,11 @@ impl RankRecorder {
             completion_delay_ns: terms.completion_delay.0,
             first_gpu: terms.first_gpu,
         };
-        let description = RankDescription { models, clusters: clusters.iter().map(cluster).collect() };
+        let description = RankDescription {
+            models,
+            classes: classes.iter().map(|class| class.number()).collect(),
+            clusters: clusters.iter().map(cluster).collect(),
+        };
         let text =
             serde_json::to_vec(&Description::Rank(description)).expect("a description is plain numbers");
         Ok(RankRecorder { tape: Tape::create(&config.file(role), &text, split, reserve)? })
@@ -119,7 +133,12 @@ impl RankRecorder {
 
 /// The records of a sub-cluster's state.
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
-    record(Record::saved_cluster(cluster, state.horizon(), state.packing()));
+    record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.is_foretold()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
+    // What is known of a next batch replaces what follows from how the model stands.
+    state
+        .saved_standings()
+        .for_each(|(model, standing)| record(Record::saved_standing(cluster, model, standing)));
+    state.saved_starts().for_each(|(model, next)| record(Record::saved_next(cluster, model, next)));
 }

@@ -5,16 +5,16 @@
 use super::words::FULL;
 use crate::clock::Nanos;
 use crate::limits::RATE_SAMPLES;
-use crate::model::Dispatch;
 use crate::model::checkpoint::Saved;
 use crate::model::losses::Losses;
 use crate::model::rate::RateParts;
+use crate::model::{Dispatch, Foretold};
 use crate::rank::checkpoint::{SavedGpu, SavedModel};
 use crate::rank::packing::Packing;
-use crate::rank::{GpuReport, Grant, NextStart, Offer};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
-use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
 const OUTSTANDING_ZERO: i32 = 64;
@@ -41,12 +41,18 @@ pub(super) enum Kind {
     Came = 20,
     /// A request is taken back.
     TakeBack = 21,
+    /// From now on there are classes below.
+    Foretell = 22,
     /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
     Ready = 32,
     /// As `Ready`, of a candidate that is early.
     Early = 37,
     /// When a model of several classes starts its next batch.
     Next = 38,
+    /// How a model of a lower class stands.
+    Standing = 39,
+    /// All of the highest class has told when its next batches start.
+    Foretold = 40,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
@@ -66,6 +72,9 @@ pub(super) enum Kind {
     SavedCluster = 96,
     SavedGpu = 97,
     SavedCandidate = 98,
+    /// What it knows of classes, by model.
+    SavedStanding = 99,
+    SavedNext = 100,
 }
 
 impl Kind {
@@ -82,6 +91,7 @@ impl Kind {
             19 => Kind::Stop,
             20 => Kind::Came,
             21 => Kind::TakeBack,
+            22 => Kind::Foretell,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -89,6 +99,8 @@ impl Kind {
             36 => Kind::Match,
             37 => Kind::Early,
             38 => Kind::Next,
+            39 => Kind::Standing,
+            40 => Kind::Foretold,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -99,6 +111,8 @@ impl Kind {
             96 => Kind::SavedCluster,
             97 => Kind::SavedGpu,
             98 => Kind::SavedCandidate,
+            99 => Kind::SavedStanding,
+            100 => Kind::SavedNext,
             _ => return None,
         })
     }
@@ -119,6 +133,9 @@ pub(super) struct Record {
 
 /// Counts of a rate meter in one record.
 const COUNTS_PER_RECORD: usize = 6;
+
+/// Records that hold a model's scalars.
+pub(super) const SCALAR_RECORDS: usize = 3;
 
 /// Records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
@@ -173,7 +190,7 @@ impl Record {
     /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
-        const { assert!(crate::limits::MAX_MODELS <= 1 << 16) };
+        const { assert!(crate::limits::MAX_LANES <= 1 << 16) };
         let last = u64::from(request.row)
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
@@ -228,7 +245,8 @@ impl Record {
 
     #[inline]
     pub(super) fn grant(grant: Grant) -> Record {
-        Record { a: u64::from(grant.gpu.0), b: grant.free_at.0, ..Record::of(Kind::Grant, grant.model) }
+        let Grant { model, gpu, free_at, until } = grant;
+        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, model) }
     }
 
     /// The same of the RankThread that decided it.
@@ -238,7 +256,7 @@ impl Record {
     }
 
     pub(super) fn as_grant(&self) -> Grant {
-        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos::MAX }
+        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
     }
 
     #[inline]
@@ -255,6 +273,10 @@ impl Record {
 
     pub(super) fn stop(model: ModelId) -> Record {
         Record::of(Kind::Stop, model)
+    }
+
+    pub(super) fn foretell(model: ModelId) -> Record {
+        Record::of(Kind::Foretell, model)
     }
 
     #[inline]
@@ -276,6 +298,19 @@ impl Record {
 
     pub(super) fn as_next_start(&self) -> NextStart {
         NextStart { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
+    }
+
+    pub(super) fn standing(model: ModelId, standing: Standing) -> Record {
+        let Standing { shortest, longest, patience } = standing;
+        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Standing, model) }
+    }
+
+    pub(super) fn as_standing(&self) -> Standing {
+        Standing { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
+    }
+
+    pub(super) fn foretold() -> Record {
+        Record::of(Kind::Foretold, ModelId(0))
     }
 
     #[inline]
@@ -361,7 +396,8 @@ impl Record {
         Record { flag: ending as u8, ..Record::of_request(Kind::Ended, request) }
     }
 
-    pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; 2] {
+    /// The records of a model's scalars: [`SCALAR_RECORDS`] of them.
+    pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
         let Offer { latest, delay, early } = saved.told.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.told.is_some())
@@ -382,7 +418,15 @@ impl Record {
             c: u64::from(saved.losses.lost),
             ..Record::of(Kind::SavedModel, model)
         };
-        [first, second]
+        let Foretold { head, budget } =
+            saved.foretold.unwrap_or(Foretold { head: Nanos::ZERO, budget: Nanos::ZERO });
+        let third = Record {
+            flag: u8::from(saved.foretold.is_some()) | u8::from(saved.stands) << 1,
+            a: head.0,
+            b: budget.0,
+            ..Record::of(Kind::SavedModel, model)
+        };
+        [first, second, third]
     }
 
     pub(super) fn saved_counts(model: ModelId, saved: &Saved) -> impl Iterator<Item = Record> {
@@ -395,8 +439,8 @@ impl Record {
         })
     }
 
-    /// The state that `first` and `second` of [`Record::saved_model`] and these counts tell.
-    pub(super) fn as_saved(first: &Record, second: &Record, counts: &[Record]) -> Saved {
+    /// The state that the records of [`Record::saved_model`] and these counts tell.
+    pub(super) fn as_saved([first, second, third]: &[Record; SCALAR_RECORDS], counts: &[Record]) -> Saved {
         let mut all = [0; RATE_SAMPLES];
         for (to, record) in all.chunks_mut(COUNTS_PER_RECORD).zip(counts) {
             let words = [record.a, record.b, record.c];
@@ -418,12 +462,16 @@ impl Record {
                 delay: Nanos(first.c),
                 early: first.flag & 2 != 0,
             }),
+            foretold: (third.flag & 1 != 0)
+                .then_some(Foretold { head: Nanos(third.a), budget: Nanos(third.b) }),
+            stands: third.flag & 2 != 0,
         }
     }
 
-    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos, packing: Packing) -> Record {
+    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos, packing: Packing, foretold: bool) -> Record {
         let Packing { average, asked, since } = packing;
         Record {
+            small: u16::from(foretold),
             model: asked as u32,
             a: horizon.0,
             b: average.to_bits(),
@@ -433,18 +481,29 @@ impl Record {
         .in_cluster(cluster)
     }
 
-    /// The largest delay seen by a sub-cluster's matching, and what was asked of its GPUs lately.
-    pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing) {
+    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and whether lower classes
+    /// can be served.
+    pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing, bool) {
         let average = f64::from_bits(self.b);
-        (Nanos(self.a), Packing { average, asked: self.model as usize, since: Nanos(self.c) })
+        let packing = Packing { average, asked: self.model as usize, since: Nanos(self.c) };
+        (Nanos(self.a), packing, self.small != 0)
+    }
+
+    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: Standing) -> Record {
+        Record { kind: Kind::SavedStanding as u8, ..Record::standing(model, standing) }.in_cluster(cluster)
+    }
+
+    pub(super) fn saved_next(cluster: usize, model: ModelId, next: NextStart) -> Record {
+        Record { kind: Kind::SavedNext as u8, ..Record::next_start(model, next) }.in_cluster(cluster)
     }
 
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
         Record {
             flag: cluster as u8,
-            small: ((gpu.outstanding + OUTSTANDING_ZERO) as u16) << 2
+            small: ((gpu.outstanding + OUTSTANDING_ZERO) as u16) << 3
                 | u16::from(gpu.taken)
-                | u16::from(gpu.hidden) << 1,
+                | u16::from(gpu.hidden) << 1
+                | u16::from(gpu.lower) << 2,
             model: gpu.gpu.0,
             a: gpu.free_at.0,
             b: gpu.last_duration.0,
@@ -459,9 +518,10 @@ impl Record {
             free_at: Nanos(self.a),
             last_duration: Nanos(self.b),
             last_exec_at: Nanos(self.c),
-            outstanding: i32::from(self.small >> 2) - OUTSTANDING_ZERO,
+            outstanding: i32::from(self.small >> 3) - OUTSTANDING_ZERO,
             taken: self.small & 1 != 0,
             hidden: self.small & 2 != 0,
+            lower: self.small & 4 != 0,
         }
     }
 
@@ -498,8 +558,16 @@ impl fmt::Display for Record {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
             Kind::TakeBack => write!(f, "{} for model {model} is taken back", Named(&self.as_request())),
-            Kind::Grant | Kind::Granted => {
+            Kind::Grant | Kind::Granted if c == u64::MAX => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
+            }
+            Kind::Grant | Kind::Granted => {
+                write!(f, "grant of GPU {a}, free at {}, to model {model} until {}", Millis(b), Millis(c))
+            }
+            Kind::Foretell => write!(f, "model {model} is to tell of its next batches"),
+            Kind::Foretold => f.write_str("all have told of their next batches"),
+            Kind::Standing => {
+                write!(f, "model {model} of a lower class takes a GPU for {} at least", Millis(a))
             }
             Kind::Timer => write!(f, "timer of model {model}"),
             Kind::Stop => write!(f, "stop of model {model}"),
@@ -528,7 +596,11 @@ impl fmt::Display for Record {
                 write!(f, "{} for model {model} ends: {ending:?}", Named(&self.as_request()))
             }
             Kind::SavedModel | Kind::SavedCounts => write!(f, "checkpoint of model {model}"),
-            Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate => {
+            Kind::SavedCluster
+            | Kind::SavedGpu
+            | Kind::SavedCandidate
+            | Kind::SavedStanding
+            | Kind::SavedNext => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }
@@ -555,7 +627,8 @@ pub(super) struct Millis(pub(super) u64);
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            u64::MAX => f.write_str("never"),
+            // Deadlines that never come, and what is taken off them.
+            ns if ns > NO_DEADLINE.0 / 2 => f.write_str("never"),
             ns => write!(f, "{}.{:06} ms", ns / 1_000_000, ns % 1_000_000),
         }
     }
@@ -569,7 +642,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 26);
+        assert_eq!(known.count(), 31);
     }
 
     #[test]
@@ -593,8 +666,14 @@ mod tests {
         };
         assert_eq!(Record::request(&request).as_request(), request);
         assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
-        let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until: Nanos::MAX };
-        assert_eq!(Record::granted(2, grant).as_grant(), grant);
+        for until in [Nanos(8), Nanos::MAX] {
+            let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until };
+            assert_eq!(Record::granted(2, grant).as_grant(), grant);
+        }
+        let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+        assert_eq!(Record::saved_standing(1, model, standing).as_standing(), standing);
+        let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
+        assert_eq!(Record::saved_next(1, model, next).as_next_start(), next);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
         assert_eq!(Record::report(report).in_cluster(1).as_report(), report);
         let unused = GpuReport { exec_at: None, ..report };
@@ -610,6 +689,7 @@ mod tests {
             outstanding: 4,
             taken: true,
             hidden: false,
+            lower: true,
         };
         assert_eq!(Record::saved_gpu(1, gpu).as_saved_gpu(), gpu);
     }
@@ -627,10 +707,12 @@ mod tests {
             last_start: Nanos(456),
             losses: Losses { lost: 789, overloaded: true },
             told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
+            foretold: Some(Foretold { head: Nanos(2), budget: Nanos(3) }),
+            stands: true,
         };
-        let [first, second] = Record::saved_model(ModelId(1), &saved, 8_192);
+        let scalars = Record::saved_model(ModelId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();
         assert_eq!(counts.len(), COUNT_RECORDS);
-        assert_eq!(Record::as_saved(&first, &second, &counts), saved);
+        assert_eq!(Record::as_saved(&scalars, &counts), saved);
     }
 }

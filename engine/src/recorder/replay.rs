@@ -2,17 +2,17 @@
 //! `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
-use super::record::{COUNT_RECORDS, Kind, Record};
+use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::story::{Event, Story};
 use super::tape::Recording;
 use super::{RecordError, model_recorder, rank_recorder};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, Offer, RankInput, RankState};
+use crate::rank::{GpuReport, NextStart, Offer, RankInput, RankState, Standing};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use symphony_transport::message::{Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
 pub use super::story::{Ride, Wanted, completed};
 
@@ -204,6 +204,7 @@ fn replay_models(
         queues: terms.iter().map(|_| None).collect(),
         ready: vec![None; terms.len()],
         names: description.models.iter().map(|model| model.name.clone()).collect(),
+        lower: description.models.iter().map(|model| model.class > 0).collect(),
         terms,
         next_batch: None,
     };
@@ -216,6 +217,8 @@ fn replay_models(
 struct Models {
     terms: Vec<Terms>,
     names: Vec<String>,
+    /// Which are of a lower class.
+    lower: Vec<bool>,
     place_of: HashMap<ModelId, usize>,
     /// The models whose state is known.
     queues: Vec<Option<ModelQueue>>,
@@ -236,12 +239,14 @@ impl Models {
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
-                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::TakeBack) => {
+                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::TakeBack | Kind::Foretell) => {
                     self.input(at, &record, run)?
                 }
                 Some(
                     Kind::Ready
                     | Kind::Early
+                    | Kind::Next
+                    | Kind::Standing
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Dispatch
@@ -319,6 +324,9 @@ impl Models {
                     queue.take_back(now, &wish, sink);
                 })
             }
+            Some(Kind::Foretell) => {
+                self.event(place, Event::Request, run, |queue, _, sink| queue.foretell(sink))
+            }
             Some(Kind::Stop) => self.event(place, Event::Stop, run, |queue, now, sink| queue.stop(now, sink)),
             _ => self.event(place, Event::Timer, run, |queue, now, sink| queue.on_timer(now, sink)),
         }
@@ -364,10 +372,10 @@ impl Models {
         let place = self.place(first)?;
         let mut pieces = vec![*first];
         let queued = usize::from(first.small);
-        for step in 0..1 + COUNT_RECORDS + queued {
+        for step in 1..SCALAR_RECORDS + COUNT_RECORDS + queued {
             let kind = match step {
-                0 => Kind::SavedModel,
-                _ if step <= COUNT_RECORDS => Kind::SavedCounts,
+                ..SCALAR_RECORDS => Kind::SavedModel,
+                _ if step < SCALAR_RECORDS + COUNT_RECORDS => Kind::SavedCounts,
                 _ => Kind::SavedRequest,
             };
             let (_, piece) = records.next().ok_or("a model's state that is cut short")?;
@@ -381,12 +389,14 @@ impl Models {
             run.done.states += 1;
             return pieces.iter().try_for_each(|piece| run.confirm(at, piece));
         }
-        let saved = Record::as_saved(first, &pieces[1], &pieces[2..2 + COUNT_RECORDS]);
-        let waiting: Vec<Request> = pieces[2 + COUNT_RECORDS..].iter().map(Record::as_request).collect();
+        let (scalars, rest) = pieces.split_first_chunk().ok_or("a model's state that is cut short")?;
+        let (counts, waiting) = rest.split_at(COUNT_RECORDS);
+        let saved = Record::as_saved(scalars, counts);
+        let waiting: Vec<Request> = waiting.iter().map(Record::as_request).collect();
         for request in &waiting {
             run.story.waited(request, run.now, &self.names[place]);
         }
-        let restored = ModelQueue::restore(self.terms[place].clone(), &saved, &waiting);
+        let restored = ModelQueue::restore(self.terms[place].clone(), self.lower[place], &saved, &waiting);
         self.queues[place] = Some(restored.map_err(|error| Halt::Corrupt(error.to_string()))?);
         Ok(())
     }
@@ -418,6 +428,14 @@ impl ModelSink for Collect<'_> {
         self.expected.push_back(Record::report(report));
     }
 
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.expected.push_back(Record::next_start(model, next));
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.expected.push_back(Record::standing(model, standing));
+    }
+
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
         let batch = self.next_batch.unwrap_or(0);
@@ -440,7 +458,12 @@ fn replay_rank(
     description: &RankDescription,
     run: &mut Run,
 ) -> Result<(), RecordError> {
-    let sound = description.models <= limits::MAX_MODELS
+    let classes: Option<Vec<Class>> = description.classes.iter().map(|&number| Class::new(number)).collect();
+    let classes = classes.filter(|classes| classes.is_empty() || classes.len() == description.models);
+    let Some(classes) = classes else {
+        return Err(corrupt(recording, "its description has classes that can't be"));
+    };
+    let sound = description.models <= limits::MAX_LANES
         && description.clusters.len() < usize::from(u8::MAX)
         && description.clusters.iter().all(|cluster| cluster.gpus <= limits::MAX_GPUS);
     if !sound {
@@ -448,7 +471,8 @@ fn replay_rank(
     }
     let states = description.clusters.iter().map(|cluster| {
         let delay = Nanos(cluster.completion_delay_ns);
-        RankState::new(cluster.gpus, description.models, cluster.keep_late, delay)
+        let state = RankState::new(cluster.gpus, description.models, cluster.keep_late, delay);
+        if classes.is_empty() { state } else { state.among_classes(classes.clone()) }
     });
     let mut rank = Rank {
         states: states.collect(),
@@ -479,10 +503,19 @@ impl Rank {
                     self.begin_segment(run);
                 }
                 Some(Kind::Turn) => run.set_now(record.a)?,
-                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) if self.known => {
-                    run.confirm(at, &record)?;
+                Some(
+                    Kind::SavedCluster
+                    | Kind::SavedGpu
+                    | Kind::SavedCandidate
+                    | Kind::SavedStanding
+                    | Kind::SavedNext,
+                ) => {
+                    if self.known {
+                        run.confirm(at, &record)?;
+                    } else {
+                        self.restore(&record)?;
+                    }
                 }
-                Some(Kind::SavedCluster | Kind::SavedGpu | Kind::SavedCandidate) => self.restore(&record)?,
                 Some(Kind::Granted) => {
                     run.done.decisions += 1;
                     run.confirm(at, &record)?;
@@ -491,6 +524,8 @@ impl Rank {
                     Kind::Ready
                     | Kind::Early
                     | Kind::Next
+                    | Kind::Standing
+                    | Kind::Foretold
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Completion
@@ -520,9 +555,16 @@ impl Rank {
         let there = match record.kind() {
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
+            Some(Kind::SavedStanding | Kind::SavedNext) => {
+                let there = (record.model().0 as usize) < state.models();
+                if there {
+                    state.hear(told(record));
+                }
+                there
+            }
             _ => {
-                let (horizon, packing) = record.as_saved_cluster();
-                state.restore_pool(horizon, packing);
+                let (horizon, packing, foretold) = record.as_saved_cluster();
+                state.restore_pool(horizon, packing, foretold);
                 true
             }
         };
@@ -539,9 +581,8 @@ impl Rank {
             Some(Kind::Ready | Kind::Early) => {
                 state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
             }
-            Some(Kind::Next) => {
-                state.hear(RankInput::Next { model: record.model(), next: record.as_next_start() });
-            }
+            Some(Kind::Next | Kind::Standing) => state.hear(told(record)),
+            Some(Kind::Foretold) => state.hear(RankInput::Foretold),
             Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {
                 let report = record.as_report();
@@ -567,5 +608,16 @@ impl Rank {
             }
         }
         Ok(())
+    }
+}
+
+/// What a model tells for the sake of other classes.
+fn told(record: &Record) -> RankInput {
+    let model = record.model();
+    match record.kind() {
+        Some(Kind::Standing | Kind::SavedStanding) => {
+            RankInput::Standing { model, standing: record.as_standing() }
+        }
+        _ => RankInput::Next { model, next: record.as_next_start() },
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, fence};
 use symphony_transport::message::Request;
 
 /// The first bytes of every recording; the last is the format's version.
-const MAGIC: [u8; 8] = *b"SYMREC\0\x03";
+const MAGIC: [u8; 8] = *b"SYMREC\0\x04";
 
 /// Bytes before the description.
 const HEADER_BYTES: usize = 192;

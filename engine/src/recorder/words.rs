@@ -73,7 +73,8 @@ impl Record {
                 Words::Two([with_upper(latest), b])
             }
             Some(Kind::Grant | Kind::Granted) => {
-                if a >> 32 | model >> 16 != 0 {
+                // Mostly nothing says by when the batch has to be over.
+                if a >> 32 | model >> 16 | !c != 0 {
                     return self.in_full();
                 }
                 Words::Two([with_upper(a), b])
@@ -139,7 +140,7 @@ impl Record {
                 (Record::with(kind, flag, 0, short_model, [latest, second()?, 0]), 2)
             }
             Kind::Grant | Kind::Granted => {
-                (Record::with(kind, flag, 0, short_model, [upper, second()?, 0]), 2)
+                (Record::with(kind, flag, 0, short_model, [upper, second()?, u64::MAX]), 2)
             }
             Kind::Report => {
                 let second = second()?;
@@ -203,7 +204,10 @@ mod tests {
                         Record::with(kind, flag, small, model, [0; 3])
                     }
                     Kind::Ready | Kind::Early => Record::with(kind, flag, 0, model, [a, b, 0]),
-                    Kind::Grant | Kind::Granted => Record::with(kind, flag, 0, model, [a % wide, b, 0]),
+                    Kind::Grant | Kind::Granted => {
+                        let until = if c % 2 == 0 { u64::MAX } else { c };
+                        Record::with(kind, flag, 0, model, [a % wide, b, until])
+                    }
                     Kind::Report => Record::with(kind, flag, small % 2, model, [a, b, c % wide]),
                     Kind::Dispatch => Record::with(kind, flag, small, model, [a, b, c % wide]),
                     Kind::DispatchTimes => Record::with(kind, flag, 0, model, [a, b, now.0]),

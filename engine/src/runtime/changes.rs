@@ -68,6 +68,9 @@ impl<T> Giver<T> {
 }
 
 impl<T> Taker<T> {
+    /// The most that it takes at once.
+    pub(super) const MOST: usize = UNDER_WAY;
+
     /// Has `swap` put each thing that has come into its place, and leave there what it found. Looks once in a while
     /// only; says how many there were.
     #[inline]

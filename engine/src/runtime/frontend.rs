@@ -5,6 +5,7 @@
 pub use super::bulletin::Bulletin;
 use super::bulletin::Held;
 use super::in_flight::{InFlight, Sent};
+use super::lanes::Lanes;
 use super::reserve::Reserve;
 use crate::clock::{Clock, Nanos};
 use crate::limits;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use symphony_gpu::signature::Signature;
 pub use symphony_transport::message::Class;
-use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
+use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
 
@@ -103,7 +104,7 @@ pub struct Ask {
     pub rows: usize,
     /// By when.
     pub due: Due,
-    /// With which priority. It is carried with the request; the pinned threads serve all classes alike.
+    /// With which priority. One without a deadline is of the lowest class where this says the highest.
     pub class: Class,
 }
 
@@ -111,6 +112,14 @@ impl Ask {
     /// One row, within the model's SLO, of the highest class.
     pub fn one(model: ModelId) -> Ask {
         Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
+    }
+
+    /// The class that it is served in.
+    fn served_in(&self) -> Class {
+        match (self.due, self.class) {
+            (Due::Never, Class::HIGHEST) => Class::LOWEST,
+            (_, class) => class,
+        }
     }
 }
 
@@ -121,7 +130,7 @@ pub enum Due {
     Slo,
     /// Within this time or the model's SLO, whichever is less.
     Within(Nanos),
-    /// The answer is never late: a batch client. The queue goes by the model's SLO, and drops what can't meet it.
+    /// Never: a batch client. It waits for as long as it takes until a GPU is left.
     Never,
 }
 
@@ -144,7 +153,7 @@ pub enum Refusal {
     #[error("the engine is shutting down and accepts no more requests")]
     Draining,
     /// A request of so many rows is never accepted.
-    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model")]
+    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
     TooManyRows {
         /// What was asked.
         rows: usize,
@@ -260,6 +269,7 @@ pub struct FrontendSetup {
 pub struct Frontend {
     id: u32,
     clock: Clock,
+    lanes: Lanes,
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
@@ -304,6 +314,7 @@ impl Frontend {
             reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
             least_reserve,
             held: Held::new(setup.models.len()),
+            lanes: Lanes::new(setup.models.len()),
             table: 0,
             bulletin: Bulletin::new(Arc::clone(&setup.models)),
             newcomers: Vec::new(),
@@ -400,7 +411,8 @@ impl Frontend {
         self.in_flight.requests()
     }
 
-    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds.
+    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds. Of
+    /// a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
         slots.min(limits::MAX_QUEUE)
@@ -423,7 +435,8 @@ impl Frontend {
         if self.models[ask.model.0 as usize].standing == Standing::Vacant {
             return Err(Refusal::Unloaded);
         }
-        self.see_room(ask.model, ask.rows)?;
+        let class = ask.served_in();
+        self.see_room(ask.model, class, ask.rows)?;
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
         for (row, slot) in self.in_flight.slots(index).enumerate() {
@@ -432,7 +445,7 @@ impl Frontend {
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.send(index, id, ask);
+        self.send(index, id, &Ask { class, ..*ask });
         Ok(Ticket { index, id })
     }
 
@@ -444,11 +457,18 @@ impl Frontend {
             Due::Slo | Due::Never => slo,
             Due::Within(time) => time.min(slo),
         };
-        let deadline = arrival + wanted - self.reserves[model.0 as usize].get();
-        let reserve = arrival + wanted - deadline;
-        let due = if due == Due::Never { Nanos::MAX } else { arrival + wanted };
+        let (due, deadline, reserve) = match due {
+            // Each its own, so that they are served in their order, and found again.
+            Due::Never => (Nanos::MAX, NO_DEADLINE + arrival, Nanos::ZERO),
+            _ => {
+                let due = arrival + wanted;
+                let deadline = due - self.reserves[model.0 as usize].get();
+                (due, deadline, due - deadline)
+            }
+        };
         self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
         self.held.add(model.0 as usize);
+        let lane = self.lanes.of(model, class);
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -457,7 +477,7 @@ impl Frontend {
                 arrival,
                 deadline,
                 reserve,
-                model,
+                model: lane,
                 row: row as u16,
                 rows_after: (rows - 1 - row) as u16,
                 frontend: self.id as u8,
@@ -470,8 +490,11 @@ impl Frontend {
     }
 
     /// Whether so many rows for a model can be taken right now.
-    fn see_room(&mut self, model: ModelId, rows: usize) -> Result<(), Refusal> {
+    fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         const { assert!(limits::MAX_QUEUE <= u16::MAX as usize && limits::MAX_QUEUE <= limits::REQUEST_RING) };
+        if class > Class::HIGHEST {
+            return self.see_room_below(model, class, rows);
+        }
         let limit = if rows == 1 { 1 } else { self.most_rows(model) };
         if rows == 0 || rows > limit {
             return Err(Refusal::TooManyRows { rows, limit });
@@ -479,6 +502,23 @@ impl Frontend {
         let info = &self.models[model.0 as usize];
         let has_slots = self.slab.free_fitting(row_bytes(info)) >= rows;
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
+    }
+
+    /// The same for a lower class: slots and ring have room for those above besides, a quarter for each.
+    #[cold]
+    fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+        let info = &self.models[model.0 as usize];
+        let bytes = row_bytes(info);
+        let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
+        let slots = self.slab.fitting(bytes);
+        let kept_slots = kept(slots).min(slots - 1);
+        let limit = (slots - kept_slots).min(limits::MAX_QUEUE);
+        if rows == 0 || rows > limit {
+            return Err(Refusal::TooManyRows { rows, limit });
+        }
+        let has_slots = self.slab.free_fitting(bytes) >= rows + kept_slots;
+        let has_room = self.requests[info.thread].has_room(rows + kept(limits::REQUEST_RING));
+        if has_slots && has_room { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
     /// Takes a slot for each row; the index of the first. There are enough.
@@ -535,7 +575,7 @@ impl Frontend {
                     id,
                     arrival,
                     deadline,
-                    model,
+                    model: self.lanes.of(model, class),
                     takes_back: 1,
                     frontend,
                     class,

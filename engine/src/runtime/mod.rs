@@ -27,6 +27,7 @@ pub mod executions;
 mod executors;
 pub mod frontend;
 mod in_flight;
+mod lanes;
 mod layout;
 mod model_thread;
 mod places;

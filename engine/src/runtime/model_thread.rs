@@ -10,20 +10,25 @@ use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::changes::Taker;
 use super::counters::raise;
+use super::lanes::Lanes;
 use super::watch::ModelWatch;
 use super::wire::{GrantMessage, RankMessage};
 use crate::clock::Nanos;
 use crate::limits;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant, Offer};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use std::sync::Arc;
 use symphony_transport::message::{
-    BatchEntry, BatchHeader, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
+    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Words for the RankThread that one event can give rise to: a report and the next candidate.
-const WORDS_PER_EVENT: usize = 2;
+/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when it will start or how
+/// its model stands.
+const WORDS_PER_EVENT: usize = 3;
+
+/// The same of an event without a grant.
+const WORDS_PER_SETTLING: usize = 2;
 
 /// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own core.
 pub trait Intake {
@@ -57,11 +62,11 @@ pub trait Outlets {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description.
+/// See the module's description. Its models are lanes, where requests are of several classes: see [`Lanes`].
 pub struct ModelThread<I, O> {
-    /// The queues of the models that this thread owns.
+    /// The queues of the models that this thread owns: first all of the highest class, then all of the next.
     pub queues: Vec<ModelQueue>,
-    /// For each model of the engine, its place in `queues`, if it is this thread's.
+    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it is this thread's.
     pub place: Vec<Option<u32>>,
     /// Their timers, and which of them have new requests.
     pub agenda: Agenda,
@@ -73,14 +78,39 @@ pub struct ModelThread<I, O> {
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
     pub watch: ModelWatch,
-    /// Queues of models that are loaded and unloaded meanwhile, where that may be.
-    pub changes: Option<Taker<Box<ModelQueue>>>,
+    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a place together.
+    pub changes: Option<Taker<Box<PlaceQueues>>>,
+    /// How far the thread's models foretell their batches.
+    pub foretelling: Foretelling,
+}
+
+/// The queues of a place for a model, by class; `None` for one that stays.
+pub type PlaceQueues = [Option<ModelQueue>; Class::COUNT];
+
+/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to serve lower classes. Each
+/// RankThread wishes so once, when the first request of a lower class has come to one of its models.
+pub struct Foretelling {
+    /// Models of the highest class: the first so many queues.
+    highest: usize,
+    /// For each RankThread that has wished so, how many of those it was told of or passed over.
+    told: Vec<Option<usize>>,
+    /// RankThreads that are not told all.
+    under_way: usize,
+}
+
+impl Foretelling {
+    /// Nobody has wished so; the first `highest` queues are of the highest class.
+    pub fn new(highest: usize, rank_threads: usize) -> Foretelling {
+        Foretelling { highest, told: vec![None; rank_threads], under_way: 0 }
+    }
 }
 
 /// Where a ModelThread's decisions go.
 pub struct Outbox<O> {
     /// For each model of the engine, which RankThread ranks it.
     rank_of: Arc<[u32]>,
+    /// What backends know them by.
+    lanes: Lanes,
     /// To each RankThread.
     ranks: Vec<Producer<RankMessage>>,
     /// To backends and frontends.
@@ -91,7 +121,7 @@ pub struct Outbox<O> {
     due: Nanos,
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
-    /// For each model of the engine, the candidate that the RankThread knows of.
+    /// For each model of the engine, the candidate of its highest class that the RankThread knows of.
     waiting: Vec<Waiting>,
 }
 
@@ -102,6 +132,10 @@ struct Waiting {
     since: Nanos,
     /// Its delay(b).
     delay: Nanos,
+}
+
+impl Waiting {
+    const NOBODY: Waiting = Waiting { since: Nanos::MAX, delay: Nanos::ZERO };
 }
 
 /// The rings from a ModelThread to backends and frontends.
@@ -117,17 +151,59 @@ pub struct RingOutlets {
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
-    /// Puts a queue in the place of another, which is empty: the control thread sees to that. A grant that is still on its
-    /// way to the old one finds the new one, which gives the GPU back.
+    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and hold what will not get a
+    /// GPU any more and ends here: the control thread sees to that. A grant that is still on its way to an old one finds the
+    /// new one, which gives the GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
-        let ModelThread { changes, queues, agenda, .. } = self;
+        let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
         let Some(changes) = changes else { return 0 };
+        const WORDS: usize = Taker::<PlaceQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
+        if outbox.room_for_words(WORDS) < WORDS {
+            return 0;
+        }
         changes.take(now, |change| {
+            let places = (change.place..).step_by(foretelling.highest.max(1));
+            for (place, new) in places.zip(change.thing.iter_mut()) {
+                let Some(new) = new else { continue };
+                let queue = &mut queues[place];
+                if !queue.is_empty() {
+                    watch.stop(place, queue, now, outbox);
+                }
+                std::mem::swap(queue, new);
+                agenda.set_timer(place, queue.next_timer());
+            }
             let queue = &mut queues[change.place];
-            debug_assert!(queue.is_empty(), "a model is unloaded once its requests have ended");
-            std::mem::swap(queue, &mut change.thing);
-            agenda.set_timer(change.place, queue.next_timer());
+            let rank = outbox.rank_of[queue.terms().model.0 as usize];
+            if foretelling.told[rank as usize].is_some_and(|told| told > change.place) {
+                watch.foretell(change.place, queue, now, outbox);
+            }
         })
+    }
+
+    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is room for words.
+    #[cold]
+    fn foretell(&mut self, now: Nanos) -> usize {
+        let ModelThread { foretelling, queues, watch, outbox, .. } = self;
+        let mut words = 0;
+        for (rank, told) in foretelling.told.iter_mut().enumerate() {
+            let Some(told) = told.as_mut().filter(|told| **told <= foretelling.highest) else { continue };
+            let mut room = outbox.ranks[rank].free();
+            while room > 0 && *told < foretelling.highest {
+                let queue = &mut queues[*told];
+                if outbox.rank_of[queue.terms().model.0 as usize] as usize == rank {
+                    watch.foretell(*told, queue, now, outbox);
+                    (room, words) = (room - 1, words + 1);
+                }
+                *told += 1;
+            }
+            if room > 0 {
+                outbox.write(rank, RankMessage::foretold());
+                *told += 1;
+                foretelling.under_way -= 1;
+                words += 1;
+            }
+        }
+        words
     }
 
     fn take_grants(&mut self, now: Nanos) -> usize {
@@ -135,13 +211,19 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         for at in 0..self.grants.len() {
             raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
             while let Some(message) = self.grants[at].peek() {
+                if message.is_foretell() {
+                    self.grants[at].pop();
+                    self.foretelling.told[at] = Some(0);
+                    self.foretelling.under_way += 1;
+                    continue;
+                }
                 let grant = Grant::from(message);
                 if !self.outbox.has_room_for_batch(grant.gpu) {
                     break;
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, grant.model) {
+                if let Some(place) = place_of(&self.place, self.foretelling.highest, grant.model) {
                     let queue = &mut self.queues[place];
                     self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
                     self.agenda.set_timer(place, queue.next_timer());
@@ -170,9 +252,9 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         let (mut taken, mut taken_back) = (0, 0);
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            // A model that is settled says a word at most, and no more models are than requests came.
-            let mut left =
-                self.outbox.room_for_words(taken + limits::REQUESTS_PER_TURN).saturating_sub(taken);
+            // A model that is settled says a few words at most, and no more models are than requests came.
+            let wanted = (taken + limits::REQUESTS_PER_TURN) * WORDS_PER_SETTLING;
+            let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
             // A request's rows are all taken in the same turn, so that no batch finds only some of them.
             let mut rows_after = 0;
             while left > 0 || rows_after > 0 {
@@ -184,7 +266,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                     taken_back += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, request.model)
+                if let Some(place) = place_of(&self.place, self.foretelling.highest, request.model)
                     && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
                 {
                     self.agenda.touch(place, request.arrival);
@@ -202,7 +284,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// Takes a request out of its queue, if it is still there.
     #[cold]
     fn take_back(&mut self, wish: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, wish.model)
+        if let Some(place) = place_of(&self.place, self.foretelling.highest, wish.model)
             && self.watch.take_back(place, &mut self.queues[place], now, wish, &mut self.outbox)
         {
             self.agenda.touch(place, now);
@@ -221,12 +303,23 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 }
 
-/// The place of a model in its thread.
+/// The place of a model in its thread, of which the first `highest` are of the highest class.
 #[inline]
-fn place_of(places: &[Option<u32>], model: ModelId) -> Option<usize> {
-    let place = places.get(model.0 as usize).copied().flatten();
+fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<usize> {
+    let place = match places.get(model.0 as usize) {
+        Some(place) => place.map(|place| place as usize),
+        None => lower_place(places, highest, model),
+    };
     debug_assert!(place.is_some(), "a message for a model of another thread");
-    place.map(|place| place as usize)
+    place
+}
+
+/// [`place_of`] a lane of a lower class.
+#[cold]
+fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
+    let lanes = Lanes::new(places.len());
+    let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
+    Some(place as usize + highest * usize::from(lanes.class(lane).number()))
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
@@ -234,6 +327,9 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
         self.watch.turn_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
         work += self.take_changes(now);
+        if self.foretelling.under_way > 0 {
+            work += self.foretell(now);
+        }
         self.outbox.publish();
         self.watch.turn_ends(now, work);
         work
@@ -282,7 +378,8 @@ impl<O: Outlets> Outbox<O> {
         outlets: O,
     ) -> Outbox<O> {
         Outbox {
-            waiting: vec![Waiting { since: Nanos::MAX, delay: Nanos::ZERO }; rank_of.len()],
+            waiting: vec![Waiting::NOBODY; rank_of.len()],
+            lanes: Lanes::new(rank_of.len()),
             rank_of,
             ranks,
             outlets,
@@ -290,6 +387,11 @@ impl<O: Outlets> Outbox<O> {
             due: Nanos::ZERO,
             gpu_free_at: Nanos::ZERO,
         }
+    }
+
+    /// The same, of models that are these lanes.
+    pub fn of_lanes(self, lanes: Lanes) -> Outbox<O> {
+        Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
     }
 
     /// The number of the first batch of the ModelThread numbered `thread`.
@@ -324,8 +426,19 @@ impl<O: Outlets> Outbox<O> {
     }
 
     fn say(&mut self, model: ModelId, message: RankMessage) {
-        let rank = self.rank_of[model.0 as usize];
-        let written = self.ranks[rank as usize].write(message);
+        self.write(self.rank_of[model.0 as usize] as usize, message);
+    }
+
+    #[inline]
+    fn no_more_waiting(&mut self, model: ModelId) {
+        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+            waiting.since = Nanos::MAX;
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, rank: usize, message: RankMessage) {
+        let written = self.ranks[rank].write(message);
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
@@ -337,35 +450,46 @@ impl<O: Outlets> Outbox<O> {
 
 impl<O: Outlets> ModelSink for Outbox<O> {
     fn ready(&mut self, model: ModelId, offer: Offer) {
-        let waiting = &mut self.waiting[model.0 as usize];
-        if waiting.since == Nanos::MAX {
-            waiting.since = self.due;
+        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+            if waiting.since == Nanos::MAX {
+                waiting.since = self.due;
+            }
+            waiting.delay = offer.delay;
         }
-        waiting.delay = offer.delay;
         self.say(model, RankMessage::ready(model, offer));
     }
 
     fn withdraw(&mut self, model: ModelId) {
-        self.waiting[model.0 as usize].since = Nanos::MAX;
+        self.no_more_waiting(model);
         self.say(model, RankMessage::withdraw(model));
     }
 
     fn report(&mut self, report: GpuReport) {
-        self.waiting[report.model.0 as usize].since = Nanos::MAX;
+        self.no_more_waiting(report.model);
         self.say(report.model, RankMessage::report(report));
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
-        let batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
+        let mut batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
+        batch.model = self.lanes.model(dispatch.model);
         self.next_batch += 1;
-        let Waiting { since, delay } = self.waiting[dispatch.model.0 as usize];
-        // Of a model that had withdrawn when its grant came, all that is known is this moment.
+        let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
+        let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
+        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is this moment.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
         self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
     }
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.outlets.end(request, ending, now);
+    }
+
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.say(model, RankMessage::next_start(model, next));
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.say(model, RankMessage::standing(model, standing));
     }
 }
 
@@ -495,6 +619,7 @@ mod tests {
                 outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
                 watch: ModelWatch::unseen(),
                 changes: None,
+                foretelling: Foretelling::new(MODELS, 1),
             };
             World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
         }

@@ -7,7 +7,9 @@ use super::bulletin::{Bulletin, Held};
 use super::changes::Giver;
 use super::executors::{self, Found, Say};
 use super::frontend::{Class, ModelInfo, Standing};
-use super::start::{Known, output_range, platform, settle};
+use super::lanes::Lanes;
+use super::model_thread::PlaceQueues;
+use super::start::{Known, output_range, platform, queue_of_class, settle};
 use crate::clock::{Clock, Nanos};
 use crate::config::{ExecutorKind, Mistakes, ModelConfig};
 use crate::model::{ModelQueue, Terms};
@@ -21,6 +23,9 @@ use symphony_transport::message::ModelId;
 /// A running thread takes a change within a millisecond, or when the batch that it runs is over: one that has not after
 /// this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Requests of lower classes get so long to find a GPU once their model has left; they might wait for ever.
+const PATIENCE_WITH_LOWER: Duration = Duration::from_secs(5);
 
 /// Between two looks at whether it has.
 const LOOK: Duration = Duration::from_micros(500);
@@ -95,8 +100,9 @@ impl LoadedModel {
 /// What is fixed for all models of an engine.
 pub(super) struct Common {
     pub(super) clock: Clock,
-    /// The terms of a model of that id, with this SLO and profile.
+    /// The terms of a lane of a model with this SLO and profile.
     pub(super) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> Terms + Send>,
+    pub(super) lanes: Lanes,
     /// The largest row that the slots hold.
     pub(super) largest_row: usize,
 }
@@ -104,7 +110,7 @@ pub(super) struct Common {
 /// The ways to the threads that have tables of models.
 pub(super) struct Ways {
     /// By ModelThread.
-    pub(super) queues: Vec<Giver<Box<ModelQueue>>>,
+    pub(super) queues: Vec<Giver<Box<PlaceQueues>>>,
     /// By CPU executor.
     pub(super) executors: Vec<Giver<Option<Box<CpuModel>>>>,
     /// To the emulated GPUs.
@@ -124,8 +130,18 @@ pub struct Places {
     common: Common,
     /// Tables that somebody may still hold, oldest first, each with its number.
     old: Vec<(u64, Arc<[ModelInfo]>)>,
-    /// Models on their way out, each with the number of the first table that does not list it.
-    leaving: Vec<(u64, ModelId)>,
+    /// Models on their way out.
+    leaving: Vec<Leaving>,
+}
+
+/// A model on its way out.
+struct Leaving {
+    id: ModelId,
+    /// The number of the first table that does not list it.
+    number: u64,
+    since: Instant,
+    /// What waits of lower classes is still given time.
+    patient: bool,
 }
 
 impl Places {
@@ -175,9 +191,13 @@ impl Places {
             PlaceError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
         })?;
         let id = self.models[at].id;
-        let terms = (self.common.terms)(id, config.slo, profile.clone());
         self.set_backends(at, &signature, copies)?;
-        self.set_queue(at, Box::new(ModelQueue::new(terms, self.common.clock.now())))?;
+        let now = self.common.clock.now();
+        let queues = self.queues_of(id, |class, lane| {
+            let terms = (self.common.terms)(lane, config.slo, profile.clone());
+            Some(queue_of_class(terms, class, now))
+        });
+        self.set_queues(at, queues)?;
         // Taken, so that the next one gets another place.
         self.models[at] = ModelInfo {
             name: config.name.clone(),
@@ -200,7 +220,8 @@ impl Places {
         remove.iter().for_each(|id| self.models[id.0 as usize].standing = Standing::Leaving);
         self.post();
         let number = self.bulletin.number();
-        self.leaving.extend(remove.iter().map(|&id| (number, id)));
+        let since = Instant::now();
+        self.leaving.extend(remove.iter().map(|&id| Leaving { id, number, since, patient: true }));
     }
 
     fn post(&mut self) {
@@ -209,22 +230,27 @@ impl Places {
         self.old.push((before, old));
     }
 
-    /// Frees the places of models that left and that nobody can have a request for any more: those of `given_up` too, which
-    /// were prepared and never in a table. How many are still leaving.
+    /// Frees the places of models that left and that nobody can have a request for any more. Ends what waits of lower classes
+    /// for a model that left a while ago. How many are still leaving.
     ///
     /// Errors: [`PlaceError::Silent`].
     pub fn tidy(&mut self) -> Result<usize, PlaceError> {
         // Exclusive access is what shows that nobody else holds the table; a count alone would order nothing.
         self.old.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
         let oldest = self.old.first().map_or(u64::MAX, |(number, _)| *number);
-        let gone = |number: u64, id: ModelId| {
-            oldest >= number && self.held.iter().all(|held| held.count(id.0 as usize) == 0)
-        };
-        let (gone, leaving) = self.leaving.iter().partition(|(number, id)| gone(*number, *id));
-        self.leaving = leaving;
-        let gone: Vec<(u64, ModelId)> = gone;
-        for &(_, id) in &gone {
-            self.vacate(id)?;
+        let leaving = std::mem::take(&mut self.leaving);
+        let (unseen, seen): (Vec<_>, Vec<_>) = leaving.into_iter().partition(|model| oldest >= model.number);
+        let is_free = |model: &Leaving| self.held.iter().all(|held| held.count(model.id.0 as usize) == 0);
+        let (gone, mut held): (Vec<_>, Vec<_>) = unseen.into_iter().partition(is_free);
+        for model in
+            held.iter_mut().filter(|model| model.patient && model.since.elapsed() > PATIENCE_WITH_LOWER)
+        {
+            model.patient = false;
+            self.end_lower(model.id)?;
+        }
+        self.leaving.extend(seen.into_iter().chain(held));
+        for model in &gone {
+            self.vacate(model.id)?;
         }
         if !gone.is_empty() {
             self.post();
@@ -241,21 +267,46 @@ impl Places {
 
     /// Whether the model is still on its way out.
     pub fn is_leaving(&self, id: ModelId) -> bool {
-        self.leaving.iter().any(|(_, leaving)| *leaving == id)
+        self.leaving.iter().any(|leaving| leaving.id == id)
     }
 
     fn vacate(&mut self, id: ModelId) -> Result<(), PlaceError> {
         let at = id.0 as usize;
-        let terms = (self.common.terms)(id, Nanos::ZERO, Profile::of_nothing());
-        self.set_queue(at, Box::new(ModelQueue::of_nothing(terms, self.common.clock.now())))?;
+        let queues = self.queues_of(id, |_, lane| Some(self.queue_of_nothing(lane)));
+        self.set_queues(at, queues)?;
         self.set_backends(at, &Signature::default(), Vec::new())?;
         self.models[at] = ModelInfo::vacant(id, self.models[at].thread);
         Ok(())
     }
 
-    fn set_queue(&mut self, at: usize, queue: Box<ModelQueue>) -> Result<(), PlaceError> {
+    /// Ends the requests of lower classes that wait for a model: nobody can send more.
+    fn end_lower(&mut self, id: ModelId) -> Result<(), PlaceError> {
+        let nothing = |class, lane| (class > Class::HIGHEST).then(|| self.queue_of_nothing(lane));
+        let queues = self.queues_of(id, nothing);
+        self.set_queues(id.0 as usize, queues)
+    }
+
+    fn queue_of_nothing(&self, lane: ModelId) -> ModelQueue {
+        let terms = (self.common.terms)(lane, Nanos::ZERO, Profile::of_nothing());
+        ModelQueue::of_nothing(terms, self.common.clock.now())
+    }
+
+    /// The queues that `new` makes for a model's lanes, for those that it makes one for.
+    fn queues_of(
+        &self,
+        model: ModelId,
+        new: impl Fn(Class, ModelId) -> Option<ModelQueue>,
+    ) -> Box<PlaceQueues> {
+        let mut queues = Box::new(PlaceQueues::default());
+        for (queue, class) in queues.iter_mut().zip(Lanes::classes()) {
+            *queue = new(class, self.common.lanes.of(model, class));
+        }
+        queues
+    }
+
+    fn set_queues(&mut self, at: usize, queues: Box<PlaceQueues>) -> Result<(), PlaceError> {
         let way = &mut self.ways.queues[self.models[at].thread];
-        exchange(way, self.on_thread[at], queue).map(drop)
+        exchange(way, self.on_thread[at], queues).map(drop)
     }
 
     /// Gives the backends of a place what they run there: a copy for each executor, or nothing.

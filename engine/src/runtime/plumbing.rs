@@ -4,6 +4,7 @@ use super::batches::{Answers, Inbox};
 use super::counters::Counters;
 use super::executors::Wiring;
 use super::frontend::FrontendPeer;
+use super::lanes::Lanes;
 use super::sub_clusters::Division;
 use super::threads::{ModelLinks, RankLinks, link};
 use crate::config::ExecutorKind;
@@ -31,9 +32,9 @@ pub(super) struct Plumbing {
     backend_answers: Vec<Vec<Producer<Response>>>,
     slabs: Vec<SlabView>,
     pub(super) counters: Counters,
-    /// Which ModelThread owns each model.
+    /// Which ModelThread owns each lane.
     pub(super) thread_of: Arc<[u32]>,
-    /// Which RankThread ranks each model.
+    /// Which RankThread ranks each lane.
     pub(super) rank_of: Arc<[u32]>,
     /// Which backend thread plays each GPU.
     pub(super) backend_of: Arc<[u32]>,
@@ -45,7 +46,7 @@ pub(super) struct Ends<'a> {
     pub(super) rank_threads: usize,
     pub(super) backend_threads: usize,
     pub(super) division: &'a Division,
-    /// Which ModelThread owns each model.
+    /// Which ModelThread owns each lane.
     pub(super) thread_of: Arc<[u32]>,
     /// Frames of the largest batch.
     pub(super) largest_batch: usize,
@@ -67,9 +68,9 @@ impl Plumbing {
     /// Every ring but those of the `peers`, which come with theirs.
     pub(super) fn new(ends: &Ends<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> Plumbing {
         let &Ends { model_threads, rank_threads, backend_threads, division, .. } = ends;
-        let mut models_of = vec![0; model_threads];
-        ends.thread_of.iter().for_each(|&thread| models_of[thread as usize] += 1);
-        let (model_links, rank_links) = link(&models_of, rank_threads);
+        let mut lanes_of = vec![0; model_threads];
+        ends.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
+        let (model_links, rank_links) = link(&lanes_of, rank_threads);
         let mut plumbing = Plumbing {
             requests_out: (0..model_threads).map(|_| Vec::new()).collect(),
             model_links: model_links.into_iter().map(Some).collect(),
@@ -83,7 +84,7 @@ impl Plumbing {
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&ends.thread_of),
-            rank_of: division.rank_of(),
+            rank_of: Lanes::new(division.places()).each(&division.rank_of()),
             backend_of: backend_of(division, backend_threads),
         };
         let mut batches = vec![vec![0; rank_threads]; backend_threads];

@@ -67,8 +67,22 @@ pub struct RankThread<C> {
     pub completions: Vec<C>,
     /// To the ModelThreads.
     pub grants: Grants,
+    /// Whether ModelThreads foretell their models' batches.
+    pub foretold: Foretold,
     /// What is counted and recorded of all this.
     pub watch: RankWatch,
+}
+
+/// Whether ModelThreads foretell their models' batches, which lower classes wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Foretold {
+    /// No request of a lower class has come.
+    #[default]
+    No,
+    /// One has, and so many ModelThreads have yet to tell of all of theirs.
+    Missing(usize),
+    /// All do.
+    Yes,
 }
 
 /// GPUs that can each run the same models.
@@ -105,6 +119,14 @@ impl Grants {
         debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
     }
 
+    /// The wish that each ModelThread's models foretell, written, not yet seen. A ring has room for it once.
+    fn write_foretell(&mut self) {
+        for thread in &mut self.threads {
+            let written = thread.write(GrantMessage::foretell());
+            debug_assert!(written.is_ok(), "a ModelThread's ring holds one besides its grants");
+        }
+    }
+
     fn publish(&mut self) {
         self.threads.iter_mut().for_each(Producer::publish);
     }
@@ -135,16 +157,47 @@ impl<C: Completions> RankThread<C> {
                 let Some(message) = self.words[at].pop() else { break };
                 let cluster = self.cluster_of[message.model().0 as usize] as usize;
                 let mut input = message.input();
-                if let RankInput::Report(report) = &mut input {
-                    self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
-                    report.gpu.0 -= self.clusters[cluster].first_gpu;
+                taken += 1;
+                match &mut input {
+                    RankInput::Report(report) => {
+                        self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
+                        report.gpu.0 -= self.clusters[cluster].first_gpu;
+                    }
+                    RankInput::Standing { .. } => self.have_foretold(),
+                    RankInput::Foretold => {
+                        self.hear_foretold(now);
+                        continue;
+                    }
+                    _ => {}
                 }
                 self.hear(now, cluster, input);
-                taken += 1;
             }
         }
         self.watch.counting.tally.words += taken as u64;
         taken
+    }
+
+    /// A model has its first request of a lower class: unless they do already, ModelThreads are to foretell.
+    #[cold]
+    fn have_foretold(&mut self) {
+        if self.foretold == Foretold::No {
+            self.foretold = Foretold::Missing(self.words.len());
+            self.grants.write_foretell();
+        }
+    }
+
+    /// A ModelThread has told of all of its models.
+    #[cold]
+    fn hear_foretold(&mut self, now: Nanos) {
+        let Foretold::Missing(missing) = self.foretold else { return };
+        if missing > 1 {
+            self.foretold = Foretold::Missing(missing - 1);
+            return;
+        }
+        self.foretold = Foretold::Yes;
+        for cluster in 0..self.clusters.len() {
+            self.hear(now, cluster, RankInput::Foretold);
+        }
     }
 
     /// Lets a sub-cluster know.

@@ -9,11 +9,12 @@ use super::counters::Counters;
 use super::emulated_backend::EmulatedBackend;
 use super::executors::{self, Found, Loading, Say, Setup, Wiring};
 use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use super::lanes::Lanes;
 use super::layout::{Layout, rank_role};
-use super::model_thread::{ModelThread, Outbox, RingOutlets};
+use super::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
 use super::places::{Common, Places, Ways};
 use super::plumbing::{Ends, ModelEnds, Plumbing};
-use super::rank_thread::{Grants, RankThread, RankWatch, SubCluster};
+use super::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
 use super::sub_clusters::{Division, Group};
 use super::threads::{measures_from, slack_for};
 use super::watch::ModelWatch;
@@ -196,16 +197,21 @@ impl Builder {
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = Common {
             clock: self.clock.clone(),
-            terms: Box::new(move |id, slo, profile| terms(id, slo, profile, lateness)),
+            terms: Box::new(move |lane, slo, profile| terms(lane, slo, profile, lateness)),
+            lanes: self.lanes(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
         Places::new(bulletin, self.config.places(), held, ways, common)
     }
 
-    /// The terms of a model of that id, SLO and profile, on a machine of that lateness.
+    fn lanes(&self) -> Lanes {
+        Lanes::new(self.division.places())
+    }
+
+    /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
     fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> Terms + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
-        let division = self.division.clone();
+        let (division, lanes) = (self.division.clone(), self.lanes());
         move |model, slo, profile, lateness: Nanos| Terms {
             model,
             profile,
@@ -214,7 +220,7 @@ impl Builder {
             drop,
             deferral,
             slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
-            gpus: division.gpus_for(model.0 as usize),
+            gpus: division.gpus_for(lanes.model(model).0 as usize),
         }
     }
 
@@ -258,7 +264,10 @@ impl Builder {
             rank_threads: self.layout.ranks.len(),
             backend_threads,
             division: &self.division,
-            thread_of: findings.models.iter().map(|model| model.thread as u32).collect(),
+            thread_of: {
+                let of_models: Vec<u32> = findings.models.iter().map(|model| model.thread as u32).collect();
+                self.lanes().each(&of_models)
+            },
             largest_batch: BatchHeader::frames(batch),
         };
         Plumbing::new(&ends, peers, counters)
@@ -320,7 +329,7 @@ impl Builder {
         at: usize,
         plumbing: &mut Plumbing,
     ) -> Result<RankThread<Consumer<Completion>>, StartError> {
-        let models = self.division.places();
+        let lanes = self.lanes();
         let terms = |group: &Group| ClusterTerms {
             gpus: group.gpus.len(),
             keep_late: self.config.drop == DropRule::Fcfs,
@@ -329,16 +338,18 @@ impl Builder {
         };
         let terms: Vec<ClusterTerms> = self.division.of_rank(at).map(terms).collect();
         let sub_cluster = |terms: &ClusterTerms| {
-            let state = RankState::new(terms.gpus, models, terms.keep_late, terms.completion_delay);
-            SubCluster::new(state, terms.first_gpu)
+            let state = RankState::new(terms.gpus, lanes.count(), terms.keep_late, terms.completion_delay);
+            SubCluster::new(state.among_classes(lanes.class_of_each()), terms.first_gpu)
         };
-        let create = |to| RankRecorder::create(to, &rank_role(at), models, &terms);
+        let classes = lanes.class_of_each();
+        let create = |to| RankRecorder::create(to, &rank_role(at), lanes.count(), &classes, &terms);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         let (links, completions) = plumbing.rank_thread(at);
         Ok(RankThread {
             watch: RankWatch { counting: plumbing.counters.of_rank(at), recorder },
             clusters: terms.iter().map(sub_cluster).collect(),
-            cluster_of: self.division.place_on_rank(),
+            cluster_of: lanes.each(&self.division.place_on_rank()),
+            foretold: Foretold::default(),
             words: links.words,
             completions,
             grants: Grants { thread_of: Arc::clone(&plumbing.thread_of), threads: links.grants },
@@ -351,27 +362,26 @@ impl Builder {
         Findings { models, profiles, lateness }: &Findings,
         plumbing: &mut Plumbing,
     ) -> Result<ModelThread<Consumer<Request>, RingOutlets>, StartError> {
-        let now = self.clock.now();
+        let (now, lanes) = (self.clock.now(), self.lanes());
+        let own: Vec<&ModelInfo> = models.iter().filter(|model| model.thread == at).collect();
         let mut place = vec![None; models.len()];
-        let mut queues = Vec::new();
-        let mut largest_batch = if self.changes_later() { limits::MAX_BATCH } else { 1 };
+        let (mut queues, mut names) = (Vec::new(), Vec::new());
         let make_terms = self.terms();
-        let own = models.len().div_ceil(self.layout.models.len());
-        for model in models.iter().filter(|model| model.thread == at) {
-            let index = model.id.0 as usize;
-            place[index] = Some(queues.len() as u32);
-            largest_batch = largest_batch.max(model.max_batch);
-            let from = measures_from(now, queues.len(), own);
-            queues.push(match profiles.get(index) {
-                Some(profile) => {
-                    ModelQueue::new(make_terms(model.id, model.slo, profile.clone(), *lateness), from)
-                }
-                None => {
-                    let terms = make_terms(model.id, Nanos::ZERO, Profile::of_nothing(), *lateness);
-                    ModelQueue::of_nothing(terms, from)
-                }
-            });
+        for class in Lanes::classes() {
+            for (nth, model) in own.iter().enumerate() {
+                let lane = lanes.of(model.id, class);
+                place[model.id.0 as usize] = Some(nth as u32);
+                names.push((name_of_lane(&model.name, class), class));
+                let from = measures_from(now, nth, own.len());
+                let terms = |slo, profile| make_terms(lane, slo, profile, *lateness);
+                queues.push(match profiles.get(model.id.0 as usize) {
+                    Some(profile) => queue_of_class(terms(model.slo, profile.clone()), class, from),
+                    None => ModelQueue::of_nothing(terms(Nanos::ZERO, Profile::of_nothing()), from),
+                });
+            }
         }
+        let largest_batch = if self.changes_later() { limits::MAX_BATCH } else { 1 };
+        let largest_batch = own.iter().map(|model| model.max_batch).fold(largest_batch, usize::max);
         let ModelEnds { requests, links, frames, answers } = plumbing.model_thread(at);
         let outlets = RingOutlets {
             backends: frames,
@@ -379,9 +389,8 @@ impl Builder {
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.words, outlets);
-        let names = models.iter().filter(|model| model.thread == at).map(|model| model.name.as_str());
-        let named = names.zip(queues.iter().map(ModelQueue::terms));
+        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.words, outlets).of_lanes(lanes);
+        let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
@@ -394,7 +403,22 @@ impl Builder {
             grants: links.grants,
             outbox,
             changes: None,
+            foretelling: Foretelling::new(own.len(), self.layout.ranks.len()),
         })
+    }
+}
+
+/// An empty queue for a model's requests of this class.
+pub(super) fn queue_of_class(terms: Terms, class: Class, from: Nanos) -> ModelQueue {
+    let queue = ModelQueue::new(terms, from);
+    if class == Class::HIGHEST { queue } else { queue.below_others() }
+}
+
+/// What a recording calls a model's lane of this class.
+fn name_of_lane(model: &str, class: Class) -> String {
+    match class {
+        Class::HIGHEST => model.to_owned(),
+        lower => format!("{model} (class {})", lower.number()),
     }
 }
 

@@ -8,8 +8,11 @@
 pub use super::agenda::Agenda;
 pub use super::agent::{Agent, measure_lateness, run, spawn};
 pub use super::changes::Taker;
-pub use super::model_thread::{Intake, ModelThread, Outbox, Outlets, RingOutlets, frames};
-pub use super::rank_thread::{Completions, Grants, RankThread, RankWatch, SubCluster};
+pub use super::lanes::Lanes;
+pub use super::model_thread::{
+    Foretelling, Intake, ModelThread, Outbox, Outlets, PlaceQueues, RingOutlets, frames,
+};
+pub use super::rank_thread::{Completions, Foretold, Grants, RankThread, RankWatch, SubCluster};
 pub use super::watch::ModelWatch;
 pub use super::wire::{GrantMessage, RankMessage};
 
@@ -55,8 +58,8 @@ pub struct RankLinks {
     pub grants: Vec<Producer<GrantMessage>>,
 }
 
-/// The rings between ModelThreads, of which each owns so many models, and so many RankThreads. A model has at most one
-/// grant under way, so a ring of grants is never full.
+/// The rings between ModelThreads, of which each owns so many models or lanes of them, and so many RankThreads. Each has at
+/// most one grant under way, and a wish to foretell comes once, so a ring of grants is never full.
 pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
         (0..rank_threads).map(|_| RankLinks { words: Vec::new(), grants: Vec::new() }).collect();
@@ -64,7 +67,7 @@ pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<R
         let mut links = ModelLinks { words: Vec::new(), grants: Vec::new() };
         for rank in &mut ranks {
             let (words_in, words_out) = ring(WORD_RING);
-            let (grants_in, grants_out) = ring(models);
+            let (grants_in, grants_out) = ring(models + 1);
             links.words.push(words_in);
             links.grants.push(grants_out);
             rank.words.push(words_out);

@@ -4,7 +4,7 @@
 use super::counters::{Board, Counting, ModelTally};
 use crate::clock::Nanos;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant, Offer};
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use crate::recorder::ModelRecorder;
 use symphony_transport::message::{Ending, ModelId, Request};
 
@@ -135,6 +135,23 @@ impl ModelWatch {
         );
     }
 
+    /// [`ModelQueue::foretell`].
+    #[cold]
+    pub(super) fn foretell(
+        &mut self,
+        place: usize,
+        queue: &mut ModelQueue,
+        now: Nanos,
+        sink: &mut impl ModelSink,
+    ) {
+        self.watched(
+            queue,
+            sink,
+            |queue, sink| queue.foretell(sink),
+            |recorder, queue, sink| recorder.foretell(place, queue, now, sink),
+        );
+    }
+
     /// [`ModelQueue::stop`].
     pub(super) fn stop(
         &mut self,
@@ -230,5 +247,15 @@ impl<S: ModelSink> ModelSink for Counted<'_, S> {
             _ => self.tally.stopped += 1,
         }
         self.sink.end(request, ending, now);
+    }
+
+    #[inline]
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.sink.next_start(model, next);
+    }
+
+    #[inline]
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.sink.standing(model, standing);
     }
 }

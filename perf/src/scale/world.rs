@@ -19,12 +19,12 @@ use symphony::policy;
 use symphony::rank::RankState;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::threads::{
-    Agenda, Agent, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox, RankLinks, RankThread,
-    RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
+    Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
+    RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
 use symphony::workload::Network;
-use symphony_transport::message::ModelId;
+use symphony_transport::message::{Class, ModelId};
 
 /// Threads start and rates settle before the window.
 const WARM_UP: Nanos = Nanos::from_millis(500);
@@ -220,6 +220,7 @@ impl World {
             &recording(folder),
             &symphony::runtime::rank_role(at),
             self.plan.models,
+            &[],
             &clusters,
         )
         .map(|recorder| RankWatch::new(Some(recorder)))
@@ -236,7 +237,7 @@ impl World {
         };
         let terms: Vec<Terms> =
             self.models_of(at).into_iter().map(|model| Terms { model, ..self.terms() }).collect();
-        let named = terms.iter().map(|terms| ("a model", terms));
+        let named = terms.iter().map(|terms| ("a model", Class::HIGHEST, terms));
         ModelRecorder::create(
             &recording(folder),
             &format!("model-{at}"),
@@ -262,6 +263,7 @@ impl World {
             watch,
             clusters: vec![SubCluster::new(state, first_gpu)],
             cluster_of: vec![0; models].into(),
+            foretold: Foretold::default(),
             words: links.words,
             completions: vec![Instant::default()],
             grants: Grants {
@@ -301,6 +303,7 @@ impl World {
             grants: links.grants,
             outbox: Outbox::new(at, rank_of, links.words, gpus),
             changes: None,
+            foretelling: Foretelling::new(own.len(), rank_threads),
         }
     }
 

@@ -63,7 +63,7 @@ fn why(model: &ModelInfo, reply: &Reply) -> Problem {
         Outcome::Bad(Ending::Stopped) => (
             StatusCode::SERVICE_UNAVAILABLE,
             InferOutcome::Draining,
-            "the engine was stopped before the request could run".to_string(),
+            "the engine was stopped, or the model unloaded, before the request could run".to_string(),
         ),
         Outcome::Bad(Ending::Withdrawn) => (
             StatusCode::REQUEST_TIMEOUT,

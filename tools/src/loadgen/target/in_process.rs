@@ -171,7 +171,7 @@ fn prepare(
     let ask = Ask {
         rows: requests.inputs.rows,
         due: requests.limit(model).map_or(Due::Slo, Due::Within),
-        class: requests.class.and_then(Class::new).unwrap_or(Class::HIGHEST),
+        class: requests.class.and_then(Class::new).unwrap_or(info.class),
         ..Ask::one(info.id)
     };
     Ok((Prepared { ask, rows, next: 0 }, info.slo))

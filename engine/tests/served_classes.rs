@@ -1,0 +1,237 @@
+//! Priority classes on real threads: whatever lower classes send, the highest is served as before, and a batch client,
+//! which has no deadline, gets all its answers. Bounds are wide, since other programs may have the machine's cores.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use symphony::clock::Nanos;
+use symphony::config::{Config, read_config};
+use symphony::limits;
+use symphony::recorder::RecordConfig;
+use symphony::recorder::replay::replay;
+use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::{Engine, Options};
+use symphony_transport::message::{Ending, ModelId};
+
+const MODELS: u32 = 4;
+
+/// Of each model, so long that a machine that others use too keeps it.
+const SLO: Duration = Duration::from_millis(1_000);
+
+fn config(folder: &Path, gpus: usize, cores: &str) -> Config {
+    let mut text = format!("[cores]\n{cores}\n[[executors]]\nkind = \"emulated\"\ncount = {gpus}\n");
+    for model in 0..MODELS {
+        text += &format!(
+            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = {}\nmax_batch = 32\n\
+             profile = {{ alpha_ms = 1, beta_ms = 5 }}\n",
+            SLO.as_millis()
+        );
+    }
+    let file = folder.join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn start(config: Config, record: Option<RecordConfig>) -> (Engine, Frontend) {
+    let options = Options { record, ..Options::default() };
+    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
+    (engine, frontends.pop().unwrap())
+}
+
+fn ask(model: u32, class: u8, due: Due) -> Ask {
+    Ask { class: Class::new(class).unwrap(), due, ..Ask::one(ModelId(model)) }
+}
+
+/// What became of one class's requests.
+#[derive(Default, Debug)]
+struct Ends {
+    sent: u64,
+    good: u64,
+    bad: u64,
+}
+
+impl Ends {
+    fn note(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Good => self.good += 1,
+            Outcome::Late(_) | Outcome::Bad(_) => self.bad += 1,
+        }
+    }
+
+    fn under_way(&self) -> u64 {
+        self.sent - self.good - self.bad
+    }
+}
+
+/// Requests of the highest class, of class 1, and without a deadline.
+#[derive(Default, Debug)]
+struct Client {
+    highest: Ends,
+    lower: Ends,
+    batch: Ends,
+    /// Whose requests tickets are, by their index.
+    kinds: Vec<u8>,
+}
+
+impl Client {
+    fn of(&mut self, kind: u8) -> &mut Ends {
+        match kind {
+            0 => &mut self.highest,
+            1 => &mut self.lower,
+            _ => &mut self.batch,
+        }
+    }
+
+    fn send(&mut self, frontend: &mut Frontend, kind: u8) {
+        let model = (self.of(kind).sent % u64::from(MODELS)) as u32;
+        let ask = match kind {
+            0 => ask(model, 0, Due::Slo),
+            1 => ask(model, 1, Due::Slo),
+            _ => ask(model, 0, Due::Never),
+        };
+        let ticket = frontend.submit(&ask, |_, input| input.fill(0)).expect("there is room for so few");
+        self.kinds.resize(frontend.capacity(), 0);
+        self.kinds[ticket.index] = kind;
+        self.of(kind).sent += 1;
+    }
+
+    fn poll(&mut self, frontend: &mut Frontend) {
+        frontend.poll(|ticket: Ticket, answer: Answer<'_>| {
+            let kind = self.kinds[ticket.index];
+            self.of(kind).note(answer.outcome);
+        });
+        std::thread::yield_now();
+    }
+
+    /// Sends a request of the highest class every 5 ms; with a flood also one of class 1 every 20 ms, and as many without a
+    /// deadline as keep thousands under way.
+    fn run(&mut self, frontend: &mut Frontend, duration: Duration, flood: bool) {
+        let began = Instant::now();
+        while began.elapsed() < duration {
+            let ms = began.elapsed().as_millis() as u64;
+            while self.highest.sent < ms / 5 {
+                self.send(frontend, 0);
+            }
+            while flood && self.lower.sent < ms / 20 {
+                self.send(frontend, 1);
+            }
+            while flood && self.batch.under_way() < 3_000 {
+                self.send(frontend, 2);
+            }
+            self.poll(frontend);
+        }
+    }
+
+    fn finish(&mut self, frontend: &mut Frontend) {
+        let began = Instant::now();
+        while frontend.in_flight() > 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{self:?}");
+            self.poll(frontend);
+        }
+    }
+}
+
+/// A run of a client, and of one without lower classes, on such an engine; what both recorded replays.
+fn with_and_without(gpus: usize, cores: &str, files: &[&str]) -> (Client, Client) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |flood| {
+        let record = RecordConfig { folder: folder.path().join("record"), mib: 8 };
+        let (engine, mut frontend) = start(config(folder.path(), gpus, cores), Some(record.clone()));
+        let mut client = Client::default();
+        client.run(&mut frontend, Duration::from_secs(3), flood);
+        client.finish(&mut frontend);
+        engine.stop();
+        for name in files {
+            let replayed = replay(&record.folder.join(name), None).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(replayed.difference, None, "{name}");
+            assert!(replayed.decisions > 0, "{name}");
+        }
+        client
+    };
+    (run(true), run(false))
+}
+
+#[test]
+fn a_flood_of_lower_classes_costs_the_highest_nothing_and_a_batch_client_gets_all_its_answers() {
+    let (with, without) = with_and_without(2, "", &["model-0.symrec", "rank.symrec"]);
+    println!("with {:?} {:?} {:?}, without {:?}", with.highest, with.lower, with.batch, without.highest);
+    // The flood is more than the GPUs can do within the SLO: served alike, most of all would be bad.
+    let allowed = without.highest.bad + with.highest.sent / 20;
+    assert!(with.highest.bad <= allowed, "{with:?}, without {without:?}");
+    assert_eq!((with.batch.good, with.batch.bad), (with.batch.sent, 0), "{with:?}");
+    assert!(with.lower.good > 0 && with.batch.sent > 3_300, "they got what was left: {with:?}");
+}
+
+#[test]
+fn each_rank_thread_serves_the_classes_of_its_own_models() {
+    let cores = "rank_threads = 2\nmodel_threads = 3";
+    let files = ["model-0.symrec", "model-1.symrec", "model-2.symrec", "rank.symrec", "rank-1.symrec"];
+    let (with, without) = with_and_without(4, cores, &files);
+    let allowed = without.highest.bad + with.highest.sent / 20;
+    assert!(with.highest.bad <= allowed, "{with:?}, without {without:?}");
+    assert_eq!((with.batch.good, with.batch.bad), (with.batch.sent, 0), "{with:?}");
+}
+
+/// An engine whose GPU is busy for an hour: what comes afterwards waits.
+fn with_a_busy_gpu(folder: &Path) -> (Engine, Frontend) {
+    let text = "policy = \"work-conserving\"\n[[executors]]\nkind = \"emulated\"\n\
+                [[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\n\
+                profile = { alpha_ms = 1, beta_ms = 300000 }\n";
+    let file = folder.join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    let (engine, mut frontend) = start(read_config(&file).unwrap(), None);
+    frontend.submit(&ask(0, 0, Due::Slo), |_, _| ()).unwrap();
+    (engine, frontend)
+}
+
+#[test]
+fn a_request_without_a_deadline_that_waits_can_be_cancelled_and_ends_when_the_engine_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = with_a_busy_gpu(folder.path());
+    let tickets: Vec<Ticket> =
+        (0..100).map(|n| frontend.submit(&ask(0, n % 4, Due::Never), |_, _| ()).unwrap()).collect();
+    let mut ends = std::collections::HashMap::new();
+    let (began, cancelled) = (Instant::now(), 40);
+    tickets[..cancelled].iter().for_each(|&ticket| frontend.cancel(ticket));
+    while ends.len() < cancelled {
+        assert!(began.elapsed() < Duration::from_secs(30), "{ends:?}");
+        frontend.poll(|ticket, answer| assert_eq!(ends.insert(ticket, answer.outcome), None));
+        std::thread::yield_now();
+    }
+    let withdrawn = Outcome::Bad(Ending::Withdrawn);
+    assert!(tickets[..cancelled].iter().all(|ticket| ends[ticket] == withdrawn), "{ends:?}");
+    engine.stop();
+    while frontend.in_flight() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
+        frontend.poll(|ticket, answer| assert_eq!(ends.insert(ticket, answer.outcome), None));
+    }
+    assert!(
+        tickets[cancelled..].iter().all(|ticket| ends[ticket] == Outcome::Bad(Ending::Stopped)),
+        "{ends:?}"
+    );
+}
+
+#[test]
+fn lower_classes_leave_room_for_requests_of_those_above() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, mut frontend) = with_a_busy_gpu(folder.path());
+    let slots = frontend.capacity();
+    let mut taken = 0;
+    for (class, most) in [(3, slots / 4), (2, slots / 2), (1, slots / 4 * 3)] {
+        let due = if class == 3 { Due::Never } else { Due::Within(Nanos::from_secs(600)) };
+        loop {
+            match frontend.submit(&ask(0, class, due), |_, _| ()) {
+                Ok(_) => taken += 1,
+                Err(refusal) => break assert_eq!(refusal, Refusal::Overloaded),
+            }
+            // Answers come too: a queue holds less than there are slots.
+            frontend.poll(|_, _| ());
+        }
+        assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE / 4, "{class}: {taken}");
+    }
+    frontend.submit(&ask(0, 0, Due::Slo), |_, _| ()).expect("the rest is for the highest class");
+    let rows = slots / 2;
+    let refused = frontend.submit(&Ask { rows, ..ask(0, 3, Due::Never) }, |_, _| ()).unwrap_err();
+    assert!(matches!(refused, Refusal::TooManyRows { limit, .. } if limit <= slots / 4), "{refused}");
+    engine.stop();
+}
