@@ -168,6 +168,7 @@ impl World {
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
         let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
         let queue = |(terms, &class): (Terms, &Class)| match class {
+            Class::HIGHEST if terms.model.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
             _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),
         };

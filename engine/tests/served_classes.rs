@@ -235,3 +235,29 @@ fn lower_classes_leave_room_for_requests_of_those_above() {
     assert!(matches!(refused, Refusal::TooManyRows { limit, .. } if limit <= slots / 4), "{refused}");
     engine.stop();
 }
+
+#[test]
+fn models_that_are_of_a_lower_class_themselves_keep_no_gpus_for_requests_that_do_not_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "[[executors]]\nkind = \"emulated\"\n".to_owned();
+    for model in 0..3 {
+        // A batch takes longer than a request could wait: of class 0, each model would have the GPU kept for it.
+        text += &format!(
+            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = 300\nmax_batch = 8\n\
+             priority = 3\nprofile = {{ alpha_ms = 1, beta_ms = 200 }}\n"
+        );
+    }
+    let file = folder.path().join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    let (engine, mut frontend) = start(read_config(&file).unwrap(), None);
+    for n in 0..30 {
+        frontend.submit(&ask(n % 3, 3, Due::Never), |_, _| ()).unwrap();
+    }
+    let began = Instant::now();
+    while frontend.in_flight() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
+        frontend.poll(|_, answer| assert_eq!(answer.outcome, Outcome::Good));
+        std::thread::yield_now();
+    }
+    engine.stop();
+}

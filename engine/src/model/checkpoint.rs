@@ -27,6 +27,8 @@ pub struct Saved {
     pub foretold: Option<Foretold>,
     /// It knows how the queue stands, which is of a lower class.
     pub stands: bool,
+    /// The queue is of the highest class, and its model is not.
+    pub unexpected: bool,
 }
 
 /// Why a model's state can't be restored.
@@ -58,7 +60,8 @@ impl ModelQueue {
             _ => None,
         };
         let stands = self.among == Among::Below(true);
-        Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands }
+        let unexpected = self.among == Among::Unexpected;
+        Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands, unexpected }
     }
 
     /// The requests that wait, in deadline order.
@@ -112,6 +115,7 @@ impl ModelQueue {
         restored.among = match saved.foretold {
             _ if lower => Among::Below(saved.stands),
             Some(told) => Among::Above(told),
+            None if saved.unexpected => Among::Unexpected,
             None => Among::Alone,
         };
         Ok(restored)

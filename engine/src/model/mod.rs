@@ -123,6 +123,8 @@ pub trait ModelSink {
 enum Among {
     /// None that it knows of.
     Alone,
+    /// The same, of a model whose own class is lower: nobody may ever ask for this one.
+    Unexpected,
     /// Some below: the RankThread is told of batches to come.
     Above(Foretold),
     /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread knows how it stands.
@@ -139,6 +141,9 @@ pub struct Foretold {
     /// From a request's arrival to its deadline, of the last head.
     pub budget: Nanos,
 }
+
+/// Of a queue without a head.
+const NO_HEAD: Nanos = Nanos::ZERO;
 
 /// A head's deadline that no head has: nothing was told yet.
 const UNTOLD: Nanos = Nanos::MAX;
@@ -219,6 +224,13 @@ impl ModelQueue {
         self
     }
 
+    /// The same, of the highest class of a model whose own class is another: it has no batches to come before its first
+    /// request.
+    pub fn unexpected(mut self) -> ModelQueue {
+        self.among = Among::Unexpected;
+        self
+    }
+
     /// Whether its RankThread is told of batches to come.
     pub fn has_classes_below(&self) -> bool {
         matches!(self.among, Among::Above(_))
@@ -230,6 +242,15 @@ impl ModelQueue {
             Among::Alone => {
                 let told = Foretold { head: UNTOLD, budget: self.promise() };
                 self.tell_next_start(told, sink);
+            }
+            Among::Unexpected => {
+                let told = Foretold { head: NO_HEAD, budget: self.promise() };
+                self.among = Among::Above(told);
+                if self.queue.is_empty() {
+                    sink.next_start(self.terms.model, NextStart::NEVER);
+                } else {
+                    self.tell_next_start(told, sink);
+                }
             }
             Among::Nobody => sink.next_start(self.terms.model, NextStart::NEVER),
             Among::Above(_) | Among::Below(_) => {}
@@ -522,7 +543,7 @@ impl ModelQueue {
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone | Among::Nobody => {}
+            Among::Alone | Among::Unexpected | Among::Nobody => {}
             Among::Above(told) => self.tell_next_start(told, sink),
             Among::Below(_) => return self.publish_below(now, sink),
         }
@@ -578,7 +599,7 @@ impl ModelQueue {
     /// Tells when the next batch will have to start at the earliest: once for each head.
     #[cold]
     fn tell_next_start(&mut self, told: Foretold, sink: &mut impl ModelSink) {
-        let head = self.queue.front().map_or(Nanos::ZERO, |head| head.deadline);
+        let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
         if head == told.head {
             return;
         }

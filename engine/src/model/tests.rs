@@ -574,3 +574,12 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
     queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
     assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");
 }
+
+#[test]
+fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
+    queue.foretell(&mut log);
+    assert_eq!(log.take(), [Said::Next(NextStart::NEVER)]);
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+}

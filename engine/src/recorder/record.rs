@@ -421,7 +421,9 @@ impl Record {
         let Foretold { head, budget } =
             saved.foretold.unwrap_or(Foretold { head: Nanos::ZERO, budget: Nanos::ZERO });
         let third = Record {
-            flag: u8::from(saved.foretold.is_some()) | u8::from(saved.stands) << 1,
+            flag: u8::from(saved.foretold.is_some())
+                | u8::from(saved.stands) << 1
+                | u8::from(saved.unexpected) << 2,
             a: head.0,
             b: budget.0,
             ..Record::of(Kind::SavedModel, model)
@@ -465,6 +467,7 @@ impl Record {
             foretold: (third.flag & 1 != 0)
                 .then_some(Foretold { head: Nanos(third.a), budget: Nanos(third.b) }),
             stands: third.flag & 2 != 0,
+            unexpected: third.flag & 4 != 0,
         }
     }
 
@@ -709,6 +712,7 @@ mod tests {
             told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
             foretold: Some(Foretold { head: Nanos(2), budget: Nanos(3) }),
             stands: true,
+            unexpected: true,
         };
         let scalars = Record::saved_model(ModelId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();

@@ -193,9 +193,10 @@ impl Places {
         let id = self.models[at].id;
         self.set_backends(at, &signature, copies)?;
         let now = self.common.clock.now();
+        let own = Class::new(config.priority).unwrap_or(Class::LOWEST);
         let queues = self.queues_of(id, |class, lane| {
             let terms = (self.common.terms)(lane, config.slo, profile.clone());
-            Some(queue_of_class(terms, class, now))
+            Some(queue_of_class(terms, class, own, now))
         });
         self.set_queues(at, queues)?;
         // Taken, so that the next one gets another place.
@@ -206,7 +207,7 @@ impl Places {
             signature,
             slo: config.slo,
             max_batch: profile.max_batch(),
-            class: Class::new(config.priority).unwrap_or(Class::LOWEST),
+            class: own,
             standing: Standing::Leaving,
             ..self.models[at].clone()
         };

@@ -375,7 +375,9 @@ impl Builder {
                 let from = measures_from(now, nth, own.len());
                 let terms = |slo, profile| make_terms(lane, slo, profile, *lateness);
                 queues.push(match profiles.get(model.id.0 as usize) {
-                    Some(profile) => queue_of_class(terms(model.slo, profile.clone()), class, from),
+                    Some(profile) => {
+                        queue_of_class(terms(model.slo, profile.clone()), class, model.class, from)
+                    }
                     None => ModelQueue::of_nothing(terms(Nanos::ZERO, Profile::of_nothing()), from),
                 });
             }
@@ -408,10 +410,14 @@ impl Builder {
     }
 }
 
-/// An empty queue for a model's requests of this class.
-pub(super) fn queue_of_class(terms: Terms, class: Class, from: Nanos) -> ModelQueue {
+/// An empty queue for requests of this class, of a model that is of class `own` itself.
+pub(super) fn queue_of_class(terms: Terms, class: Class, own: Class, from: Nanos) -> ModelQueue {
     let queue = ModelQueue::new(terms, from);
-    if class == Class::HIGHEST { queue } else { queue.below_others() }
+    match class {
+        Class::HIGHEST if own == class => queue,
+        Class::HIGHEST => queue.unexpected(),
+        _ => queue.below_others(),
+    }
 }
 
 /// What a recording calls a model's lane of this class.
