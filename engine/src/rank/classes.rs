@@ -202,7 +202,8 @@ impl Classes {
         until: Nanos,
     ) -> Option<(usize, Nanos)> {
         while let Some((latest, model)) = self.waiting[class - 1].min() {
-            if now + delay[model] + self.standings[model].shortest <= until && latest >= now + delay[model] {
+            let (start, shortest) = (now + delay[model], self.standings[model].shortest);
+            if shortest < Nanos::MAX && start + shortest <= until && start <= latest {
                 return Some((model, until));
             }
             self.waiting[class - 1].set(model, Nanos::MAX);
