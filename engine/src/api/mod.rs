@@ -23,6 +23,7 @@ pub mod grpc;
 mod http;
 mod inference;
 mod problem;
+pub mod reading;
 mod regions;
 mod reply;
 pub mod server;

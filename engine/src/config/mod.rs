@@ -5,7 +5,7 @@
 mod engine_config;
 mod linear;
 mod mistakes;
-mod pbtxt;
+pub mod pbtxt;
 mod reader;
 mod repository;
 mod triton;
@@ -18,7 +18,7 @@ pub use engine_config::{
 };
 pub use mistakes::{Mistake, Mistakes, Place};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
-pub use triton::{Declared, DeclaredTensor};
+pub use triton::{Declared, DeclaredTensor, check_pbtxt};
 pub use workload_file::{parse_arrival, read_workload};
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use super::mistakes::{Mistake, Place};
 use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};
 use std::borrow::Cow;
+use std::fmt;
 use std::path::Path;
 
 /// A file of this many bytes or more is no file that a person wrote.
@@ -12,16 +13,18 @@ const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// A field, and where it stands.
 #[derive(Debug)]
-pub(super) struct Field<'t> {
-    pub(super) name: &'t str,
+pub struct Field<'t> {
+    /// Its name.
+    pub name: &'t str,
     /// The line, counted from 1.
-    pub(super) line: usize,
-    pub(super) value: Value<'t>,
+    pub line: usize,
+    /// What it holds.
+    pub value: Value<'t>,
 }
 
 /// What a field holds.
 #[derive(Debug)]
-pub(super) enum Value<'t> {
+pub enum Value<'t> {
     /// A number, a word or a string with its quotes, as it is written.
     Scalar(&'t str),
     /// `{ … }`
@@ -32,7 +35,7 @@ pub(super) enum Value<'t> {
 
 impl<'t> Value<'t> {
     /// The text of a string.
-    pub(super) fn text(&self) -> Option<Cow<'t, str>> {
+    pub fn text(&self) -> Option<Cow<'t, str>> {
         match self {
             Value::Scalar(raw) if raw.starts_with(['"', '\'']) => unescape_str(raw).ok(),
             _ => None,
@@ -40,7 +43,7 @@ impl<'t> Value<'t> {
     }
 
     /// A word without quotes: the name of an enum's value.
-    pub(super) fn word(&self) -> Option<&'t str> {
+    pub fn word(&self) -> Option<&'t str> {
         match self {
             Value::Scalar(raw) if raw.starts_with(|first: char| first.is_ascii_alphabetic()) => Some(raw),
             _ => None,
@@ -48,7 +51,7 @@ impl<'t> Value<'t> {
     }
 
     /// A whole number.
-    pub(super) fn whole(&self) -> Option<i64> {
+    pub fn whole(&self) -> Option<i64> {
         match self {
             Value::Scalar(raw) => raw.parse().ok(),
             _ => None,
@@ -56,7 +59,7 @@ impl<'t> Value<'t> {
     }
 
     /// The fields of a message.
-    pub(super) fn fields(&self) -> Option<&[Field<'t>]> {
+    pub fn fields(&self) -> Option<&[Field<'t>]> {
         match self {
             Value::Message(fields) => Some(fields),
             _ => None,
@@ -64,7 +67,7 @@ impl<'t> Value<'t> {
     }
 
     /// The values of a repeated field: those of the list, or the one.
-    pub(super) fn each(&self) -> &[Value<'t>] {
+    pub fn each(&self) -> &[Value<'t>] {
         match self {
             Value::List(values) => values,
             one => std::slice::from_ref(one),
@@ -72,13 +75,42 @@ impl<'t> Value<'t> {
     }
 
     /// What stands there, short enough for a message.
-    pub(super) fn quote(&self) -> String {
+    pub fn quote(&self) -> String {
         const LONGEST: usize = 40;
         match self {
             Value::Scalar(raw) if raw.chars().count() <= LONGEST => (*raw).to_owned(),
             Value::Scalar(raw) => raw.chars().take(LONGEST).chain(['…']).collect(),
             Value::Message(_) => "a message".to_owned(),
             Value::List(_) => "a list".to_owned(),
+        }
+    }
+}
+
+/// The field as text that [`parse`] reads as the same.
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.value)
+    }
+}
+
+/// The value as text that [`parse`] reads as the same.
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Scalar(raw) => f.write_str(raw),
+            Value::Message(fields) => {
+                f.write_str("{")?;
+                fields.iter().try_for_each(|field| write!(f, " {field}"))?;
+                f.write_str(" }")
+            }
+            Value::List(values) => {
+                f.write_str("[")?;
+                values
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(at, value)| write!(f, "{} {value}", if at > 0 { "," } else { "" }))?;
+                f.write_str(" ]")
+            }
         }
     }
 }
@@ -105,7 +137,7 @@ pub(super) fn load(path: &Path) -> Result<String, Mistake> {
 /// The fields of `text`, which is the file `path`'s.
 ///
 /// Errors: it is no text format, with the line.
-pub(super) fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Mistake> {
+pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Mistake> {
     let mut tokens = Tokenizer::new(text);
     let fields = message(&mut tokens, TokenKind::Eof);
     fields.map_err(|error| {
@@ -186,6 +218,9 @@ mod tests {
         fn any_text_is_read_or_refused(text in "[a-z0-9:{}<>\\[\\],;\"'\\\\# \n-]{0,80}") {
             if let Ok(fields) = read(&text) {
                 fields.iter().for_each(|field| { let _ = (field.value.text(), field.value.quote()); });
+                let written = |fields: &[Field<'_>]| fields.iter().map(|field| format!("{field}\n")).collect::<String>();
+                let again = written(&fields);
+                prop_assert_eq!(written(&read(&again).unwrap()), again);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! one does not is told once, with its line, and passed over. `repository.rs` calls this.
 
 use super::engine_config::ExecutorKind;
-use super::mistakes::{Mistake, Place};
+use super::mistakes::{Mistake, Mistakes, Place};
 use super::pbtxt::{self, Field, Value};
 use crate::limits;
 use std::path::Path;
@@ -147,7 +147,25 @@ impl Default for TritonConfig {
 /// Errors: every mistake in it.
 pub(super) fn read(path: &Path, model: &str, notes: &mut Vec<String>) -> Result<TritonConfig, Vec<Mistake>> {
     let text = pbtxt::load(path).map_err(|mistake| vec![mistake])?;
-    let fields = pbtxt::parse(path, &text).map_err(|mistake| vec![mistake])?;
+    read_text(path, &text, model, notes)
+}
+
+/// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field that is passed over.
+///
+/// Errors: every mistake in it.
+pub fn check_pbtxt(path: &Path, text: &str, model: &str) -> Result<Vec<String>, Mistakes> {
+    let mut notes = Vec::new();
+    read_text(path, text, model, &mut notes).map_err(Mistakes)?;
+    Ok(notes)
+}
+
+fn read_text(
+    path: &Path,
+    text: &str,
+    model: &str,
+    notes: &mut Vec<String>,
+) -> Result<TritonConfig, Vec<Mistake>> {
+    let fields = pbtxt::parse(path, text).map_err(|mistake| vec![mistake])?;
     let mut reader = Reader { path, mistakes: Vec::new(), notes };
     let config = reader.read(&fields, model);
     if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }

@@ -46,7 +46,7 @@ pub(super) async fn infer(
 /// Reads a request for `model` of at most `most_rows` rows.
 ///
 /// Errors: 400 with what was wrong, where, and what would be right.
-fn parse(
+pub(super) fn parse(
     request: ModelInferRequest,
     mut terms: Terms,
     model: &ModelInfo,

@@ -14,10 +14,12 @@ pub mod messages {
 
 use super::compression::Coding;
 use super::core::{Core, DEADLINE};
-use super::inference::Terms;
+use super::inference::{Inference, Terms};
 use super::problem::{GrpcCode, Problem, quoted};
+use super::regions::Regions;
 use super::reply::{Reply, ReplyBody};
 use crate::observe::InferOutcome;
+use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use framing::{Envelope, Status};
 use hyper::body::Incoming;
@@ -96,6 +98,23 @@ async fn call(
         return Ok(envelope.seal(&response));
     }
     admin::call(core, method, message, envelope).await
+}
+
+/// Reads what a call of `ModelInfer` for `model` carries, as a connection's is read.
+///
+/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
+pub(super) fn read(
+    headers: &HeaderMap,
+    body: Bytes,
+    limit: usize,
+    model: &ModelInfo,
+    regions: &Regions,
+    most_rows: usize,
+) -> Result<Inference, Problem> {
+    let mut terms = Terms::new();
+    let message = Envelope::of(headers)?.open(body, limit)?;
+    header_terms(headers, &mut terms)?;
+    infer::parse(framing::decode(message)?, terms, model, regions, most_rows)
 }
 
 fn header_terms(headers: &HeaderMap, terms: &mut Terms) -> Result<(), Problem> {

@@ -8,8 +8,9 @@ mod routes;
 use super::compression::Coding;
 use super::core::{Core, Counted, DEADLINE, OUTCOME};
 use super::dashboard;
-use super::inference::Terms;
+use super::inference::{Inference, Terms};
 use super::problem::Problem;
+use super::regions::Regions;
 use super::reply::{Reply, ReplyBody};
 use crate::observe::NotReady;
 use crate::otlp::Call;
@@ -169,14 +170,11 @@ async fn try_infer(
     request: Request<Incoming>,
     counted: &mut Counted<'_>,
 ) -> Result<Reply, Problem> {
-    let mut terms = Terms::new();
-    if let Some(deadline) = request.headers().get(DEADLINE) {
-        terms.deadline_header(deadline.as_bytes())?;
-    }
+    let terms = terms(request.headers())?;
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
     let mut lease = core.read_body(&head.headers, body).await?;
-    let body = unpacked(core, coding, lease.bytes())?;
+    let body = unpacked(coding, lease.bytes(), core.config.max_body_bytes)?;
     let most_rows = core.answers.most_rows(model.id);
     let regions = &core.config.shared.regions;
     let inference = infer::parse(&head.headers, &body, terms, model, regions, most_rows)?;
@@ -186,14 +184,37 @@ async fn try_infer(
     Ok(packed(&head.headers, body, json_bytes))
 }
 
+/// Reads the body of an infer request for `model` that is there whole, as a connection's is read.
+///
+/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
+pub(super) fn read(
+    headers: &HeaderMap,
+    body: Bytes,
+    limit: usize,
+    model: &ModelInfo,
+    regions: &Regions,
+    most_rows: usize,
+) -> Result<Inference, Problem> {
+    let terms = terms(headers)?;
+    let body = unpacked(coding(headers)?, body, limit)?;
+    infer::parse(headers, &body, terms, model, regions, most_rows)
+}
+
+/// What a request's headers say of its terms.
+fn terms(headers: &HeaderMap) -> Result<Terms, Problem> {
+    let mut terms = Terms::new();
+    headers.get(DEADLINE).map_or(Ok(()), |deadline| terms.deadline_header(deadline.as_bytes()))?;
+    Ok(terms)
+}
+
 fn coding(headers: &HeaderMap) -> Result<Option<Coding>, Problem> {
     headers.get(CONTENT_ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes()))
 }
 
-fn unpacked(core: &Core, coding: Option<Coding>, body: Bytes) -> Result<Bytes, Problem> {
+fn unpacked(coding: Option<Coding>, body: Bytes, limit: usize) -> Result<Bytes, Problem> {
     match coding {
         None => Ok(body),
-        Some(coding) => coding.unpack(&body, core.config.max_body_bytes),
+        Some(coding) => coding.unpack(&body, limit),
     }
 }
 
@@ -202,7 +223,7 @@ async fn body(core: &Core, request: Request<Incoming>) -> Result<Bytes, Problem>
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
     let mut lease = core.read_body(&head.headers, body).await?;
-    unpacked(core, coding, lease.bytes())
+    unpacked(coding, lease.bytes(), core.config.max_body_bytes)
 }
 
 /// The answer to an infer request, compressed if its client takes that and it is worth it.

@@ -1,0 +1,76 @@
+//! What the fuzz targets share: models of every element type, and what must hold of a request that was read. A target
+//! takes the model from an input's first byte, so that one corpus is about them all.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use prost::Message;
+use symphony::api::reading::{Reader, Understood};
+use symphony::clock::Nanos;
+use symphony::runtime::frontend::{Class, ModelInfo, Standing};
+use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_transport::message::ModelId;
+
+/// Rows that a request may have.
+pub const MOST_ROWS: usize = 8;
+
+/// Bytes that a body may unpack to.
+pub const MOST_BYTES: usize = 1 << 16;
+
+/// The header that gives the length of the JSON in front of raw tensors.
+pub const JSON_LENGTH: &str = "inference-header-content-length";
+
+/// Cuts the first byte off an input: the reader for the model that it names, and the rest.
+pub fn reader(input: &[u8]) -> Option<(Reader, &[u8])> {
+    let (&choice, rest) = input.split_first()?;
+    Some((Reader::new(model(choice), MOST_ROWS, MOST_BYTES), rest))
+}
+
+/// One with two inputs, one with a scalar and BYTES, and one of each type besides.
+fn model(choice: u8) -> ModelInfo {
+    let tensor = |name: &str, datatype, shape: &[usize]| TensorSpec {
+        name: name.to_owned(),
+        datatype,
+        shape: shape.to_vec(),
+    };
+    let inputs = match usize::from(choice) % (DataType::ALL.len() + 2) {
+        0 => vec![tensor("INPUT0", DataType::Fp32, &[2, 2]), tensor("INPUT1", DataType::Int32, &[3])],
+        1 => vec![tensor("INPUT0", DataType::Bytes(16), &[2]), tensor("INPUT1", DataType::Bool, &[])],
+        other => vec![tensor("INPUT0", DataType::ALL[other - 2], &[3])],
+    };
+    let outputs = vec![tensor("OUTPUT0", DataType::Fp32, &[2])];
+    ModelInfo {
+        id: ModelId(0),
+        name: "model".to_owned(),
+        version: 1,
+        platform: "emulated".to_owned(),
+        signature: Signature { inputs, outputs },
+        slo: Nanos::from_millis(25),
+        max_batch: 8,
+        class: Class::HIGHEST,
+        thread: 0,
+        standing: Standing::Served,
+    }
+}
+
+/// What holds of every request that was found right: it keeps the bounds, and written again, in any form that can say it,
+/// it is read as the same.
+pub fn check(reader: &Reader, read: &Understood) {
+    assert!((1..=MOST_ROWS).contains(&read.slots.len()), "{} rows", read.slots.len());
+    if let Some(body) = reader.json(read) {
+        assert_eq!(reader.http(&HeaderMap::new(), body.into()).as_ref(), Ok(read));
+    }
+    let (body, json_bytes) = reader.binary(read);
+    let mut headers = HeaderMap::new();
+    headers.insert(JSON_LENGTH, json_bytes.into());
+    assert_eq!(reader.http(&headers, body.into()).as_ref(), Ok(read));
+    let call = enveloped(&reader.message(read).encode_to_vec());
+    assert_eq!(reader.grpc(&HeaderMap::new(), call).as_ref(), Ok(read));
+}
+
+/// A message with gRPC's five bytes in front.
+pub fn enveloped(message: &[u8]) -> Bytes {
+    let mut call = vec![0; 5];
+    call[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());
+    call.extend_from_slice(message);
+    call.into()
+}

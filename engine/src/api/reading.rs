@@ -1,0 +1,292 @@
+//! What the API makes of a request's bytes, without a socket or an engine: [`Reader`] takes a body or a message through the
+//! functions that a connection's goes through, and shows what would have been put into the engine's slots. It writes such
+//! a request again, too. The fuzz targets of `engine/fuzz` are made of it; so is whatever checks recorded requests.
+
+use super::grpc::{self, messages};
+use super::http;
+use super::inference::Inference;
+use super::problem::Problem;
+use super::regions::Regions;
+use super::tensors::{elements, json};
+use crate::runtime::frontend::ModelInfo;
+use bytes::Bytes;
+use hyper::header::HeaderMap;
+use messages::ModelInferRequest;
+use messages::model_infer_request::InferInputTensor;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use symphony_gpu::{DataType, TensorSpec};
+
+/// Reads infer requests for one model, whatever they say of its name and version.
+#[derive(Debug)]
+pub struct Reader {
+    model: ModelInfo,
+    most_rows: usize,
+    most_bytes: usize,
+    /// Nothing is ever registered in it.
+    regions: Regions,
+}
+
+/// An infer request that was found right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Understood {
+    /// The client's own id; empty for none.
+    pub id: String,
+    /// Whether the inputs' shapes have the batch dimension.
+    pub batched: bool,
+    /// The input of each row, in the layout of the model's signature. At least one row.
+    pub slots: Vec<Vec<u8>>,
+}
+
+/// Why a request was found wrong.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{status}: {message}")]
+pub struct Refused {
+    /// The HTTP status.
+    pub status: u16,
+    /// What was wrong, where, and what would be right.
+    pub message: String,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        Refused { status: problem.status.as_u16(), message: problem.message }
+    }
+}
+
+impl Reader {
+    /// Reads requests for `model` of at most `most_rows` rows, whose bodies unpack to at most `most_bytes`.
+    pub fn new(model: ModelInfo, most_rows: usize, most_bytes: usize) -> Reader {
+        Reader { model, most_rows, most_bytes, regions: Regions::default() }
+    }
+
+    /// Reads the body of `POST /v2/models/NAME/infer`; `headers` are its request's.
+    ///
+    /// Errors: what a client would be told.
+    pub fn http(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
+        let Reader { model, most_rows, most_bytes, regions } = self;
+        let inference = http::read(headers, body, *most_bytes, model, regions, *most_rows)?;
+        Ok(self.understood(&inference))
+    }
+
+    /// Reads what a call of `ModelInfer` carries: one message in its envelope; `headers` are the call's.
+    ///
+    /// Errors: what a client would be told, with the corresponding HTTP status.
+    pub fn grpc(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
+        let Reader { model, most_rows, most_bytes, regions } = self;
+        let inference = grpc::read(headers, body, *most_bytes, model, regions, *most_rows)?;
+        Ok(self.understood(&inference))
+    }
+
+    fn understood(&self, inference: &Inference) -> Understood {
+        let rows = inference.inputs.rows;
+        let row = |at| {
+            let mut slot = vec![0; self.model.signature.input_bytes()];
+            inference.inputs.fill(&self.model, at, &mut slot);
+            slot
+        };
+        Understood {
+            id: inference.id.clone(),
+            batched: rows.batched,
+            slots: (0..rows.count).map(row).collect(),
+        }
+    }
+
+    /// A JSON body that says the same; `None` where JSON can't: of NaN, of infinities, of BYTES that are no UTF-8.
+    pub fn json(&self, request: &Understood) -> Option<Vec<u8>> {
+        let inputs = self.tensors(request, |spec, shape, bytes| {
+            let mut text = Vec::new();
+            json::write(&mut text, spec.datatype, bytes);
+            let text = String::from_utf8(text).expect("JSON is UTF-8");
+            let lost = match spec.datatype {
+                DataType::Bytes(most) => {
+                    elements::of(bytes, most).any(|element| std::str::from_utf8(element).is_err())
+                }
+                _ => text.contains("null"),
+            };
+            let data = RawValue::from_string(text).expect("it was written as JSON");
+            (!lost).then(|| Input { data: Some(data), ..Input::of(spec, shape) })
+        });
+        let inputs: Vec<Input> = inputs.into_iter().collect::<Option<_>>()?;
+        Some(Body { id: &request.id, inputs }.text())
+    }
+
+    /// A body of JSON with raw tensors behind it that says the same, and the length of the JSON.
+    pub fn binary(&self, request: &Understood) -> (Vec<u8>, usize) {
+        let mut raw = Vec::new();
+        let inputs = self.tensors(request, |spec, shape, bytes| {
+            let wire = wire(spec, bytes);
+            raw.extend_from_slice(&wire);
+            let parameters = Some(Parameters { binary_data_size: wire.len() });
+            Input { parameters, ..Input::of(spec, shape) }
+        });
+        let mut body = Body { id: &request.id, inputs }.text();
+        let json_bytes = body.len();
+        body.extend(raw);
+        (body, json_bytes)
+    }
+
+    /// A gRPC message that says the same.
+    pub fn message(&self, request: &Understood) -> ModelInferRequest {
+        let mut raw = Vec::new();
+        let inputs = self.tensors(request, |spec, shape, bytes| {
+            raw.push(Bytes::from(wire(spec, bytes)));
+            InferInputTensor {
+                name: spec.name.clone(),
+                datatype: spec.datatype.name().to_owned(),
+                shape: shape.to_vec(),
+                ..InferInputTensor::default()
+            }
+        });
+        ModelInferRequest {
+            model_name: self.model.name.clone(),
+            id: request.id.clone(),
+            inputs,
+            raw_input_contents: raw,
+            ..ModelInferRequest::default()
+        }
+    }
+
+    /// Each input with its shape and the bytes that all rows have of it.
+    fn tensors<T>(
+        &self,
+        request: &Understood,
+        mut tensor: impl FnMut(&TensorSpec, &[i64], &[u8]) -> T,
+    ) -> Vec<T> {
+        let signature = &self.model.signature;
+        let each = signature.inputs.iter().enumerate().map(|(at, spec)| {
+            let row = spec.shape.iter().map(|&dimension| dimension as i64);
+            let batch = request.batched.then_some(request.slots.len() as i64);
+            let shape: Vec<i64> = batch.into_iter().chain(row).collect();
+            let bytes: Vec<u8> =
+                request.slots.iter().flat_map(|slot| &slot[signature.input_range(at)]).copied().collect();
+            tensor(spec, &shape, &bytes)
+        });
+        each.collect()
+    }
+}
+
+/// A body, to be written. Numbers stay the text that they are: read as a value in between, some would change.
+#[derive(Serialize)]
+struct Body<'a> {
+    id: &'a str,
+    inputs: Vec<Input>,
+}
+
+impl Body<'_> {
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("these are JSON, and memory takes them")
+    }
+}
+
+#[derive(Serialize)]
+struct Input {
+    name: String,
+    datatype: &'static str,
+    shape: Vec<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Parameters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Box<RawValue>>,
+}
+
+impl Input {
+    fn of(spec: &TensorSpec, shape: &[i64]) -> Input {
+        let (name, datatype) = (spec.name.clone(), spec.datatype.name());
+        Input { name, datatype, shape: shape.to_vec(), parameters: None, data: None }
+    }
+}
+
+#[derive(Serialize)]
+struct Parameters {
+    binary_data_size: usize,
+}
+
+/// Elements as they lie in rows, in the protocol's binary form.
+fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
+    match spec.datatype {
+        DataType::Bytes(most) => {
+            let mut wire = Vec::new();
+            elements::of(bytes, most).for_each(|element| elements::put(element, &mut wire));
+            wire
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Nanos;
+    use crate::runtime::frontend::{Class, Standing};
+    use hyper::header::HeaderValue;
+    use prost::Message;
+    use symphony_gpu::Signature;
+    use symphony_transport::message::ModelId;
+
+    fn reader() -> Reader {
+        let spec = |name: &str, datatype, shape: &[usize]| TensorSpec {
+            name: name.into(),
+            datatype,
+            shape: shape.to_vec(),
+        };
+        let inputs = vec![
+            spec("x", DataType::Fp32, &[2]),
+            spec("s", DataType::Bytes(4), &[]),
+            spec("b", DataType::Bool, &[3]),
+        ];
+        let model = ModelInfo {
+            id: ModelId(0),
+            name: "m".into(),
+            version: 1,
+            platform: "emulated".into(),
+            signature: Signature { inputs, outputs: Vec::new() },
+            slo: Nanos::from_millis(25),
+            max_batch: 8,
+            class: Class::HIGHEST,
+            thread: 0,
+            standing: Standing::Served,
+        };
+        Reader::new(model, 4, 1 << 16)
+    }
+
+    #[test]
+    fn a_request_written_in_any_form_is_read_as_the_same() {
+        let reader = reader();
+        let body = r#"{"id":"7","inputs":[{"name":"b","datatype":"BOOL","shape":[2,3],"data":[true,false,true,false,false,true]},
+            {"name":"s","datatype":"BYTES","shape":[2],"data":["é",""]},{"name":"x","datatype":"FP32","shape":[2,2],"data":[[1,-0.5],[3e7,0]]}]}"#;
+        let read = reader.http(&HeaderMap::new(), Bytes::from(body)).unwrap();
+        assert_eq!((read.id.as_str(), read.batched, read.slots.len()), ("7", true, 2));
+        assert_eq!(read.slots[0][..4], 1f32.to_le_bytes());
+        let json = reader.json(&read).unwrap();
+        assert_eq!(reader.http(&HeaderMap::new(), json.into()).unwrap(), read);
+        let (binary, json_bytes) = reader.binary(&read);
+        let mut headers = HeaderMap::new();
+        headers.insert("inference-header-content-length", HeaderValue::from(json_bytes));
+        assert_eq!(reader.http(&headers, binary.into()).unwrap(), read);
+        let message = reader.message(&read).encode_to_vec();
+        let mut enveloped = vec![0; 5];
+        enveloped[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());
+        enveloped.extend(message);
+        assert_eq!(reader.grpc(&HeaderMap::new(), enveloped.into()).unwrap(), read);
+    }
+
+    #[test]
+    fn what_json_cannot_say_is_not_written_as_json() {
+        let reader = reader();
+        let slot = |number: f32| [&number.to_le_bytes()[..], &[0; 4 + 8 + 8]].concat();
+        let request = |slots| Understood { id: String::new(), batched: true, slots };
+        assert!(reader.json(&request(vec![slot(1.0)])).is_some());
+        assert_eq!(reader.json(&request(vec![slot(1.0), slot(f32::NAN)])), None);
+        let mut no_utf8 = slot(1.0);
+        no_utf8[8..13].copy_from_slice(&[1, 0, 0, 0, 0xff]);
+        assert_eq!(reader.json(&request(vec![no_utf8])), None);
+    }
+
+    #[test]
+    fn a_wrong_request_is_refused_as_a_server_would() {
+        let refused = reader().http(&HeaderMap::new(), Bytes::from("{")).unwrap_err();
+        assert_eq!(refused.status, 400);
+        assert!(refused.to_string().contains("not valid JSON"), "{refused}");
+    }
+}
