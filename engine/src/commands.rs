@@ -1,17 +1,19 @@
 //! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`] that knows its
 //! exit code.
 
+mod access;
 mod replay;
 mod top;
 
 pub use replay::replay;
 pub use top::top;
 
+use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource, RepositoryFlags,
-    read_config_with,
+    AccessConfig, Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource,
+    RepositoryFlags, read_config_with,
 };
 use crate::control::Repository;
 use crate::log::LogFlags;
@@ -108,6 +110,8 @@ impl From<ApiError> for Failure {
 pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
     let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
     let (others, mut mistakes) = models_loaded_later(&config);
+    mistakes.extend(config.access.load_tls().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
+    mistakes.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
     for model in config.models.iter().chain(&others) {
         mistakes.extend(try_to_load(model));
     }
@@ -169,17 +173,19 @@ pub fn serve(
     path: Option<&Path>,
     repository: &RepositoryFlags,
     addresses: Addresses,
+    access: &AccessConfig,
     record: Option<RecordConfig>,
     log: &LogFlags,
     trace: &TraceFlags,
 ) -> Result<(), Failure> {
-    let ending = watch_signals()?;
+    let (ending, again) = watch_signals()?;
     let mut notes = Vec::new();
     let config = read_config_with(path, repository, &mut |line| notes.push(line.to_string()))?;
     config.log.with(log).start();
     notes.iter().for_each(|note| tracing::info!("{note}"));
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
     let http_limits = config.http.clone();
+    let access = Access::load(config.access.with(access))?;
     let api_threads = config.cores.api.len().max(1);
     let say: Say = Arc::new(|line| tracing::info!("{line}"));
     let recorded = record.is_some();
@@ -198,20 +204,27 @@ pub fn serve(
     let mut servers = Vec::new();
     let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let api = api_config(addresses, &http_limits, api_threads, &observatory);
-    let mut api = ApiConfig { shared, ..api };
+    let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
+    let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
+    let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
     for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
         let server = api::start(frontend, ApiConfig { seat, ..api.clone() })?;
-        (api.addr, api.grpc) = (server.local_addr(), server.grpc_addr());
+        (api.addr, api.grpc, api.admin) = (server.local_addr(), server.grpc_addr(), server.admin_addr());
         servers.push(server);
     }
     let (address, grpc) = (api.addr, api.grpc.unwrap_or(addresses.grpc));
     // In one piece, and nobody need be there any more to read it: who waits for the first line may go then.
-    let ready = format!("ready http://{address}\nready grpc://{grpc}\n");
+    let ready = access.ready(address, grpc, api.admin);
     let _ = std::io::stdout().lock().write_all(ready.as_bytes());
-    if let Some(line) = sample_request(&models, &samples, address) {
+    access.describe(&[address, grpc]);
+    if let Some(line) = sample_request(&models, &samples, &access.url(address)) {
         tracing::info!("try: {line}");
     }
-    let died = wait(&engine, &observatory, &ending);
+    let died = wait(&engine, &observatory, &ending, &|| {
+        if again.swap(false, Ordering::Relaxed) {
+            access.reload();
+        }
+    });
     tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
     engine.drain();
     for server in servers {
@@ -276,27 +289,38 @@ fn api_config(
         observatory: Some(Arc::clone(observatory)),
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,
+        max_requests_at_once: limits.max_in_flight_per_connection,
         read_timeout: limits.read_timeout,
         idle_timeout: limits.idle_timeout,
         ..ApiConfig::at(addresses.http)
     }
 }
 
-/// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
-fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
+/// A flag that the first SIGINT or SIGTERM sets, while the second ends the process; and one that each SIGHUP sets.
+fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
+    let unwatched = |error| Failure::Machine(format!("signals can't be watched: {error}"));
+    let again = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&again)).map_err(unwatched)?;
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // Registered in this order: while the flag is not yet set the first does nothing, and the second sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .map_err(|error| Failure::Machine(format!("signals can't be watched: {error}")))?;
+            .map_err(unwatched)?;
     }
-    Ok(flag)
+    Ok((flag, again))
 }
 
-/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks at the engine.
-fn wait(engine: &Engine, observatory: &Observatory, ending: &AtomicBool) -> Option<String> {
+/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks at the engine, and calls
+/// `meanwhile`.
+fn wait(
+    engine: &Engine,
+    observatory: &Observatory,
+    ending: &AtomicBool,
+    meanwhile: &dyn Fn(),
+) -> Option<String> {
     while !ending.load(Ordering::Relaxed) {
+        meanwhile();
         let dead = engine.dead();
         observatory.look(dead.as_deref());
         if dead.is_some() {
@@ -342,11 +366,11 @@ fn describe(engine: &Engine) {
 }
 
 /// A command line that sends the first sample that the configuration's folder has for one of its models.
-fn sample_request(models: &[ModelInfo], samples: &Path, address: SocketAddr) -> Option<String> {
+fn sample_request(models: &[ModelInfo], samples: &Path, server: &str) -> Option<String> {
     models.iter().find_map(|model| {
         let sample = samples.join(format!("{}.json", model.name));
-        sample.is_file().then(|| {
-            format!("curl -s http://{address}/v2/models/{}/infer -d @{}", model.name, sample.display())
-        })
+        sample
+            .is_file()
+            .then(|| format!("curl -s {server}/v2/models/{}/infer -d @{}", model.name, sample.display()))
     })
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use symphony::commands::{Addresses, check, replay, serve, top};
-use symphony::config::{Control, RepositoryFlags};
+use symphony::config::{AccessConfig, Control, RepositoryFlags};
 use symphony::log::{LEVELS, LogFlags, LogFormat};
 use symphony::otlp::{Endpoint, TraceFlags};
 use symphony::recorder::RecordConfig;
@@ -90,6 +90,8 @@ struct ServeArguments {
     /// Where to listen for gRPC; 127.0.0.1:8001 if not given, or a free port if --http has port 0
     #[arg(long, value_name = "ADDR")]
     grpc: Option<SocketAddr>,
+    #[command(flatten)]
+    access: AccessArguments,
     /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
@@ -101,6 +103,30 @@ struct ServeArguments {
     log: LogArguments,
     #[command(flatten)]
     trace: TraceArguments,
+}
+
+/// Who may ask for what, and where. CONFIG's [api] says the same; docs/security.md tells of it.
+#[derive(Args)]
+struct AccessArguments {
+    /// Where to answer admin calls (load, unload, settings, shared memory, metrics, dashboard), and nowhere else;
+    /// 127.0.0.1:8002 if not given and --http or --grpc is not on loopback
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// Speak TLS with the certificates in this PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Answer only who brings one of the bearer tokens in this TOML file; SIGHUP has it read again
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+}
+
+impl From<AccessArguments> for AccessConfig {
+    fn from(given: AccessArguments) -> AccessConfig {
+        AccessConfig { admin: given.admin, tls: given.tls_cert.zip(given.tls_key), tokens: given.tokens }
+    }
 }
 
 /// What is logged on standard error. CONFIG's [log] says the same.
@@ -178,10 +204,19 @@ fn interval(text: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Serve(given) => {
-            let ServeArguments { config, repository, http, grpc, record, record_mib, log, trace } = *given;
+            let ServeArguments { config, repository, http, grpc, access, record, record_mib, log, trace } =
+                *given;
             let record = record.map(|folder| RecordConfig { folder, mib: record_mib });
             let addresses = Addresses { http, grpc: grpc.unwrap_or_else(|| grpc_beside(http)) };
-            serve(config.as_deref(), &repository.into(), addresses, record, &log.into(), &trace.into())
+            serve(
+                config.as_deref(),
+                &repository.into(),
+                addresses,
+                &access.into(),
+                record,
+                &log.into(),
+                &trace.into(),
+            )
         }
         Command::Check { config, repository } => check(config.as_deref(), &repository.into()),
         Command::Top { url, once, interval, token_file, no_color } => {

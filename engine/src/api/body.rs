@@ -74,7 +74,7 @@ impl Core {
                 "the server is overloaded: request bodies being read fill their {limit} bytes; try again later"
             );
             let outcome = InferOutcome::Overloaded;
-            return Err(Problem { status: StatusCode::TOO_MANY_REQUESTS, message, outcome });
+            return Err(Problem { status: StatusCode::TOO_MANY_REQUESTS, message, outcome, again: None });
         }
         self.body_bytes.set(together);
         Ok(())

@@ -5,9 +5,12 @@
 //!
 //! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
+use super::access::{Door, Peer};
 use super::core::Core;
-use super::glommio_io::{GlommioIo, within};
-use super::reply::Reply;
+use super::glommio_io::{GlommioIo, GlommioTimer, within};
+use super::reply::{Progress, Reply};
+use super::socket::Socket;
+use super::tls::{Tls, TlsIo};
 use futures_channel::oneshot;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -26,9 +29,6 @@ use std::time::{Duration, Instant};
 /// What a client that speaks HTTP/2 without asking first begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Calls of one HTTP/2 connection at once.
-const STREAMS: u32 = 1_024;
-
 /// When we are the one to close, what the client still sends (the rest of a refused body) is thrown away
 /// for this long at most: closing at once would reset the connection, and the client might never see the
 /// response. A client that closes too ends the wait.
@@ -41,6 +41,10 @@ const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: applica
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     connection: close\r\nretry-after: 1\r\ncontent-length: 63\r\n\r\n\
     {\"error\":\"the server has all the connections that it may have\"}";
+
+const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
+    connection: close\r\ncontent-length: 58\r\n\r\n\
+    {\"error\":\"this port speaks TLS; ask for https:// instead\"}";
 
 /// What the connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,8 @@ struct Watch {
     since: Cell<Instant>,
     /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be many.
     at_hand: Rc<()>,
+    /// Whether the client takes its answers, which over HTTP/2 the socket does not tell.
+    progress: Rc<Progress>,
 }
 
 impl Watch {
@@ -71,7 +77,7 @@ impl Watch {
 
 /// The socket as hyper sees it: tells the watch what happens on it.
 struct Watched {
-    io: GlommioIo,
+    io: Socket,
     /// What was read to find out which protocol it is, until hyper has it.
     first: Vec<u8>,
     watch: Rc<Watch>,
@@ -122,6 +128,7 @@ impl Write for Watched {
 struct Requests {
     core: Rc<Core>,
     watch: Rc<Watch>,
+    door: Door,
 }
 
 impl Service<Request<Incoming>> for Requests {
@@ -133,10 +140,11 @@ impl Service<Request<Incoming>> for Requests {
         let (core, watch) = (self.core.clone(), self.watch.clone());
         watch.enter(Phase::Busy);
         let at_hand = watch.at_hand.clone();
+        let peer = Peer { door: self.door, at_hand: at_hand.clone() };
         Box::pin(async move {
-            let response = core.respond(request).await;
+            let response = core.respond(request, peer).await;
             watch.enter(Phase::Responding);
-            Ok(response.map(|body| body.counted(at_hand)))
+            Ok(response.map(|body| body.counted(at_hand, &watch.progress)))
         })
     }
 }
@@ -166,7 +174,10 @@ impl Http {
         if two {
             let mut builder = http2::Builder::new(Local);
             builder
-                .max_concurrent_streams(STREAMS)
+                .timer(GlommioTimer)
+                .keep_alive_interval(core.config.keep_alive)
+                .keep_alive_timeout(core.config.keep_alive)
+                .max_concurrent_streams(u32::try_from(core.config.max_requests_at_once).unwrap_or(u32::MAX))
                 .max_header_list_size(u32::try_from(core.config.max_head_bytes).unwrap_or(u32::MAX));
             return Http::Two(Box::new(builder.serve_connection(io, service)));
         }
@@ -204,19 +215,26 @@ enum End {
 }
 
 /// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
-pub(super) async fn serve(core: Rc<Core>, mut io: GlommioIo, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, door: Door, mut stop: oneshot::Receiver<()>) {
     // Only a zero is refused, which then means no limit.
     let _ = io.set_write_timeout(core.config.write_timeout);
+    let mut io = match core.config.tls.as_ref().filter(|_| door.tls) {
+        None => Socket::Plain(io),
+        Some(tls) => match handshake(&core, tls, io, &mut stop).await {
+            Some(io) => Socket::Tls(io),
+            None => return,
+        },
+    };
     let first = match first_bytes(&core, &mut io, &mut stop).await {
         Ok(first) => first,
         Err(end) => return close(io, end, false).await,
     };
     let two = first == PREFACE;
     let (phase, since) = (Cell::new(Phase::Head), Cell::new(Instant::now()));
-    let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()) });
-    let service = Requests { core: core.clone(), watch: watch.clone() };
+    let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()), progress: Progress::new() });
+    let service = Requests { core: core.clone(), watch: watch.clone(), door };
     let mut http = Http::new(&core, Watched { io, first, watch: watch.clone() }, service, two);
-    let tick = core.config.header_timeout.min(core.config.idle_timeout) / 4;
+    let tick = core.config.header_timeout.min(core.config.idle_timeout).min(core.config.write_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));
     let mut timer = glommio::timer::Timer::new(tick);
     let mut stopping = false;
@@ -246,12 +264,38 @@ pub(super) async fn serve(core: Rc<Core>, mut io: GlommioIo, mut stop: oneshot::
     }
 }
 
-/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what differs from it.
-async fn first_bytes(
+/// TLS's handshake: the connection, if it came to one in time.
+async fn handshake(
     core: &Core,
-    io: &mut GlommioIo,
+    tls: &Tls,
+    io: GlommioIo,
     stop: &mut oneshot::Receiver<()>,
-) -> Result<Vec<u8>, End> {
+) -> Option<Box<TlsIo>> {
+    let mut io = Box::new(TlsIo::new(tls, io).ok()?);
+    let shaken = within(
+        core.config.header_timeout,
+        poll_fn(|cx| {
+            if Pin::new(&mut *stop).poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            io.poll_handshake(cx)
+        }),
+    );
+    match shaken.await? {
+        Ok(()) => Some(io),
+        Err(_) => {
+            if io.began_in_plain() {
+                let mut io = Socket::Plain(io.into_socket());
+                write_now(&mut io, NOT_TLS).await;
+                close(io, End::Broken, false).await;
+            }
+            None
+        }
+    }
+}
+
+/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what differs from it.
+async fn first_bytes(core: &Core, io: &mut Socket, stop: &mut oneshot::Receiver<()>) -> Result<Vec<u8>, End> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let begun = Instant::now();
     while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
@@ -276,7 +320,7 @@ async fn first_bytes(
 }
 
 /// At most so many bytes, as soon as there are any; none at the end.
-async fn read_some(io: &mut GlommioIo, most: usize) -> io::Result<Vec<u8>> {
+async fn read_some(io: &mut Socket, most: usize) -> io::Result<Vec<u8>> {
     let mut memory = vec![0; most];
     let mut buffer = ReadBuf::new(&mut memory);
     poll_fn(|cx| Pin::new(&mut *io).poll_read(cx, buffer.unfilled())).await?;
@@ -294,8 +338,12 @@ fn overdue(core: &Core, watch: &Watch) -> Option<End> {
     }
 }
 
-/// Of an HTTP/2 connection only this is watched here: whether it has requests. Their bodies have limits of their own.
+/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client lets their answers come. Their
+/// bodies have limits of their own.
 fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
+    if watch.progress.stalled() >= core.config.write_timeout {
+        return Some(End::Unused);
+    }
     if Rc::strong_count(&watch.at_hand) > 1 {
         watch.since.set(Instant::now());
         return None;
@@ -304,7 +352,7 @@ fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
 }
 
 /// Says goodbye, and where bytes may still be on their way, lets them come.
-async fn close(mut io: GlommioIo, end: End, in_haste: bool) {
+async fn close(mut io: Socket, end: End, in_haste: bool) {
     if end == End::SlowHead {
         write_now(&mut io, SLOW_HEAD).await;
     }
@@ -315,13 +363,14 @@ async fn close(mut io: GlommioIo, end: End, in_haste: bool) {
 }
 
 /// Tells a client that there is no room for it, and closes.
-pub(super) async fn refuse(mut io: GlommioIo) {
+pub(super) async fn refuse(io: GlommioIo) {
+    let mut io = Socket::Plain(io);
     write_now(&mut io, TOO_MANY).await;
     close(io, End::Broken, false).await;
 }
 
 /// Writes what the socket takes at once: a client that is to be closed is not waited for.
-async fn write_now(io: &mut GlommioIo, bytes: &[u8]) {
+async fn write_now(io: &mut Socket, bytes: &[u8]) {
     poll_fn(|cx| {
         let _ = Pin::new(&mut *io).poll_write(cx, bytes);
         Poll::Ready(())
@@ -329,7 +378,7 @@ async fn write_now(io: &mut GlommioIo, bytes: &[u8]) {
     .await;
 }
 
-async fn discard(io: &mut GlommioIo) {
+async fn discard(io: &mut Socket) {
     let mut memory = [0; 4096];
     loop {
         let before = io.bytes_read();
@@ -347,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_fixed_responses_are_as_long_as_they_say() {
-        for response in [SLOW_HEAD, TOO_MANY] {
+        for response in [SLOW_HEAD, TOO_MANY, NOT_TLS] {
             let text = std::str::from_utf8(response).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("content-length: {}", body.len())), "{} in {text}", body.len());

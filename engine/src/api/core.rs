@@ -1,6 +1,7 @@
 //! What all connections of one API core share, and what a request needs whatever its protocol: finding its model, reading
 //! its body within the limits, running it, counting it.
 
+use super::access::{Caller, Peer};
 use super::answers::{Answers, Reply as EngineReply};
 use super::inference::{Answered, Inference, refused};
 use super::problem::{Problem, names, quoted};
@@ -21,6 +22,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 /// The header that says in a word how an infer request ended: see docs/api.md.
 pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
@@ -51,6 +53,41 @@ pub(super) struct Core {
     next_connection: Cell<u64>,
     /// Of all bodies that are being read.
     pub(super) body_bytes: Cell<usize>,
+    /// Streams to be told when the server stops.
+    pub(super) idle_streams: IdleStreams,
+}
+
+/// Streams without a request at hand: nothing but the server's end or their client has to do with them.
+#[derive(Default)]
+pub(super) struct IdleStreams {
+    stopping: Cell<bool>,
+    next: Cell<u64>,
+    wakers: RefCell<HashMap<u64, Waker>>,
+}
+
+impl IdleStreams {
+    /// A number for a new stream.
+    pub(super) fn number(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    /// Whether the server stops; if it does later, the stream of this number is woken.
+    pub(super) fn stops(&self, stream: u64, cx: &Context<'_>) -> bool {
+        if !self.stopping.get() {
+            self.wakers.borrow_mut().insert(stream, cx.waker().clone());
+        }
+        self.stopping.get()
+    }
+
+    /// The stream is gone.
+    pub(super) fn forget(&self, stream: u64) {
+        self.wakers.borrow_mut().remove(&stream);
+    }
+
+    fn stop(&self) {
+        self.stopping.set(true);
+        self.wakers.take().into_values().for_each(Waker::wake);
+    }
 }
 
 impl Core {
@@ -70,6 +107,7 @@ impl Core {
             connections: RefCell::default(),
             next_connection: Cell::new(0),
             body_bytes: Cell::new(0),
+            idle_streams: IdleStreams::default(),
         }
     }
 
@@ -84,6 +122,7 @@ impl Core {
 
     /// Asks every connection to end after the request at hand.
     pub(super) fn ask_connections_to_end(&self) {
+        self.idle_streams.stop();
         self.connections.borrow_mut().values_mut().for_each(|stop| *stop = None);
     }
 
@@ -99,11 +138,11 @@ impl Core {
     }
 
     /// Answers one request, whatever it is, in the protocol that it speaks.
-    pub(super) async fn respond(self: Rc<Core>, request: Request<Incoming>) -> Reply {
+    pub(super) async fn respond(self: Rc<Core>, request: Request<Incoming>, peer: Peer) -> Reply {
         if grpc::is_grpc(&request) {
-            grpc::respond(self, request).await
+            grpc::respond(self, request, peer).await
         } else {
-            http::respond(&self, request).await
+            http::respond(&self, request, &peer).await
         }
     }
 
@@ -118,8 +157,9 @@ impl Core {
 
     /// The model of this name and version; the newest if the version is empty.
     ///
-    /// Errors: 404 with the names or versions that there are.
-    pub(super) fn find_model(&self, name: &str, version: &str) -> Result<Found, Problem> {
+    /// Errors: 403 where it is none of `caller`'s, 404 with the names or versions that there are.
+    pub(super) fn find_model(&self, caller: &Caller, name: &str, version: &str) -> Result<Found, Problem> {
+        caller.see_model(name)?;
         let table = self.answers.models();
         let model = match version {
             "" => ModelInfo::find(&table, name, None),
@@ -131,7 +171,8 @@ impl Core {
         }
         let versions = self.versions(name);
         let message = if versions.is_empty() {
-            let known: Vec<&str> = ModelInfo::served(&table).map(|model| model.name.as_str()).collect();
+            let served = ModelInfo::served(&table).map(|model| model.name.as_str());
+            let known: Vec<&str> = served.filter(|name| caller.may_use(name)).collect();
             format!("there is no model {}; the models are {}", quoted(name), names(known.into_iter()))
         } else {
             let known = names(versions.iter().map(String::as_str));
@@ -143,15 +184,21 @@ impl Core {
     /// The models that a request for several names: all if the name is empty, all versions if the version is.
     ///
     /// Errors: as [`Core::find_model`].
-    pub(super) fn find_models(&self, name: &str, version: &str) -> Result<Vec<ModelInfo>, Problem> {
+    pub(super) fn find_models(
+        &self,
+        caller: &Caller,
+        name: &str,
+        version: &str,
+    ) -> Result<Vec<ModelInfo>, Problem> {
         if !name.is_empty() {
-            let found = self.find_model(name, version)?;
+            let found = self.find_model(caller, name, version)?;
             if !version.is_empty() {
                 return Ok(vec![found.clone()]);
             }
         }
         let table = self.answers.models();
-        let wanted = ModelInfo::served(&table).filter(|model| name.is_empty() || model.name == name);
+        let wanted = ModelInfo::served(&table)
+            .filter(|model| caller.may_use(&model.name) && (name.is_empty() || model.name == name));
         Ok(wanted.cloned().collect())
     }
 
@@ -203,8 +250,8 @@ impl Core {
         Counted { core: self, model, outcome: InferOutcome::Gone, trace }
     }
 
-    /// Every version of every model: of the repository, and of those that the server started with.
-    pub(super) fn repository_index(&self) -> Vec<IndexEntry> {
+    /// Every version of every model that `caller` may use: of the repository, and of those that the server started with.
+    pub(super) fn repository_index(&self, caller: &Caller) -> Vec<IndexEntry> {
         let mut index = self.config.shared.repository.as_ref().map(|from| from.index()).unwrap_or_default();
         for model in ModelInfo::served(&self.answers.models()) {
             if !index.iter().any(|of| of.name == model.name && of.version == Some(model.version)) {
@@ -212,6 +259,7 @@ impl Core {
                 index.push(IndexEntry { name, version, state: State::Ready, reason: String::new() });
             }
         }
+        index.retain(|entry| caller.may_use(&entry.name));
         index
     }
 

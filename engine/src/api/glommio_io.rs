@@ -9,13 +9,14 @@ use glommio::net::{TcpListener, TcpStream};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind};
 use hyper::rt::ReadBufCursor;
 use io_uring::{IoUring, Probe, opcode};
+use send_wrapper::SendWrapper;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Locked memory that glommio asks for, in bytes.
 pub const MEMLOCK_NEEDED: u64 = 512 * 1024;
@@ -241,6 +242,33 @@ impl hyper::rt::Write for GlommioIo {
         Pin::new(&mut self.stream).poll_close(cx)
     }
 }
+
+/// Time as hyper asks for it, on the current thread's executor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlommioTimer;
+
+impl hyper::rt::Timer for GlommioTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleep(SendWrapper::new(glommio::timer::Timer::new(duration))))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        self.sleep(deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// hyper asks for what may go to other threads. This does not, since its connection does not; if it did, it would panic.
+struct Sleep(SendWrapper<glommio::timer::Timer>);
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut *self.0).poll(cx).map(drop)
+    }
+}
+
+impl hyper::rt::Sleep for Sleep {}
 
 /// What `future` gives, or `None` if it takes longer than `limit`. A future that is ready costs no timer.
 pub async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {

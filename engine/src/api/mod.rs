@@ -11,6 +11,7 @@
 //! The two faces only translate; what a request means, which mistakes there are and what they are called is said once,
 //! behind them. What is counted is in `statistics` and in [`observe`](crate::observe).
 
+mod access;
 mod answers;
 mod body;
 mod compression;
@@ -29,10 +30,13 @@ mod reply;
 pub mod server;
 mod settings;
 mod shared;
+mod socket;
 mod statistics;
 mod tensors;
 #[cfg(test)]
 mod tests;
+pub mod tls;
+pub mod tokens;
 
 pub use core::OUTCOME;
 pub use server::{ApiConfig, ApiError, ApiHandle, start};

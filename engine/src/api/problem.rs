@@ -5,6 +5,7 @@ use crate::observe::InferOutcome;
 use crate::runtime::frontend::Refusal;
 use hyper::StatusCode;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// How many names an error lists.
 const NAMES_LISTED: usize = 10;
@@ -28,6 +29,8 @@ pub(super) enum GrpcCode {
     NotFound = 5,
     /// Something of that name is there already.
     AlreadyExists = 6,
+    /// The caller may not do that.
+    PermissionDenied = 7,
     /// A queue or a limit is full.
     ResourceExhausted = 8,
     /// This server does not do that.
@@ -36,12 +39,16 @@ pub(super) enum GrpcCode {
     Internal = 13,
     /// Not now: the server shuts down, or something is switched off.
     Unavailable = 14,
+    /// Nobody knows who calls.
+    Unauthenticated = 16,
 }
 
 impl GrpcCode {
     /// What corresponds to an HTTP status.
     pub(super) fn of(status: StatusCode) -> GrpcCode {
         match status {
+            StatusCode::UNAUTHORIZED => GrpcCode::Unauthenticated,
+            StatusCode::FORBIDDEN => GrpcCode::PermissionDenied,
             StatusCode::NOT_FOUND => GrpcCode::NotFound,
             StatusCode::CONFLICT => GrpcCode::AlreadyExists,
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS => GrpcCode::ResourceExhausted,
@@ -65,17 +72,24 @@ pub(super) struct Problem {
     pub(super) message: String,
     /// How it counts if it was an infer request.
     pub(super) outcome: InferOutcome,
+    /// After what time it may be tried again, where that is known.
+    pub(super) again: Option<Duration>,
 }
 
 impl Problem {
     /// A request that must be changed to succeed.
     pub(super) fn invalid(status: StatusCode, message: impl Into<String>) -> Problem {
-        Problem { status, message: message.into(), outcome: InferOutcome::Invalid }
+        Problem { status, message: message.into(), outcome: InferOutcome::Invalid, again: None }
     }
 
     /// The same with status 400.
     pub(super) fn bad(message: impl Into<String>) -> Problem {
         Problem::invalid(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// After what time a client that was told to wait may try again.
+    pub(super) fn wait(&self) -> Duration {
+        self.again.unwrap_or(Duration::from_secs(1))
     }
 
     /// The body of its answer over HTTP, in Triton's shape.
@@ -92,7 +106,7 @@ impl From<Refusal> for Problem {
             Refusal::TooManyRows { .. } => (StatusCode::BAD_REQUEST, InferOutcome::Invalid),
             Refusal::Unloaded => (StatusCode::NOT_FOUND, InferOutcome::Invalid),
         };
-        Problem { status, message: refusal.to_string(), outcome }
+        Problem { status, message: refusal.to_string(), outcome, again: None }
     }
 }
 

@@ -2,10 +2,13 @@
 //! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
 //! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
 
+use super::access::Door;
 use super::connection;
 use super::core::Core;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::shared::Shared;
+use super::tls::Tls;
+use super::tokens::Tokens;
 use crate::observe::Observatory;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::{Idle, Seat};
@@ -38,6 +41,13 @@ pub struct ApiConfig {
     pub addr: SocketAddr,
     /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
     pub grpc: Option<SocketAddr>,
+    /// Where admin calls are answered; where there is none, the other ports answer them if they are on loopback, and
+    /// nobody does if not. This port speaks both protocols too.
+    pub admin: Option<SocketAddr>,
+    /// The certificate by which clients are spoken to; on an admin port on loopback without it all the same.
+    pub tls: Option<Tls>,
+    /// Who may ask for what; without, everybody may.
+    pub tokens: Option<Tokens>,
     /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
     /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the core is its own.
@@ -50,6 +60,8 @@ pub struct ApiConfig {
     pub max_head_bytes: usize,
     /// Connections at once.
     pub max_connections: usize,
+    /// Requests at once on an HTTP/2 connection.
+    pub max_requests_at_once: usize,
     /// From a head's first byte to its last.
     pub header_timeout: Duration,
     /// The longest pause in a body.
@@ -60,6 +72,9 @@ pub struct ApiConfig {
     pub write_timeout: Duration,
     /// How long a connection may stay open between requests.
     pub idle_timeout: Duration,
+    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is there; without an answer in
+    /// as long again it is closed, with all its calls.
+    pub keep_alive: Duration,
     /// How long [`ApiHandle::stop`] waits for requests at hand.
     pub stop_timeout: Duration,
     /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one of its own.
@@ -74,17 +89,22 @@ impl ApiConfig {
         ApiConfig {
             addr,
             grpc: None,
+            admin: None,
+            tls: None,
+            tokens: None,
             share_port: false,
             seat: Seat { core: None, idle: Idle::Nap },
             max_body_bytes: 64 << 20,
             max_bodies_bytes: 1 << 30,
             max_head_bytes: 32 << 10,
             max_connections: 4_096,
+            max_requests_at_once: 1_024,
             header_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
+            keep_alive: Duration::from_secs(20),
             stop_timeout: Duration::from_secs(30),
             observatory: None,
             shared: Shared::new(),
@@ -125,6 +145,7 @@ pub enum ApiError {
 pub struct ApiHandle {
     local_addr: SocketAddr,
     grpc_addr: Option<SocketAddr>,
+    admin_addr: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -133,11 +154,20 @@ pub struct ApiHandle {
 ///
 /// Errors: an [`ApiError`] that says what would help; nothing is left running then.
 pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
-    let (first, local_addr) = listen(config.addr, config.share_port)?;
-    let second = config.grpc.map(|addr| listen(addr, config.share_port)).transpose()?;
-    let grpc_addr = second.as_ref().map(|(_, addr)| *addr);
-    let listeners: Vec<Listener> =
-        [Some(first), second.map(|(port, _)| port)].into_iter().flatten().collect();
+    let mut config = config;
+    let mut listeners = Vec::new();
+    let mut open = |addr: SocketAddr, door: Door| {
+        let (listener, addr) = listen(addr, config.share_port)?;
+        listeners.push((listener, door));
+        Ok::<SocketAddr, ApiError>(addr)
+    };
+    let (alone, has_tls) = (config.admin.is_none(), config.tls.is_some());
+    let door = |addr: SocketAddr| Door { admin: alone && addr.ip().is_loopback(), tls: has_tls };
+    let local_addr = open(config.addr, door(config.addr))?;
+    let grpc_addr = config.grpc.map(|addr| open(addr, door(addr))).transpose()?;
+    let admin_door = |addr: SocketAddr| Door { admin: true, tls: has_tls && !addr.ip().is_loopback() };
+    let admin_addr = config.admin.map(|addr| open(addr, admin_door(addr))).transpose()?;
+    config.admin = admin_addr;
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -145,7 +175,9 @@ pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiErro
         .spawn(move || run(frontend, config, listeners, stopped, started))
         .map_err(ApiError::Thread)?;
     match start.recv() {
-        Ok(Ok(())) => Ok(ApiHandle { local_addr, grpc_addr, stop: Some(stop), thread: Some(thread) }),
+        Ok(Ok(())) => {
+            Ok(ApiHandle { local_addr, grpc_addr, admin_addr, stop: Some(stop), thread: Some(thread) })
+        }
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(ApiError::Died),
     }
@@ -177,6 +209,11 @@ impl ApiHandle {
         self.grpc_addr
     }
 
+    /// Where admin calls are answered besides, with the real port.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
+    }
+
     /// Stops accepting, lets the requests at hand be answered (by the engine, which must still run),
     /// closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`] and a little.
     ///
@@ -204,7 +241,7 @@ impl Drop for ApiHandle {
 fn run(
     frontend: Frontend,
     config: ApiConfig,
-    listeners: Vec<Listener>,
+    listeners: Vec<(Listener, Door)>,
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
@@ -217,11 +254,11 @@ fn run(
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
         let mut accepting = Vec::new();
-        for listener in listeners {
+        for (listener, door) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
             let (stop, stopped) = oneshot::channel::<()>();
-            accepting
-                .push((stop, glommio::spawn_local(async move { accept(&core, listener, stopped).await })));
+            let task = glommio::spawn_local(async move { accept(&core, listener, door, stopped).await });
+            accepting.push((stop, task));
         }
         // Whoever called `start` is waiting for this.
         let _ = started.send(Ok(()));
@@ -236,7 +273,7 @@ fn run(
 }
 
 /// Accepts connections until `stop` is dropped; then the port is closed.
-async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Receiver<()>) {
+async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: oneshot::Receiver<()>) {
     let refusing = Rc::new(());
     loop {
         let mut next = pin!(listener.accept());
@@ -251,7 +288,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Recei
             None => return,
             Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
             Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, stream);
+                serve(core, stream, door);
             }
             Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
                 let counted = refusing.clone();
@@ -266,12 +303,12 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, mut stop: oneshot::Recei
     }
 }
 
-fn serve(core: &Rc<Core>, stream: TcpStream) {
+fn serve(core: &Rc<Core>, stream: TcpStream, door: Door) {
     let (stop, stopped) = oneshot::channel();
     let number = core.opened(stop);
     let core = core.clone();
     glommio::spawn_local(async move {
-        connection::serve(core.clone(), GlommioIo::new(stream), stopped).await;
+        connection::serve(core.clone(), GlommioIo::new(stream), door, stopped).await;
         core.closed(number);
     })
     .detach();

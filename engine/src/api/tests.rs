@@ -1,6 +1,11 @@
 //! The API over real sockets on loopback, with an engine that is one thread at the other end of the real
 //! rings: what it does with a request is said by the model's name.
 
+mod abuse;
+mod access;
+mod raw;
+mod streams;
+
 use super::{ApiConfig, ApiError, ApiHandle, start};
 use crate::clock::{Clock, Nanos};
 use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};

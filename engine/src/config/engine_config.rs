@@ -2,6 +2,7 @@
 //! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
 //! reads one and goes on to load the models. The models of a repository (`repository.rs`) come after those of the file.
 
+use super::access::AccessConfig;
 use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Bounds, Table, Value, read};
@@ -52,6 +53,8 @@ pub struct Config {
     pub cores: Cores,
     /// Limits of the HTTP server.
     pub http: HttpLimits,
+    /// Who may ask for what, and where.
+    pub access: AccessConfig,
     /// What is logged, and how.
     pub log: LogConfig,
     /// What is traced, and where traces go.
@@ -143,6 +146,8 @@ pub struct HttpLimits {
     pub max_in_flight: usize,
     /// Open connections; more are closed at once.
     pub max_connections: usize,
+    /// Requests at once on a connection that can have several.
+    pub max_in_flight_per_connection: usize,
     /// A request that has begun must have come whole after this time.
     pub read_timeout: Duration,
     /// A connection without a request is closed after this time.
@@ -155,6 +160,7 @@ impl Default for HttpLimits {
             max_body_bytes: 64 << 20,
             max_in_flight: limits::MAX_IN_FLIGHT,
             max_connections: 4_096,
+            max_in_flight_per_connection: 1_024,
             read_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
         }
@@ -311,6 +317,7 @@ impl Config {
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),
+            access: AccessConfig::default(),
             log: LogConfig::default(),
             trace: TraceConfig::default(),
             executors: vec![Executor { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
@@ -416,6 +423,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
+    let access = AccessConfig::read(root);
     let log = read_log(root);
     let trace = read_trace(root);
     let mut kinds = Kinds::default();
@@ -442,6 +450,7 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
         network: network?,
         cores,
         http: http?,
+        access: access?,
         log: log?,
         trace: trace?,
         executors,
@@ -624,6 +633,11 @@ fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
         let body = count("max_body_mb", 1_024, default.max_body_bytes >> 20);
         let in_flight = count("max_in_flight", limits::MAX_IN_FLIGHT, default.max_in_flight);
         let connections = count("max_connections", 65_536, default.max_connections);
+        let each = count(
+            "max_in_flight_per_connection",
+            limits::MAX_IN_FLIGHT,
+            default.max_in_flight_per_connection,
+        );
         let seconds = |name, otherwise: Duration| {
             count(name, 86_400, otherwise.as_secs() as usize).map(|s| Duration::from_secs(s as u64))
         };
@@ -633,6 +647,7 @@ fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
             max_body_bytes: body? << 20,
             max_in_flight: in_flight?,
             max_connections: connections?,
+            max_in_flight_per_connection: each?,
             read_timeout: read_timeout?,
             idle_timeout: idle_timeout?,
         })

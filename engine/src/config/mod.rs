@@ -2,6 +2,7 @@
 //! found and named with its line in one go, so that a user mends a file once. The commands call this at
 //! start-up; later only `control` does, for the models of a repository.
 
+mod access;
 mod engine_config;
 mod linear;
 mod mistakes;
@@ -12,6 +13,7 @@ mod triton;
 mod workload_file;
 mod zoo;
 
+pub use access::{AccessConfig, read_tokens};
 pub use engine_config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelPlaces, ModelSource, ProfileSource,
     RepositoryFlags, read_config, read_config_with,

@@ -322,6 +322,15 @@ impl<'d> Value<'d> {
         self.integer(within).map(|x| x as usize)
     }
 
+    /// `true` or `false`.
+    pub(super) fn truth(&self) -> Option<bool> {
+        let truth = self.value.get_ref().as_bool();
+        if truth.is_none() {
+            self.refuse("true or false");
+        }
+        truth
+    }
+
     fn whole(&self) -> Option<i128> {
         let integer = self.value.get_ref().as_integer()?;
         i128::from_str_radix(integer.as_str(), integer.radix()).ok()

@@ -9,6 +9,7 @@ use super::messages::repository_index_response::ModelIndex;
 use super::messages::system_shared_memory_status_response::RegionStatus;
 use super::messages::*;
 use super::unknown;
+use crate::api::access::Caller;
 use crate::api::core::Core;
 use crate::api::describe;
 use crate::api::http::no_cuda_memory;
@@ -20,11 +21,17 @@ use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use symphony_gpu::TensorSpec;
 
+/// Whether a call is an admin call, whatever its message: one that changes the server. Settings are one if they are given.
+pub(super) fn is_admin(method: &str) -> bool {
+    matches!(method, "RepositoryModelLoad" | "RepositoryModelUnload") || method.contains("SharedMemory")
+}
+
 /// Makes the call named `method` with `message`: the answer in its envelope.
 ///
 /// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the call's own.
 pub(super) async fn call(
     core: &Core,
+    caller: &Caller,
     method: &str,
     message: Bytes,
     envelope: Envelope,
@@ -40,27 +47,27 @@ pub(super) async fn call(
         }),
         "ModelReady" => {
             let ModelReadyRequest { name, version } = decode(message)?;
-            core.find_model(&name, &version)?;
+            core.find_model(caller, &name, &version)?;
             envelope.seal(&ModelReadyResponse { ready: core.observatory.readiness().is_ok() })
         }
         "ModelMetadata" => {
             let ModelMetadataRequest { name, version } = decode(message)?;
-            let model = core.find_model(&name, &version)?;
+            let model = core.find_model(caller, &name, &version)?;
             envelope.seal(&metadata(core, &model))
         }
         "ModelConfig" => {
             let ModelConfigRequest { name, version } = decode(message)?;
-            let model = core.find_model(&name, &version)?;
+            let model = core.find_model(caller, &name, &version)?;
             envelope.seal(&ModelConfigResponse { config: Some(config(&model)) })
         }
         "ModelStatistics" => {
             let ModelStatisticsRequest { name, version } = decode(message)?;
-            let models = core.find_models(&name, &version)?.into_iter();
+            let models = core.find_models(caller, &name, &version)?.into_iter();
             let all = &core.config.shared.statistics;
             let model_stats = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
             envelope.seal(&ModelStatisticsResponse { model_stats })
         }
-        "RepositoryIndex" => envelope.seal(&index(core, decode(message)?)),
+        "RepositoryIndex" => envelope.seal(&index(core, caller, decode(message)?)),
         "RepositoryModelLoad" => {
             let request: RepositoryModelLoadRequest = decode(message)?;
             if let Some(name) = request.parameters.keys().next() {
@@ -100,8 +107,8 @@ pub(super) async fn call(
         "CudaSharedMemoryStatus" => envelope.seal(&CudaSharedMemoryStatusResponse::default()),
         "CudaSharedMemoryRegister" => return Err(no_cuda_memory()),
         "CudaSharedMemoryUnregister" => envelope.seal(&CudaSharedMemoryUnregisterResponse {}),
-        "TraceSetting" => envelope.seal(&trace(core, decode(message)?)?),
-        "LogSettings" => envelope.seal(&log(core, decode(message)?)?),
+        "TraceSetting" => envelope.seal(&trace(core, caller, decode(message)?)?),
+        "LogSettings" => envelope.seal(&log(core, caller, decode(message)?)?),
         other => return Err(unknown(other)),
     })
 }
@@ -183,8 +190,8 @@ fn model_statistics(model: &ModelInfo, statistics: &statistics::ModelStatistics)
     }
 }
 
-fn index(core: &Core, request: RepositoryIndexRequest) -> RepositoryIndexResponse {
-    let all = core.repository_index().into_iter();
+fn index(core: &Core, caller: &Caller, request: RepositoryIndexRequest) -> RepositoryIndexResponse {
+    let all = core.repository_index(caller).into_iter();
     let models = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
         let (version, state) = describe::index_words(&entry);
         ModelIndex { name: entry.name, version, state: state.into(), reason: entry.reason }
@@ -192,9 +199,16 @@ fn index(core: &Core, request: RepositoryIndexRequest) -> RepositoryIndexRespons
     RepositoryIndexResponse { models: models.collect() }
 }
 
-fn trace(core: &Core, request: TraceSettingRequest) -> Result<TraceSettingResponse, Problem> {
+fn trace(
+    core: &Core,
+    caller: &Caller,
+    request: TraceSettingRequest,
+) -> Result<TraceSettingResponse, Problem> {
+    if !request.settings.is_empty() {
+        caller.see_admin()?;
+    }
     if !request.model_name.is_empty() {
-        core.find_model(&request.model_name, "")?;
+        core.find_model(caller, &request.model_name, "")?;
     }
     let given: Vec<_> = request.settings.into_iter().map(|(name, setting)| (name, setting.value)).collect();
     update_trace(&given)?;
@@ -203,7 +217,10 @@ fn trace(core: &Core, request: TraceSettingRequest) -> Result<TraceSettingRespon
     Ok(TraceSettingResponse { settings: settings.collect() })
 }
 
-fn log(core: &Core, request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
+fn log(core: &Core, caller: &Caller, request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
+    if !request.settings.is_empty() {
+        caller.see_admin()?;
+    }
     let given = request.settings.into_iter().map(|(name, setting)| {
         let value = match setting.parameter_choice {
             Some(GivenSetting::BoolParam(on)) => Value::Bool(on),

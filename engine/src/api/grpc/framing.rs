@@ -13,6 +13,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use prost::Message;
+use std::time::Duration;
 
 /// In front of a message: whether it is compressed, and its length.
 pub(super) const PREFIX: usize = 5;
@@ -100,6 +101,8 @@ pub(super) struct Status<'a> {
     pub(super) message: &'a str,
     /// Of an infer request.
     pub(super) outcome: Option<InferOutcome>,
+    /// After what time it may be tried again, where that is no matter of course.
+    pub(super) again: Option<Duration>,
 }
 
 impl Status<'_> {
@@ -109,6 +112,7 @@ impl Status<'_> {
             code: GrpcCode::of(problem.status),
             message: &problem.message,
             outcome: Some(problem.outcome),
+            again: problem.again,
         }
     }
 
@@ -132,7 +136,8 @@ impl Status<'_> {
             headers.insert(OUTCOME, HeaderValue::from_static(outcome.name()));
         }
         if self.code == GrpcCode::ResourceExhausted {
-            headers.insert(PUSHBACK, HeaderValue::from_static("1000"));
+            let wait = self.again.unwrap_or(Duration::from_secs(1));
+            headers.insert(PUSHBACK, HeaderValue::from(wait.as_millis().clamp(1, 3_600_000) as u32));
         }
     }
 }
@@ -213,7 +218,8 @@ mod tests {
 
     #[test]
     fn what_a_header_cannot_hold_is_escaped() {
-        let status = Status { code: GrpcCode::NotFound, message: "no \"é\"\n100%", outcome: None };
+        let status =
+            Status { code: GrpcCode::NotFound, message: "no \"é\"\n100%", outcome: None, again: None };
         let trailers = status.trailers();
         assert_eq!(trailers[STATUS], "5");
         assert_eq!(trailers[MESSAGE], "no \"%C3%A9\"%0A100%25");

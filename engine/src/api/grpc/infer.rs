@@ -4,6 +4,7 @@ use super::messages::infer_parameter::ParameterChoice;
 use super::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use super::messages::model_infer_response::InferOutputTensor;
 use super::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
+use crate::api::access::Caller;
 use crate::api::core::Core;
 use crate::api::inference::{
     Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
@@ -18,20 +19,21 @@ use std::collections::HashMap;
 
 type Parameters = HashMap<String, InferParameter>;
 
-/// Runs an infer request that belongs to `caller`'s span, if it said one. `held` keeps its bytes counted until the engine has
+/// Runs an infer request that belongs to `span`, if its client said one. `held` keeps its bytes counted until the engine has
 /// them.
 ///
 /// Errors: why it has no result in time.
 pub(super) async fn infer(
     core: &Core,
+    caller: &Caller,
     request: ModelInferRequest,
     terms: Terms,
-    caller: Option<Parent>,
+    span: Option<Parent>,
     held: impl Sized,
 ) -> Result<ModelInferResponse, Problem> {
-    let found = core.find_model(&request.model_name, &request.model_version)?;
+    let found = core.find_model(caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
-    let mut counted = core.count(model, Call::Grpc, caller);
+    let mut counted = core.count(model, Call::Grpc, span);
     let result = async {
         let most_rows = core.answers.most_rows(model.id);
         let inference = parse(request, terms, model, &core.config.shared.regions, most_rows)?;

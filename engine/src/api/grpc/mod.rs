@@ -12,6 +12,7 @@ pub mod messages {
     include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }
 
+use super::access::{Caller, Peer};
 use super::compression::Coding;
 use super::core::{Core, DEADLINE};
 use super::inference::{Inference, Terms};
@@ -26,7 +27,6 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response, StatusCode, Version};
 use std::rc::Rc;
-use stream::OfEach;
 
 /// The path of every call, up to the call's name.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -38,7 +38,7 @@ pub(super) fn is_grpc(request: &Request<Incoming>) -> bool {
 }
 
 /// Answers one call, whatever it is.
-pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>) -> Reply {
+pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>, peer: Peer) -> Reply {
     if request.version() != Version::HTTP_2 {
         let mut response = Response::new(ReplyBody::whole("gRPC needs HTTP/2"));
         *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -50,27 +50,44 @@ pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>) -> Reply
         Ok(envelope) => envelope,
         Err(problem) => return refuse(&core, &problem),
     };
+    let caller = match caller(&core, method, &head.headers, &peer) {
+        Ok(caller) => caller,
+        Err(problem) => return refuse(&core, &problem),
+    };
     if method == "ModelStreamInfer" {
         core.recorder.responded(StatusCode::OK.as_u16());
-        return framing::headers(
-            stream::body(
-                core.clone(),
-                body,
-                envelope,
-                OfEach { deadline: deadline_of_each(&head.headers), caller: core.caller(&head.headers) },
-            ),
-            envelope,
-        );
+        let client = stream::Client {
+            caller,
+            peer,
+            deadline: deadline_of_each(&head.headers),
+            span: core.caller(&head.headers),
+        };
+        return framing::headers(stream::body(core, body, envelope, client), envelope);
     }
     let mut outcome = None;
-    match call(&core, method, &head.headers, body, envelope, &mut outcome).await {
+    match call(&core, &caller, method, &head.headers, body, envelope, &mut outcome).await {
         Ok(message) => {
             core.recorder.responded(StatusCode::OK.as_u16());
-            let status = Status { code: GrpcCode::Ok, message: "", outcome };
+            let status = Status { code: GrpcCode::Ok, message: "", outcome, again: None };
             framing::headers(ReplyBody::with_trailers(message, status.trailers()), envelope)
         }
         Err(problem) => refuse(&core, &problem),
     }
+}
+
+/// Who makes a call, which is counted.
+///
+/// Errors: 401, 403, 429.
+fn caller(core: &Core, method: &str, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Problem> {
+    let caller = match method {
+        "ServerLive" | "ServerReady" => core.anybody(peer.door),
+        _ => core.identify(peer.door, headers)?,
+    };
+    if admin::is_admin(method) {
+        caller.see_admin()?;
+    }
+    caller.count()?;
+    Ok(caller)
 }
 
 fn refuse(core: &Core, problem: &Problem) -> Reply {
@@ -81,6 +98,7 @@ fn refuse(core: &Core, problem: &Problem) -> Reply {
 /// One call with one message each way: the answer's message in its envelope. `outcome` is told how an infer request ended.
 async fn call(
     core: &Core,
+    caller: &Caller,
     method: &str,
     headers: &HeaderMap,
     body: Incoming,
@@ -93,11 +111,11 @@ async fn call(
     if method == "ModelInfer" {
         header_terms(headers, &mut terms)?;
         let request = framing::decode(message)?;
-        let response = infer::infer(core, request, terms, core.caller(headers), lease).await?;
+        let response = infer::infer(core, caller, request, terms, core.caller(headers), lease).await?;
         *outcome = Some(InferOutcome::Good);
         return Ok(envelope.seal(&response));
     }
-    admin::call(core, method, message, envelope).await
+    admin::call(core, caller, method, message, envelope).await
 }
 
 /// Reads what a call of `ModelInfer` for `model` carries, as a connection's is read.

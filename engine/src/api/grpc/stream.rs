@@ -5,6 +5,7 @@
 use super::framing::{Envelope, Status, decode};
 use super::infer::infer;
 use super::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use crate::api::access::{Caller, Peer};
 use crate::api::core::Core;
 use crate::api::inference::Terms;
 use crate::api::problem::{GrpcCode, Problem};
@@ -22,9 +23,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Requests of one stream at once; further ones stay with the client until there is room.
-const AT_ONCE: usize = 1_024;
-
 /// How long a stream may have nothing to do: then it is closed.
 const IDLE: Duration = Duration::from_secs(600);
 
@@ -40,20 +38,25 @@ impl Drop for Room {
     }
 }
 
-/// What a stream's metadata say of each of its requests.
-#[derive(Clone)]
-pub(super) struct OfEach {
+/// Whose stream it is, and what its metadata say of each of its requests.
+pub(super) struct Client {
+    /// Who opened it.
+    pub(super) caller: Caller,
+    /// Whose connection it is on.
+    pub(super) peer: Peer,
     /// What each request's head says of its deadline.
     pub(super) deadline: Option<Vec<u8>>,
     /// Which span it belongs to.
-    pub(super) caller: Option<Parent>,
+    pub(super) span: Option<Parent>,
 }
 
 /// The call, as its response's body.
 struct Stream {
     core: Rc<Core>,
+    /// Among those of the core.
+    number: u64,
     envelope: Envelope,
-    of_each: OfEach,
+    client: Rc<Client>,
     /// `None` when the client has said all, or what it said made no sense.
     incoming: Option<Incoming>,
     /// What has come of the next message.
@@ -67,12 +70,13 @@ struct Stream {
 }
 
 /// The body of a call's response.
-pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, of_each: OfEach) -> ReplyBody {
+pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, client: Client) -> ReplyBody {
     ReplyBody::stream(Box::pin(Stream {
         room: Room { core: core.clone(), bytes: 0 },
+        number: core.idle_streams.number(),
         core,
         envelope,
-        of_each,
+        client: Rc::new(client),
         incoming: Some(incoming),
         buffer: BytesMut::new(),
         running: FuturesUnordered::new(),
@@ -85,7 +89,7 @@ pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, of_ea
 impl Stream {
     /// Takes in what has come, as far as there is room, and starts the requests in it.
     fn read(&mut self, cx: &mut Context<'_>) {
-        while self.running.len() < AT_ONCE {
+        while self.has_room() {
             match self.next_message() {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -109,6 +113,12 @@ impl Stream {
         }
     }
 
+    /// Whether another request may run. Each stream may have one, whatever its connection's others have.
+    fn has_room(&self) -> bool {
+        let limit = self.core.config.max_requests_at_once;
+        self.running.is_empty() || self.running.len().max(self.client.peer.requests_at_hand()) < limit
+    }
+
     /// Starts the first message in the buffer if it is there whole.
     fn next_message(&mut self) -> Result<bool, Problem> {
         let limit = self.core.config.max_body_bytes;
@@ -124,10 +134,12 @@ impl Stream {
         let request: ModelInferRequest = decode(message)?;
         self.room.bytes -= length;
         let room = Room { core: self.core.clone(), bytes: length };
-        let (core, envelope, of_each) = (self.core.clone(), self.envelope, self.of_each.clone());
+        let (core, envelope, client) = (self.core.clone(), self.envelope, self.client.clone());
+        let at_hand = client.peer.at_hand.clone();
         self.running.push(Box::pin(async move {
             let id = request.id.clone();
-            let response = match run(&core, request, of_each, room).await {
+            let _until_answered = at_hand;
+            let response = match run(&core, &client, request, room).await {
                 Ok(response) => {
                     ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
                 }
@@ -149,7 +161,7 @@ impl Stream {
     }
 
     fn trailers(&self) -> Frame<Bytes> {
-        let good = Status { code: GrpcCode::Ok, message: "", outcome: None };
+        let good = Status { code: GrpcCode::Ok, message: "", outcome: None, again: None };
         let status = self.problem.as_ref().map_or(good, Status::of);
         Frame::trailers(status.trailers())
     }
@@ -157,13 +169,20 @@ impl Stream {
 
 async fn run(
     core: &Core,
+    client: &Client,
     request: ModelInferRequest,
-    of_each: OfEach,
     room: Room,
 ) -> Result<ModelInferResponse, Problem> {
+    client.caller.count()?;
     let mut terms = Terms::new();
-    of_each.deadline.map_or(Ok(()), |deadline| terms.deadline_header(&deadline))?;
-    infer(core, request, terms, of_each.caller, room).await
+    client.deadline.as_ref().map_or(Ok(()), |deadline| terms.deadline_header(deadline))?;
+    infer(core, &client.caller, request, terms, client.span.clone(), room).await
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.core.idle_streams.forget(self.number);
+    }
 }
 
 impl Body for Stream {
@@ -190,9 +209,13 @@ impl Body for Stream {
             return Poll::Pending;
         }
         if this.incoming.is_some() {
-            let idle = this.idle.get_or_insert_with(|| Timer::new(IDLE));
-            ready!(Pin::new(idle).poll(cx));
-            let message = format!("nothing was asked on the stream for {IDLE:?}; open another");
+            let message = if this.core.idle_streams.stops(this.number, cx) {
+                "the server is shutting down".to_owned()
+            } else {
+                let idle = this.idle.get_or_insert_with(|| Timer::new(IDLE));
+                ready!(Pin::new(idle).poll(cx));
+                format!("nothing was asked on the stream for {IDLE:?}; open another")
+            };
             this.give_up(Problem::invalid(StatusCode::SERVICE_UNAVAILABLE, message));
         }
         this.ended = true;

@@ -1,5 +1,6 @@
 //! The bodies of everything that is not an infer request, in the JSON of Triton's extensions.
 
+use crate::api::access::Caller;
 use crate::api::core::Core;
 use crate::api::describe;
 use crate::api::problem::{Problem, quoted, shortened};
@@ -74,9 +75,14 @@ pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
 /// The body of `GET /v2/models[/NAME]/stats`.
 ///
 /// Errors: 404 for a model that there is not.
-pub(super) fn statistics(core: &Core, name: &str, version: &str) -> Result<Vec<u8>, Problem> {
+pub(super) fn statistics(
+    core: &Core,
+    caller: &Caller,
+    name: &str,
+    version: &str,
+) -> Result<Vec<u8>, Problem> {
     let all = &core.config.shared.statistics;
-    let models = core.find_models(name, version)?.into_iter();
+    let models = core.find_models(caller, name, version)?.into_iter();
     let models: Vec<Value> = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
     Ok(bytes(&json!({ "model_stats": models })))
 }
@@ -118,14 +124,14 @@ fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
 /// The body of `POST /v2/repository/index`; `request` may ask for models that can serve only.
 ///
 /// Errors: 400 where `request` is wrong.
-pub(super) fn index(core: &Core, request: &[u8]) -> Result<Vec<u8>, Problem> {
+pub(super) fn index(core: &Core, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Problem> {
     #[derive(Deserialize)]
     struct Request {
         #[serde(default)]
         ready: bool,
     }
     let request: Request = read(request, "a request for the repository's index")?;
-    let all = core.repository_index().into_iter();
+    let all = core.repository_index(caller).into_iter();
     let entries = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
         let (version, state) = describe::index_words(&entry);
         json!({ "name": entry.name, "version": version, "state": state, "reason": entry.reason })

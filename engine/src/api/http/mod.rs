@@ -5,6 +5,7 @@ mod admin;
 mod infer;
 mod routes;
 
+use super::access::{Caller, Peer};
 use super::compression::Coding;
 use super::core::{Core, Counted, DEADLINE, OUTCOME};
 use super::dashboard;
@@ -19,7 +20,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
 };
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use routes::{MemoryKind, MemoryPart, ModelPart, Route};
 use serde_json::{Value, json};
@@ -32,9 +33,9 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 const WORTH_PACKING: usize = 1_024;
 
 /// Answers one request, whatever it is.
-pub(super) async fn respond(core: &Core, request: Request<Incoming>) -> Reply {
+pub(super) async fn respond(core: &Core, request: Request<Incoming>, peer: &Peer) -> Reply {
     let version = request.version();
-    let mut response = route(core, request).await.unwrap_or_else(|problem| refusal(&problem));
+    let mut response = route(core, request, peer).await.unwrap_or_else(|problem| refusal(&problem));
     if version == Version::HTTP_2 {
         // HTTP/2 knows no such header: the stream ends by itself.
         response.headers_mut().remove(CONNECTION);
@@ -43,7 +44,7 @@ pub(super) async fn respond(core: &Core, request: Request<Incoming>) -> Reply {
     response
 }
 
-async fn route(core: &Core, request: Request<Incoming>) -> Result<Reply, Problem> {
+async fn route(core: &Core, request: Request<Incoming>, peer: &Peer) -> Result<Reply, Problem> {
     let Some(route) = Route::of(request.uri().path()) else {
         let message = "nothing is served at this path; there are GET /v2, /v2/health/live, /v2/health/ready, \
                        /v2/models/NAME[/ready|/config|/stats], POST /v2/models/NAME/infer, /metrics, /dashboard and the paths of \
@@ -53,19 +54,28 @@ async fn route(core: &Core, request: Request<Incoming>) -> Result<Reply, Problem
     if !route.allowed().split(", ").any(|m| m == request.method().as_str()) {
         return Ok(wrong_method(request.method(), route.allowed()));
     }
+    let caller = match route {
+        Route::Live | Route::Ready => core.anybody(peer.door),
+        _ => core.identify(peer.door, request.headers())?,
+    };
+    if route.is_admin(request.method()) {
+        caller.see_admin()?;
+    }
+    caller.count()?;
+    let caller = &caller;
     match route {
         Route::Server => Ok(ok(admin::server_metadata())),
         Route::Live => Ok(ok(r#"{"live":true}"#)),
         Route::Ready => Ok(readiness(core, json!({}))),
         Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, core.observatory.metrics())),
         Route::Dashboard(part) => dashboard_part(core, part, request.uri().query().unwrap_or_default()),
-        Route::Statistics => Ok(ok(admin::statistics(core, "", "")?)),
-        Route::Model { name, version, part } => model(core, &name, &version, part, request).await,
+        Route::Statistics => Ok(ok(admin::statistics(core, caller, "", "")?)),
+        Route::Model { name, version, part } => model(core, caller, &name, &version, part, request).await,
         Route::Trace => settings(core, request, admin::update_trace, |_| admin::trace()).await,
         Route::Log => settings(core, request, admin::update_log, admin::log).await,
         Route::Index => {
             let body = body(core, request).await?;
-            Ok(ok(admin::index(core, &body)?))
+            Ok(ok(admin::index(core, caller, &body)?))
         }
         Route::Load(name) => {
             let body = body(core, request).await?;
@@ -93,17 +103,18 @@ fn dashboard_part(core: &Core, part: dashboard::Part, query: &str) -> Result<Rep
 
 async fn model(
     core: &Core,
+    caller: &Caller,
     name: &str,
     version: &str,
     part: ModelPart,
     request: Request<Incoming>,
 ) -> Result<Reply, Problem> {
-    let model = core.find_model(name, version)?;
+    let model = core.find_model(caller, name, version)?;
     match part {
         ModelPart::Metadata => Ok(ok(admin::model_metadata(core, &model))),
         ModelPart::Ready => Ok(readiness(core, json!({ "name": model.name }))),
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
-        ModelPart::Statistics => Ok(ok(admin::statistics(core, name, version)?)),
+        ModelPart::Statistics => Ok(ok(admin::statistics(core, caller, name, version)?)),
         ModelPart::Trace => settings(core, request, admin::update_trace, |_| admin::trace()).await,
         ModelPart::Infer => Ok(infer(core, &model, request).await),
     }
@@ -270,7 +281,11 @@ fn refusal(problem: &Problem) -> Reply {
     let headers = response.headers_mut();
     match problem.status {
         StatusCode::TOO_MANY_REQUESTS => {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            let seconds = problem.wait().as_secs_f64().ceil() as u64;
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        StatusCode::UNAUTHORIZED => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of the body would be taken for the next request.
         StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {

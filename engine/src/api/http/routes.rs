@@ -1,6 +1,7 @@
 //! Which path means what, and which methods it takes. Pure.
 
 use crate::api::dashboard;
+use hyper::Method;
 
 /// What a path asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,6 +126,16 @@ impl Route {
             _ => return None,
         };
         Some(Route::Memory { kind, region, part })
+    }
+
+    /// Whether it is an admin call: one that changes the server, or tells of all that it does.
+    pub(super) fn is_admin(&self, method: &Method) -> bool {
+        match self {
+            Route::Metrics | Route::Dashboard(_) | Route::Load(_) | Route::Unload(_) => true,
+            Route::Memory { .. } => true,
+            Route::Trace | Route::Log | Route::Model { part: ModelPart::Trace, .. } => method == Method::POST,
+            _ => false,
+        }
     }
 
     /// The methods it answers, as an `Allow` header lists them.

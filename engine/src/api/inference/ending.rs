@@ -71,7 +71,7 @@ fn why(model: &ModelInfo, reply: &Reply) -> Problem {
             format!("withdrawn after {spent}: the client took the request back before it ran"),
         ),
     };
-    Problem { status, message, outcome }
+    Problem { status, message, outcome, again: None }
 }
 
 fn in_ms(time: Nanos) -> String {

@@ -80,7 +80,7 @@ fn a_file_with_every_key_is_read_as_written() {
         "policy = \"work-conserving\"\ndrop = \"fcfs\"\n\
          [network]\ncontrol_us = 10\nresult_us = 20\n\
          [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\n\
-         [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nread_timeout_s = 3\nidle_timeout_s = 4\n\
+         [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nmax_in_flight_per_connection = 20\nread_timeout_s = 3\nidle_timeout_s = 4\n\
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
          [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nexecutor = \"cpu\"\nslo_ms = 7.5\nmax_batch = 8\npriority = 3\n\
@@ -103,6 +103,7 @@ fn a_file_with_every_key_is_read_as_written() {
         max_body_bytes: 8 << 20,
         max_in_flight: 100,
         max_connections: 10,
+        max_in_flight_per_connection: 20,
         read_timeout: Duration::from_secs(3),
         idle_timeout: Duration::from_secs(4),
     };

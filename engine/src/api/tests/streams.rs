@@ -1,0 +1,24 @@
+//! `ModelStreamInfer` at the server's end.
+
+use super::raw::*;
+use super::*;
+
+#[test]
+fn a_stop_ends_a_stream_that_has_nothing_to_do_at_once() {
+    let mut rig = Rig::new(|_| {});
+    let mut raw = Raw::new(&rig);
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &call("ModelStreamInfer")));
+    let is_open = |(kind, flags, stream, _): (u8, u8, u32, Vec<u8>)| {
+        (kind, stream) == (HEADERS, 1) && flags & END_STREAM == 0
+    };
+    while !is_open(raw.read().expect("the stream is opened")) {}
+    let begun = Instant::now();
+    rig.api.take().unwrap().stop().unwrap();
+    let limit = ApiConfig::at(([127, 0, 0, 1], 0).into()).stop_timeout;
+    assert!(begun.elapsed() < limit / 3, "{:?}", begun.elapsed());
+    let mut trailers = false;
+    while let Some((kind, flags, stream, _)) = raw.read() {
+        trailers |= (kind, stream) == (HEADERS, 1) && flags & END_STREAM != 0;
+    }
+    assert!(trailers, "the call ends with a status");
+}

@@ -1,0 +1,247 @@
+//! TLS on an API core's sockets, by rustls with ring: [`Tls`] has the certificate, which can be replaced while the server
+//! runs, [`TlsIo`] lets hyper read and write through it. What lies between the two is bounded: one read of the socket on the
+//! way in, [`UNSENT`] bytes on the way out.
+
+use super::glommio_io::GlommioIo;
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, ready};
+
+/// Bytes that wait to be encrypted and sent, at most.
+const UNSENT: usize = 64 << 10;
+
+/// Bytes of one read of the socket: a record of TLS and a bit.
+const READ_AT_ONCE: usize = 18 << 10;
+
+/// Why a certificate can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}:1: {what}; {right}", file.display())]
+pub struct TlsError {
+    /// The file that is wrong.
+    pub file: PathBuf,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub right: &'static str,
+}
+
+/// What the server shows its clients. Cloned, it is still the same.
+#[derive(Clone)]
+pub struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// The certificates (the server's own first) and the private key in these PEM files.
+    ///
+    /// Errors: one can't be read, has nothing of use, or they do not belong together.
+    pub fn load(certificates: &Path, key: &Path) -> Result<Tls, TlsError> {
+        Ok(Tls(Arc::new(RwLock::new(read(certificates, key)?))))
+    }
+
+    /// Reads the files again: new connections get what is in them now.
+    ///
+    /// Errors: as [`Tls::load`]; nothing changes then.
+    pub fn reload(&self, certificates: &Path, key: &Path) -> Result<(), TlsError> {
+        let config = read(certificates, key)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn read(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    const RIGHT: &str = "give a PEM file with `-----BEGIN CERTIFICATE-----`, the server's own first";
+    const RIGHT_KEY: &str = "give a PEM file with `-----BEGIN PRIVATE KEY-----`, which this process may read";
+    let wrong = |file: &Path, what: String, right| TlsError { file: file.into(), what, right };
+    let chain = CertificateDer::pem_file_iter(certificates)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| wrong(certificates, format!("the certificate can't be read ({error})"), RIGHT))?;
+    if chain.is_empty() {
+        return Err(wrong(certificates, "there is no certificate in it".into(), RIGHT));
+    }
+    let private = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| wrong(key, format!("the private key can't be read ({error})"), RIGHT_KEY))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|error| {
+            let what = format!("the certificate and the key of {} can't be used ({error})", key.display());
+            wrong(certificates, what, "give a certificate and the key that it was made for")
+        })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A connection over TLS that hyper can drive.
+pub(super) struct TlsIo {
+    io: GlommioIo,
+    tls: ServerConnection,
+    /// What was read of the socket, and which of it rustls has not taken yet.
+    inbox: Box<[u8]>,
+    untaken: Range<usize>,
+    /// What is encrypted, and how much of it is sent.
+    outbox: Vec<u8>,
+    sent: usize,
+    bytes_read: u64,
+    /// Whether the client's first byte was that of a method of HTTP; `None` before there is one.
+    in_plain: Option<bool>,
+}
+
+impl TlsIo {
+    /// The server's side of a connection that has said nothing yet.
+    ///
+    /// Errors: rustls's own.
+    pub(super) fn new(tls: &Tls, io: GlommioIo) -> io::Result<TlsIo> {
+        let mut tls = ServerConnection::new(tls.config()).map_err(io::Error::other)?;
+        tls.set_buffer_limit(Some(UNSENT));
+        let inbox = vec![0; READ_AT_ONCE].into_boxed_slice();
+        Ok(TlsIo {
+            io,
+            tls,
+            inbox,
+            untaken: 0..0,
+            outbox: Vec::new(),
+            sent: 0,
+            bytes_read: 0,
+            in_plain: None,
+        })
+    }
+
+    /// The socket below.
+    pub(super) fn into_socket(self) -> GlommioIo {
+        self.io
+    }
+
+    /// How many bytes of what the client says have come.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// Goes on with the handshake until it is done.
+    ///
+    /// Errors: the client's first bytes are not TLS ([`io::ErrorKind::InvalidData`]), or it left.
+    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.tls.is_handshaking() {
+            if self.tls.wants_write() {
+                ready!(self.poll_send(cx))?;
+            } else if ready!(self.poll_receive(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+        self.poll_send(cx)
+    }
+
+    /// Whether the client began as HTTP without TLS does.
+    pub(super) fn began_in_plain(&self) -> bool {
+        self.in_plain == Some(true)
+    }
+
+    /// Lets rustls have more of what came; the number of bytes that it took, zero at the end.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.untaken.is_empty() {
+            let mut buffer = ReadBuf::new(&mut self.inbox);
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
+            self.untaken = 0..buffer.filled().len();
+            let first = self.inbox[0];
+            // No record of TLS begins so. rustls would answer with an alert, which such a client can't read.
+            if *self.in_plain.get_or_insert_with(|| first.is_ascii_uppercase()) {
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
+        }
+        let taken = self.tls.read_tls(&mut &self.inbox[self.untaken.clone()])?;
+        self.untaken.start += taken;
+        if let Err(error) = self.tls.process_new_packets() {
+            // The client is told why, if it takes that at once.
+            let _ = self.poll_send(cx);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Sends all that rustls has encrypted.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.sent == self.outbox.len() {
+                self.outbox.clear();
+                self.sent = 0;
+                if !self.tls.wants_write() {
+                    return Poll::Ready(Ok(()));
+                }
+                self.tls.write_tls(&mut self.outbox)?;
+            }
+            match ready!(Pin::new(&mut self.io).poll_write(cx, &self.outbox[self.sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => self.sent += sent,
+            }
+        }
+    }
+}
+
+impl Read for TlsIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut plain = [0; 4 << 10];
+        let room = buf.remaining().min(plain.len());
+        loop {
+            match self.tls.reader().read(&mut plain[..room]) {
+                Ok(read) => {
+                    buf.put_slice(&plain[..read]);
+                    self.bytes_read += read as u64;
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                Err(_) => {}
+            }
+            // An answer of the protocol's own; if it must wait, it is sent with what is written next.
+            if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+                return Poll::Ready(Err(error));
+            }
+            ready!(self.poll_receive(cx))?;
+        }
+    }
+}
+
+impl Write for TlsIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let taken = self.tls.writer().write(buf)?;
+            match self.poll_send(cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                _ if taken > 0 || buf.is_empty() => return Poll::Ready(Ok(taken)),
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tls.send_close_notify();
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,231 @@
+//! Who may ask for what: bearer tokens, the models that each is for, and how often it may be used. All API cores share one
+//! [`Tokens`]. What a client sends is hashed and compared with the hashes that are kept, in constant time, so that neither
+//! the comparison nor this process's memory tells a token.
+
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
+
+/// The SHA-256 of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; SHA256_OUTPUT_LEN]);
+
+impl Fingerprint {
+    /// Of this token.
+    pub fn of(token: &[u8]) -> Fingerprint {
+        let mut hash = [0; SHA256_OUTPUT_LEN];
+        hash.copy_from_slice(digest(&SHA256, token).as_ref());
+        Fingerprint(hash)
+    }
+
+    /// What it is looked up by, which need not be secret: nobody can make a token with a hash that begins so.
+    fn key(&self) -> u64 {
+        u64::from_le_bytes(*self.0.first_chunk().expect("it has 32 bytes"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({:016x}…)", self.key().swap_bytes())
+    }
+}
+
+/// How often a token may be used.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rate {
+    /// Calls a second, in the long run; above 0.
+    pub rps: f64,
+    /// Calls at once, after a pause; at least 1.
+    pub burst: u32,
+}
+
+/// A token and what it is for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TokenGrant {
+    /// What it is called in errors and logs.
+    pub name: String,
+    /// Which token it is.
+    pub fingerprint: Fingerprint,
+    /// The models that it is for: names, in which `*` stands for any characters.
+    pub models: Vec<String>,
+    /// Any number of calls where there is none.
+    pub rate: Option<Rate>,
+    /// Whether it is for admin calls too.
+    pub admin: bool,
+}
+
+impl TokenGrant {
+    /// Whether it is for this model.
+    pub fn is_for(&self, model: &str) -> bool {
+        self.models.iter().any(|pattern| matches(pattern, model))
+    }
+}
+
+/// Whether a text is what a pattern says, in which `*` stands for any characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut text) = text.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        // The earliest place leaves the most for what follows.
+        let Some(at) = text.find(part) else { return false };
+        text = &text[at + part.len()..];
+    }
+    text.ends_with(last)
+}
+
+/// A token in use.
+#[derive(Debug)]
+pub(super) struct Token {
+    /// What it is for.
+    pub(super) grant: TokenGrant,
+    bucket: Option<Bucket>,
+}
+
+/// A token bucket, as the time at which it would be full again: one word, so that all API cores can share it.
+#[derive(Debug)]
+struct Bucket {
+    /// Between two calls, in the long run; nanoseconds.
+    interval: u64,
+    /// How far ahead of its time a call may be; nanoseconds.
+    tolerance: u64,
+    full_at: AtomicU64,
+}
+
+impl Bucket {
+    fn new(rate: Rate) -> Bucket {
+        let interval = (1e9 / rate.rps) as u64;
+        let tolerance = interval.saturating_mul(u64::from(rate.burst.saturating_sub(1)));
+        Bucket { interval, tolerance, full_at: AtomicU64::new(0) }
+    }
+
+    /// Takes one call out at `now`, in nanoseconds.
+    ///
+    /// Errors: how long it takes until there is one again.
+    fn take(&self, now: u64) -> Result<(), Duration> {
+        let mut full_at = self.full_at.load(Ordering::Relaxed);
+        loop {
+            let ahead = full_at.saturating_sub(now);
+            if ahead > self.tolerance {
+                return Err(Duration::from_nanos(ahead - self.tolerance));
+            }
+            let next = full_at.max(now).saturating_add(self.interval);
+            // It is a count alone: nothing else is read by it.
+            match self.full_at.compare_exchange_weak(full_at, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => full_at = other,
+            }
+        }
+    }
+}
+
+type Table = HashMap<u64, Arc<Token>>;
+
+/// All tokens. Cloned, it is still the same.
+#[derive(Clone)]
+pub struct Tokens {
+    table: Arc<RwLock<Table>>,
+    start: Instant,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// These, no two of which are one token.
+    pub fn new(grants: Vec<TokenGrant>) -> Tokens {
+        let tokens = Tokens { table: Arc::default(), start: Instant::now() };
+        tokens.replace(grants);
+        tokens
+    }
+
+    /// From now on these are valid and no others. One that stays as it was keeps its count of calls.
+    pub fn replace(&self, grants: Vec<TokenGrant>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::take(&mut *table);
+        let token = |grant: TokenGrant| {
+            let key = grant.fingerprint.key();
+            let same = old.get(&key).filter(|token| token.grant == grant).cloned();
+            let bucket = grant.rate.map(Bucket::new);
+            (key, same.unwrap_or_else(|| Arc::new(Token { grant, bucket })))
+        };
+        *table = grants.into_iter().map(token).collect();
+    }
+
+    /// The token that a client sent, if it is one.
+    pub(super) fn find(&self, sent: &[u8]) -> Option<Arc<Token>> {
+        let fingerprint = Fingerprint::of(sent);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let token = table.get(&fingerprint.key())?;
+        bool::from(token.grant.fingerprint.0.ct_eq(&fingerprint.0)).then(|| token.clone())
+    }
+
+    /// Counts a call by this token.
+    ///
+    /// Errors: how long it takes until there may be one again.
+    pub(super) fn count(&self, token: &Token) -> Result<(), Duration> {
+        let Some(bucket) = &token.bucket else { return Ok(()) };
+        bucket.take(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(name: &str, token: &str, rate: Option<Rate>) -> TokenGrant {
+        let fingerprint = Fingerprint::of(token.as_bytes());
+        TokenGrant { name: name.into(), fingerprint, models: vec!["*".into()], rate, admin: false }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters_and_nothing_else_does() {
+        for (pattern, yes, no) in [
+            ("digits", vec!["digits"], vec!["digits2", "digit", ""]),
+            ("res*", vec!["res", "resnet50"], vec!["re", "aresnet"]),
+            ("*net*", vec!["net", "resnet50"], vec!["ne"]),
+            ("a*b*c", vec!["abc", "a--b--c", "abbc"], vec!["acb", "ab", "abcd"]),
+            ("a*a", vec!["aa", "aba"], vec!["a"]),
+            ("*", vec!["", "x"], vec![]),
+        ] {
+            yes.iter().for_each(|text| assert!(matches(pattern, text), "{pattern} {text}"));
+            no.iter().for_each(|text| assert!(!matches(pattern, text), "{pattern} {text}"));
+        }
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_at_once_and_its_rate_in_the_long_run() {
+        let bucket = Bucket::new(Rate { rps: 10.0, burst: 3 });
+        const START: u64 = 1_000_000_000_000;
+        for _ in 0..3 {
+            bucket.take(START).unwrap();
+        }
+        assert_eq!(bucket.take(START), Err(Duration::from_millis(100)));
+        assert_eq!(bucket.take(START + 60_000_000), Err(Duration::from_millis(40)));
+        let in_ten_seconds = (0..10_000).filter(|ms| bucket.take(START + ms * 1_000_000).is_ok()).count();
+        assert!((99..=100).contains(&in_ten_seconds), "{in_ten_seconds}");
+    }
+
+    #[test]
+    fn a_token_is_found_by_its_bytes_alone_until_it_is_replaced() {
+        let slow = Some(Rate { rps: 0.001, burst: 1 });
+        let tokens = Tokens::new(vec![grant("a", "token-of-a", slow), grant("b", "token-of-b", None)]);
+        let a = tokens.find(b"token-of-a").unwrap();
+        assert_eq!(a.grant.name, "a");
+        assert!(tokens.find(b"token-of-").is_none() && tokens.find(b"").is_none());
+        tokens.count(&a).unwrap();
+        assert!(tokens.count(&a).unwrap_err() > Duration::from_secs(900));
+        tokens.replace(vec![grant("a", "token-of-a", slow), grant("c", "token-of-c", None)]);
+        assert!(tokens.find(b"token-of-b").is_none() && tokens.find(b"token-of-c").is_some());
+        assert!(tokens.count(&tokens.find(b"token-of-a").unwrap()).is_err(), "its count stays");
+        assert!(!format!("{tokens:?} {a:?}").contains("token-of-a"));
+    }
+}

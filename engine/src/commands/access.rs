@@ -1,0 +1,79 @@
+//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what is open to whom, and on
+//! SIGHUP reads both again.
+
+use super::Failure;
+use crate::api::tls::Tls;
+use crate::api::tokens::Tokens;
+use crate::config::{AccessConfig, Mistakes};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+/// Who may ask for what, with what the files say.
+pub(super) struct Access {
+    pub(super) config: AccessConfig,
+    pub(super) tls: Option<Tls>,
+    pub(super) tokens: Option<Tokens>,
+}
+
+impl Access {
+    /// Reads the files that `config` names.
+    ///
+    /// Errors: every mistake in the first that has one, exit code 2.
+    pub(super) fn load(config: AccessConfig) -> Result<Access, Failure> {
+        let tls = config.load_tls()?;
+        let tokens = config.load_tokens()?.map(Tokens::new);
+        Ok(Access { config, tls, tokens })
+    }
+
+    /// Reads the files again. What was read before stays where one has a mistake, which is logged.
+    pub(super) fn reload(&self) {
+        if let (Some(tls), Some((cert, key))) = (&self.tls, &self.config.tls) {
+            match tls.reload(cert, key) {
+                Ok(()) => tracing::info!("the certificate was read again; new connections get it"),
+                Err(error) => tracing::error!("the certificate stays as it was: {error}"),
+            }
+        }
+        let Some(tokens) = &self.tokens else { return };
+        match self.config.load_tokens() {
+            Ok(read) => {
+                let read = read.unwrap_or_default();
+                tracing::info!(tokens = read.len(), "the tokens were read again");
+                tokens.replace(read);
+            }
+            Err(Mistakes(mistakes)) => {
+                mistakes
+                    .iter()
+                    .for_each(|mistake| tracing::error!("the tokens stay as they were: {mistake}"));
+            }
+        }
+    }
+
+    /// The URL of what listens for HTTP at `address`.
+    pub(super) fn url(&self, address: SocketAddr) -> String {
+        format!("{}://{address}", if self.tls.is_some() { "https" } else { "http" })
+    }
+
+    /// The lines that say where the server is ready.
+    pub(super) fn ready(&self, http: SocketAddr, grpc: SocketAddr, admin: Option<SocketAddr>) -> String {
+        let s = if self.tls.is_some() { "s" } else { "" };
+        let mut lines = format!("ready http{s}://{http}\nready grpc{s}://{grpc}\n");
+        if let Some(admin) = admin {
+            let s = if admin.ip().is_loopback() { "" } else { s };
+            let _ = writeln!(lines, "ready admin http{s}://{admin}");
+        }
+        lines
+    }
+
+    /// Says what others than this machine's users may do without being asked who they are.
+    pub(super) fn describe(&self, addresses: &[SocketAddr]) {
+        for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
+            if self.tokens.is_none() {
+                tracing::warn!(
+                    "whoever can reach {address} may use the models: --tokens FILE asks who it is"
+                );
+            } else if self.tls.is_none() {
+                tracing::warn!("tokens come to {address} in plain text: --tls-cert and --tls-key hide them");
+            }
+        }
+    }
+}

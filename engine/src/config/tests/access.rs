@@ -1,0 +1,96 @@
+//! `[api]` and the file of tokens.
+
+use super::{folder, told};
+use crate::api::tokens::{Fingerprint, Rate};
+use crate::config::{AccessConfig, read_config, read_tokens};
+use std::net::SocketAddr;
+
+#[test]
+fn tokens_are_read_with_what_they_are_for() {
+    let hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let text = format!(
+        "[[tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"\nmodels = [\"x*\"]\nrate_rps = 2.5\n\
+         [[tokens]]\nname = \"b\"\nsha256 = \"{hash}\"\nrate_rps = 0.5\nburst = 7\nadmin = true\n"
+    );
+    let folder = folder(&[("tokens.toml", text.as_bytes())]);
+    let tokens = read_tokens(&folder.path().join("tokens.toml")).unwrap();
+    let [a, b] = &tokens[..] else { panic!("two tokens") };
+    assert_eq!((a.fingerprint, a.admin), (Fingerprint::of(b"0123456789abcdef"), false));
+    assert!(a.is_for("xyz") && !a.is_for("y"));
+    assert_eq!(a.rate, Some(Rate { rps: 2.5, burst: 2 }));
+    assert_eq!((b.fingerprint, b.admin), (Fingerprint::of(b"test"), true));
+    assert!(b.is_for("anything"));
+    assert_eq!(b.rate, Some(Rate { rps: 0.5, burst: 7 }));
+}
+
+#[test]
+fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
+    let secret = "0123456789abcdef";
+    let text = format!(
+        "[[tokens]]\nname = \"a\"\ntoken = \"too short\"\n\
+         [[tokens]]\nname = \"b\"\ntoken = \"{secret}\"\nsha256 = \"00\"\n\
+         [[tokens]]\nname = \"c\"\nsha256 = \"00\"\nmodels = \"m\"\n\
+         [[tokens]]\nname = \"d\"\ntoken = \"{secret}\"\nburst = 3\n\
+         [[tokens]]\nname = \"e\"\n\
+         [[tokens]]\nname = \"f\"\ntoken = \"{secret}\"\nrate_rps = 0\nadmin = 1\n\
+         [[tokens]]\nname = \"g\"\ntoken = \"{secret}\"\n\
+         [[tokens]]\nname = \"g\"\ntoken = \"{secret}\"\n"
+    );
+    let folder = folder(&[("tokens.toml", text.as_bytes())]);
+    let mistakes = read_tokens(&folder.path().join("tokens.toml")).unwrap_err();
+    let told = told(&mistakes, folder.path());
+    for (line, field, word) in [
+        (3, "tokens[0].token", "visible characters of ASCII"),
+        (7, "tokens[1].sha256", "give one of them"),
+        (10, "tokens[2].models", "must be a list"),
+        (9, "tokens[2].sha256", "64 digits"),
+        (14, "tokens[3].burst", "rate_rps"),
+        (15, "tokens[4].token", "is missing"),
+        (19, "tokens[5].rate_rps", "above 0"),
+        (20, "tokens[5].admin", "true or false"),
+        (25, "tokens[7].name", "has the name of the token of line 22"),
+        (25, "tokens[7].name", "is the token of line 22"),
+    ] {
+        let start = format!("tokens.toml:{line}: {field}: ");
+        assert!(
+            told.iter().any(|line| line.starts_with(&start) && line.contains(word)),
+            "{start}{word} in {told:#?}"
+        );
+    }
+    assert!(!mistakes.to_string().contains(secret) && !mistakes.to_string().contains("too short"));
+}
+
+#[test]
+fn the_section_api_says_where_and_with_what() {
+    let models = "[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 25\n\
+                  profile = { alpha_ms = 1, beta_ms = 1 }\n";
+    let api = "[api]\nadmin = \"[::1]:9\"\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntokens = \"t.toml\"\n";
+    let good = folder(&[("symphony.toml", format!("{api}{models}").as_bytes())]);
+    let access = read_config(good.path()).unwrap().access;
+    let beside = |name: &str| good.path().join(name);
+    assert_eq!(access.admin, Some("[::1]:9".parse().unwrap()));
+    assert_eq!(access.tls, Some((beside("c.pem"), beside("k.pem"))));
+    assert_eq!(access.tokens, Some(beside("t.toml")));
+    assert!(
+        access.load_tls().unwrap_err().to_string().contains("c.pem:1: PEM: the certificate can't be read")
+    );
+    let bad = "[api]\nadmin = \"here\"\ntls_key = \"k.pem\"\n";
+    let bad = folder(&[("symphony.toml", format!("{bad}{models}").as_bytes())]);
+    let told = told(&read_config(bad.path()).unwrap_err(), bad.path());
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("2: api.admin: is \"here\""), "{told:?}");
+    assert!(told[1].contains("3: api.tls_key: is given without `tls_cert`"), "{told:?}");
+}
+
+#[test]
+fn admin_calls_have_a_listener_of_their_own_unless_all_is_on_loopback() {
+    let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+    let (closed, open) =
+        ([at("127.0.0.1:8000"), at("[::1]:8001")], [at("127.0.0.1:8000"), at("0.0.0.0:8001")]);
+    let config = AccessConfig::default();
+    assert_eq!(config.admin_beside(&closed), None);
+    assert_eq!(config.admin_beside(&open), Some(at("127.0.0.1:8002")));
+    assert_eq!(config.admin_beside(&[at("0.0.0.0:0")]), Some(at("127.0.0.1:0")));
+    let chosen = AccessConfig { admin: Some(at("10.0.0.1:7")), ..AccessConfig::default() };
+    assert_eq!(config.with(&chosen).admin_beside(&closed), chosen.admin);
+}
