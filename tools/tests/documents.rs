@@ -21,8 +21,3 @@ fn every_config_in_the_documents_is_one() {
         .into_iter()
         .for_each(documented::check_configs);
 }
-
-#[test]
-fn the_examples_of_security_work() {
-    documented::run_examples(&["docs/security.md"], 1);
-}

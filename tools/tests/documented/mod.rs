@@ -13,12 +13,6 @@ use std::sync::Mutex;
 /// What documents write, and what stands for it here.
 struct Stands(Vec<(&'static str, String)>);
 
-/// An address at which nobody listens now.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
 /// A server, killed when the test is over.
 struct Served(Child);
 
@@ -135,10 +129,6 @@ impl Bench {
             ("http://127.0.0.1:8000", http),
             ("http://127.0.0.1:9000", words[1].into()),
             ("http://127.0.0.1:9001", words[2].into()),
-            // Servers that a document starts by itself.
-            ("127.0.0.1:8443", free_address()),
-            ("127.0.0.1:8444", free_address()),
-            ("127.0.0.1:8002", free_address()),
         ]);
         Bench { folder, path, stands, _servers: [server, echo] }
     }

@@ -42,14 +42,14 @@ fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
     for (line, field, word) in [
         (3, "tokens[0].token", "visible characters of ASCII"),
         (7, "tokens[1].sha256", "give one of them"),
-        (10, "tokens[2].models", "must be a list"),
-        (9, "tokens[2].sha256", "64 digits"),
-        (14, "tokens[3].burst", "rate_rps"),
-        (15, "tokens[4].token", "is missing"),
-        (19, "tokens[5].rate_rps", "above 0"),
-        (20, "tokens[5].admin", "true or false"),
-        (25, "tokens[7].name", "has the name of the token of line 22"),
-        (25, "tokens[7].name", "is the token of line 22"),
+        (11, "tokens[2].models", "must be a list"),
+        (10, "tokens[2].sha256", "64 digits"),
+        (15, "tokens[3].burst", "rate_rps"),
+        (16, "tokens[4].token", "is missing"),
+        (21, "tokens[5].rate_rps", "above 0"),
+        (22, "tokens[5].admin", "true or false"),
+        (27, "tokens[7].name", "has the name of the token of line 24"),
+        (27, "tokens[7].name", "is the token of line 24"),
     ] {
         let start = format!("tokens.toml:{line}: {field}: ");
         assert!(
