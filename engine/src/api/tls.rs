@@ -1,6 +1,6 @@
 //! TLS on an API core's sockets, by rustls with ring: [`Tls`] has the certificate, which can be replaced while the server
-//! runs, [`TlsIo`] lets hyper read and write through it. What lies between the two is bounded: one read of the socket on the
-//! way in, [`UNSENT`] bytes on the way out.
+//! runs, `TlsIo` lets hyper read and write through it. What lies between the two is bounded: one read of the socket on the
+//! way in, `UNSENT` bytes on the way out.
 
 use super::glommio_io::GlommioIo;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
