@@ -10,7 +10,7 @@ fn the_examples_of_loadgen_work() {
 
 #[test]
 fn the_examples_for_whoever_runs_a_server_work() {
-    let documents = ["api", "configuration", "repository", "metrics", "dashboard", "tracing"];
+    let documents = ["api", "configuration", "repository", "metrics", "dashboard", "tracing", "security"];
     let documents = documents.map(|name| format!("docs/{name}.md"));
     documented::run_examples(&documents.each_ref().map(String::as_str), 1);
 }

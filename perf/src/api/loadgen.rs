@@ -55,9 +55,6 @@ pub struct Run {
     pub mean_batch: f64,
     /// How late the generator was.
     pub lateness_ms: Lateness,
-    /// The highest rate with at most 1 % bad, of a search.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub goodput_rps: Option<f64>,
 }
 
 /// Milliseconds from when a request was meant to be sent until it was answered.

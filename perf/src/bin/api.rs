@@ -28,8 +28,8 @@ enum What {
     Throughput(Rounds),
     /// The goodput of one emulated GPU behind the API: at least 0.95 of the simulator's
     Goodput {
-        /// Seconds of each step of the searches
-        #[arg(long, default_value_t = 10.0)]
+        /// Seconds of each run
+        #[arg(long, default_value_t = 60.0)]
         seconds: f64,
     },
     /// Load with clients that connect, cancel and die: nothing may leak, every counter must add up
@@ -105,7 +105,7 @@ fn carry_out(what: What) -> Result<bool, Stop> {
         }
         What::Goodput { seconds } => {
             let figures = goodput::measure(&binaries, seats, seconds)?;
-            let passed = figures.iter().all(|of| of.part >= goodput::TARGET);
+            let passed = figures.iter().all(|of| of.is_good);
             Ok(tell(Measured { passed, machine, seats, figures }))
         }
         What::Soak { seconds } => {

@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -122,6 +123,7 @@ impl Bench {
         let mut echo = Command::new(binaries.join("loadgen"));
         let (echo, ready) = start(echo.args(["echo", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]));
         let words: Vec<&str> = ready.split_whitespace().collect();
+        let [secure, secure_grpc, admin] = free_addresses();
         let stands = Stands(vec![
             // All tests of a machine share these names.
             ("my-memory", format!("my-memory-{}", std::process::id())),
@@ -129,6 +131,9 @@ impl Bench {
             ("http://127.0.0.1:8000", http),
             ("http://127.0.0.1:9000", words[1].into()),
             ("http://127.0.0.1:9001", words[2].into()),
+            ("127.0.0.1:8443", secure),
+            ("127.0.0.1:8444", secure_grpc),
+            ("127.0.0.1:8002", admin),
         ]);
         Bench { folder, path, stands, _servers: [server, echo] }
     }
@@ -158,6 +163,12 @@ impl Bench {
             _ => {}
         }
     }
+}
+
+/// Addresses for servers that examples start themselves: free a moment ago.
+fn free_addresses<const N: usize>() -> [String; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().to_string())
 }
 
 /// The quickstart with SLOs that any machine keeps, in a folder of `here`.
