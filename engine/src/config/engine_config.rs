@@ -9,21 +9,21 @@ use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
 use super::workload_file::read_network;
-use crate::clock::Nanos;
-use crate::limits;
 use crate::log::{LEVELS, LogConfig, LogFormat, level_named};
-use crate::model::selection::DropRule;
 use crate::otlp::TraceConfig;
-use crate::policy::when::{self, When};
-use crate::policy::{self, Policy};
-use crate::profile::Profile;
-use crate::workload::Network;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use symphony_gpu::{DataType, ProfileTable, Signature, TableError, TensorSpec};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits;
+use symphony_scheduler::policy::when::{self, When};
+use symphony_scheduler::policy::{self, Policy};
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 
 /// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring takes time.
 const MEASURED_BATCH: usize = 32;

@@ -1,11 +1,11 @@
 //! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
 
 use super::text::{Kind, Text};
-use crate::clock::Nanos;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
 };
 use crate::runtime::rank_role;
+use symphony_transport::Nanos;
 
 /// A family of one number per thread: its name, its help, and where it is in a tally.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);

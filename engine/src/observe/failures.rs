@@ -2,8 +2,8 @@
 //! `debug`. At most a few lines a second, however many requests fail: the metrics count them all.
 
 use super::InferOutcome;
-use crate::clock::Nanos;
 use std::cell::Cell;
+use symphony_transport::Nanos;
 
 /// Lines in a second of each API core.
 const LINES_A_SECOND: u32 = 10;

@@ -1,11 +1,11 @@
 //! Whether the engine's threads still turn. A pinned thread turns millions of times a second, a napping one thousands;
 //! one that makes no turn for ten seconds hangs, or its core was taken from it.
 
-use crate::clock::Nanos;
-use crate::profile::Profile;
 use crate::runtime::counters::{Counters, CountersSnapshot};
 use crate::runtime::rank_role;
 use std::fmt;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 
 /// Between two looks at the threads.
 const LOOK_EVERY: Nanos = Nanos::from_millis(250);

@@ -1,8 +1,8 @@
 //! Latencies counted by size: a [`Histogram`] belongs to the thread that records in it, a [`Latencies`] is what was
 //! read of one or the sum of several.
 
-use crate::clock::Nanos;
 use crate::count::Count;
+use symphony_transport::Nanos;
 
 /// The mantissas of a decade's bounds.
 const MANTISSAS: [u64; 6] = [10, 15, 20, 30, 50, 70];

@@ -3,8 +3,8 @@
 
 use super::InferOutcome;
 use super::advice::Load;
-use crate::clock::Nanos;
 use std::collections::VecDeque;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// Between two samples.

@@ -3,10 +3,10 @@
 use super::recorder::{ModelRequests, STAGES};
 use super::text::{Kind, Text};
 use super::{InferOutcome, Observatory, engine_metrics};
-use crate::clock::Nanos;
 use crate::otlp::TraceCounts;
 use crate::runtime::executions::{ModelExecutions, SIZE_BOUNDS};
 use crate::runtime::frontend::{ModelInfo, Standing};
+use symphony_transport::Nanos;
 
 /// GPUs with numbers of their own in the text; all of them are in the sums.
 const GPUS_LISTED: usize = 1_024;

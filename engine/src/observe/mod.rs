@@ -22,9 +22,8 @@ pub use outcome::InferOutcome;
 pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use view::Query;
 
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::otlp::TraceCounts;
-use crate::profile::Profile;
 use crate::runtime::Engine;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::{Bulletin, Frontend, ModelInfo};
@@ -34,6 +33,8 @@ use recorder::CoreCounts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// See the module's description.

@@ -3,14 +3,14 @@
 
 use super::InferOutcome;
 use super::histogram::{Histogram, Latencies};
-use crate::clock::Nanos;
 use crate::count::Count;
-use crate::limits;
 use crate::runtime::frontend::{Answer, Outcome};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// The stages of a request that has run, in order: what each is called in metrics and what it is.

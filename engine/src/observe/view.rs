@@ -4,10 +4,10 @@
 use super::history::HISTORY_MODELS;
 use super::recorder::{ModelRequests, STAGES};
 use super::{InferOutcome, Observatory};
-use crate::clock::Nanos;
 use crate::runtime::executions::{GpuExecutions, ModelExecutions, SIZE_BOUNDS};
 use crate::runtime::frontend::ModelInfo;
 use serde::Serialize;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// GPUs whose batches are shown one by one.

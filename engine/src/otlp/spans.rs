@@ -5,9 +5,9 @@
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
 use super::tracer::{Ran, Traced};
-use crate::clock::Nanos;
 use crate::observe::{InferOutcome, STAGES};
 use std::collections::{HashMap, HashSet, VecDeque};
+use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
 
 /// How long a batch waits for further traced requests: an answer takes far less from the GPU to its API core.

@@ -3,7 +3,6 @@
 
 use super::context::{Parent, SpanId, TraceId};
 use super::{TraceConfig, TraceCounts};
-use crate::clock::Nanos;
 use crate::observe::InferOutcome;
 use crate::runtime::frontend::ModelInfo;
 use rand::RngExt;
@@ -12,6 +11,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
 
 /// How a request came in.

@@ -1,8 +1,8 @@
 //! What a ModelThread has to see to next: each of its models' timers, and the models that requests have come for in
 //! this turn. Owned by the ModelThread.
 
-use crate::clock::Nanos;
-use crate::rank::min_tree::MinTree;
+use symphony_scheduler::rank::min_tree::MinTree;
+use symphony_transport::Nanos;
 
 /// A model that requests have come for in this turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

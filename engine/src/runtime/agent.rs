@@ -4,12 +4,13 @@
 //! turn and not a switch between threads.
 
 use super::Seated;
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use symphony_transport::Nanos;
 
 /// A role that a thread plays.
 pub trait Agent {

@@ -3,8 +3,8 @@
 
 use super::counters::{BackendTally, Counting};
 use super::executions::Executing;
-use crate::clock::Nanos;
 use std::sync::Arc;
+use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
 };

@@ -3,8 +3,8 @@
 //! thread; the other one swaps it into its table. So a change costs that thread no allocation and no lock, and while
 //! there is none, a comparison a turn.
 
-use crate::clock::Nanos;
 use rtrb::{Consumer, Producer, RingBuffer};
+use symphony_transport::Nanos;
 
 /// Changes under way to one thread, at most.
 const UNDER_WAY: usize = 4;

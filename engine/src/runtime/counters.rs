@@ -5,13 +5,13 @@
 //! Owned by the threads' agents; read through [`Counters`] by whoever shows them.
 
 use super::executions::Executions;
-use crate::clock::Nanos;
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use symphony_transport::Nanos;
 
 /// Turns of any thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]

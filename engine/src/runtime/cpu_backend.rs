@@ -4,9 +4,10 @@
 use super::agent::Agent;
 use super::batches::{Answers, Batch, Inbox};
 use super::changes::Taker;
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use std::collections::VecDeque;
 use symphony_gpu::{ComputeThread, CpuModel};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
 /// A batch that starts this soon is waited for without a nap.

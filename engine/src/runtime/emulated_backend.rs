@@ -4,10 +4,10 @@
 use super::agent::Agent;
 use super::batches::{Answers, Batch, Inbox};
 use super::changes::Taker;
-use crate::clock::Nanos;
 use std::collections::VecDeque;
 use std::ops::Range;
 use symphony_gpu::EmulatedGpus;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 use symphony_transport::wheel::Wheel;
 

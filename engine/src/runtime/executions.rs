@@ -2,13 +2,13 @@
 //! thread is the only one that sees a batch's true start and end, once each, so what it notes here is exact whoever
 //! sent the requests. The thread stores a few words of its own per batch; readers disturb it no further.
 
-use crate::clock::Nanos;
 use crate::count::Count;
-use crate::limits;
 use bytemuck::Zeroable;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, GpuId, ModelId};
 
 /// GPUs of a backend thread whose batches are kept one by one. GPUs are granted lowest number first, so these are the

@@ -7,14 +7,15 @@ use super::bulletin::Held;
 use super::in_flight::{InFlight, Sent};
 use super::lanes::Lanes;
 use super::reserve::Reserve;
-use crate::clock::{Clock, Nanos};
-use crate::limits;
+use crate::clock::Clock;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use symphony_gpu::signature::Signature;
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 pub use symphony_transport::message::Class;
 use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
@@ -297,7 +298,7 @@ impl Frontend {
     ///
     /// Slots come in one class per distinct row size (input and output together, rounded up to a power of
     /// two); each class has `setup.capacity` slots or as many as its share of
-    /// [`crate::limits::MAX_SLAB_BYTES`] holds.
+    /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
     ///
     /// Errors: the machine has no memory for the slots.
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {

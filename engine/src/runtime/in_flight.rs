@@ -2,7 +2,7 @@
 //! rows linked in their order, and what is known of the whole request in the entry of its first row. Owned by the
 //! [`Frontend`](super::Frontend).
 
-use crate::clock::Nanos;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Response};
 use symphony_transport::slab::SlotId;
 

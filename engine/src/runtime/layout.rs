@@ -3,8 +3,8 @@
 
 use super::agent::{Idle, Seat};
 use crate::config::{Config, ExecutorKind};
-use crate::limits;
 use std::collections::HashMap;
+use symphony_scheduler::limits;
 
 /// The role of the RankThread numbered `at`: in its thread's name, its metrics and its recording.
 pub fn rank_role(at: usize) -> String {

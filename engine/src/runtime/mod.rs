@@ -1,4 +1,4 @@
-//! The real driver: threads pinned to cores that pump the state machines of [`crate::model`] and [`crate::rank`],
+//! The real driver: threads pinned to cores that pump the state machines of [`symphony_scheduler::model`] and [`symphony_scheduler::rank`],
 //! and the rings between them. An [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
 //!
 //! ```text
@@ -46,9 +46,8 @@ pub use frontend::Frontend;
 pub use layout::{Layout, rank_role};
 pub use places::{LoadedModel, PlaceError, Places};
 
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
-use crate::profile::Profile;
 use crate::recorder::{RecordConfig, RecordError};
 use agent::{Agent, Ending, Member};
 use counters::Counters;
@@ -57,6 +56,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::slab::SlabError;
 
 /// Why an engine did not start.

@@ -13,11 +13,11 @@ use super::counters::raise;
 use super::lanes::Lanes;
 use super::watch::ModelWatch;
 use super::wire::{GrantMessage, RankMessage};
-use crate::clock::Nanos;
-use crate::limits;
-use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use std::sync::Arc;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
@@ -530,12 +530,12 @@ mod tests {
     use super::super::threads::link;
     use super::super::watch::ModelWatch;
     use super::*;
-    use crate::model::selection::DropRule;
-    use crate::model::{Slack, Terms};
-    use crate::policy;
-    use crate::profile::Profile;
-    use crate::rank::RankInput;
-    use crate::workload::Network;
+    use symphony_scheduler::deferral::{Slack, Terms};
+    use symphony_scheduler::drop_rule::DropRule;
+    use symphony_scheduler::policy;
+    use symphony_scheduler::profile::Profile;
+    use symphony_scheduler::rank::RankInput;
+    use symphony_scheduler::workload::Network;
 
     const MODELS: usize = 10;
     const SLO: Nanos = Nanos::from_millis(5);

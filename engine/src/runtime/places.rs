@@ -10,14 +10,16 @@ use super::frontend::{Class, ModelInfo, Standing};
 use super::lanes::Lanes;
 use super::model_thread::PlaceQueues;
 use super::start::{Known, output_range, platform, queue_of_class, settle};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::config::{ExecutorKind, Mistakes, ModelConfig};
-use crate::model::{ModelQueue, Terms};
-use crate::profile::Profile;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
+use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::model::ModelQueue;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// A running thread takes a change within a millisecond, or when the batch that it runs is over: one that has not after

@@ -4,10 +4,10 @@
 use super::agent::Agent;
 use super::counters::{Board, Counting, RankTally, raise};
 use super::wire::{GrantMessage, RankMessage};
-use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant, RankInput, RankState};
 use crate::recorder::RankRecorder;
 use std::sync::Arc;
+use symphony_scheduler::rank::{GpuReport, Grant, RankInput, RankState};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
 

@@ -6,7 +6,7 @@
 //! a running quantile of how far answers overran the deadline that the scheduler was given: an overrun beyond it raises it,
 //! every answer within it lowers it a little, and in balance about one answer in [`WITHIN_PER_BEYOND`] is beyond it.
 
-use crate::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// Answers within the reserve that take back what one beyond it adds: the quantile is 1 - 1/500, well inside the 1 %
 /// that a model may have bad.

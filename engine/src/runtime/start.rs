@@ -19,19 +19,22 @@ use super::sub_clusters::{Division, Group};
 use super::threads::{measures_from, slack_for};
 use super::watch::ModelWatch;
 use super::{Engine, Options, Stage, StartError};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::config::{Config, Control, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
-use crate::limits;
-use crate::model::selection::DropRule;
-use crate::model::{ModelQueue, Terms};
-use crate::policy;
-use crate::profile::Profile;
-use crate::rank::RankState;
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_gpu::Signature;
+use symphony_scheduler::deferral::Deferral;
+use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::ModelQueue;
+use symphony_scheduler::policy;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rank::RankState;
+use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::Consumer;
 
@@ -62,7 +65,7 @@ pub(super) struct Builder {
     clock: Clock,
     say: Say,
     division: Division,
-    deferral: &'static dyn policy::Deferral,
+    deferral: &'static dyn Deferral,
     options: Options,
 }
 

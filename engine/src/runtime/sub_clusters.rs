@@ -3,9 +3,9 @@
 
 use super::StartError;
 use crate::config::{Config, ExecutorKind};
-use crate::limits;
 use std::ops::Range;
 use std::sync::Arc;
+use symphony_scheduler::limits;
 
 /// The order in which kinds' executors are numbered.
 const KINDS: [ExecutorKind; 2] = [ExecutorKind::Cpu, ExecutorKind::Emulated];

@@ -16,9 +16,9 @@ pub use super::rank_thread::{Completions, Foretold, Grants, RankThread, RankWatc
 pub use super::watch::ModelWatch;
 pub use super::wire::{GrantMessage, RankMessage};
 
-use crate::clock::Nanos;
-use crate::limits::RATE_SAMPLE;
-use crate::model::Slack;
+use symphony_scheduler::deferral::Slack;
+use symphony_scheduler::limits::RATE_SAMPLE;
+use symphony_transport::Nanos;
 use symphony_transport::ring::{Consumer, Producer, ring};
 
 /// Hops between threads from a model's timer to the start of its batch: the timer itself, the RankThread, the ModelThread
@@ -28,7 +28,7 @@ const HOPS_FROM_FRONTRUN: u64 = 6;
 /// Hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
-/// What [`Terms`](crate::model::Terms) have to allow for on threads that see a time come this late.
+/// What [`Terms`](symphony_scheduler::model::Terms) have to allow for on threads that see a time come this late.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }

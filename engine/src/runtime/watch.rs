@@ -2,10 +2,10 @@
 //! recorder is there. A queue does not know that it is watched.
 
 use super::counters::{Board, Counting, ModelTally};
-use crate::clock::Nanos;
-use crate::model::{Dispatch, ModelQueue, ModelSink};
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use crate::recorder::ModelRecorder;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId, Request};
 
 /// See the module's description.

@@ -1,9 +1,9 @@
 //! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from and turned
-//! back into the calls of [`RankState`](crate::rank::RankState) and [`ModelQueue`](crate::model::ModelQueue).
+//! back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and [`ModelQueue`](symphony_scheduler::model::ModelQueue).
 
-use crate::clock::Nanos;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, Standing};
 use bytemuck::{Pod, Zeroable};
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
 /// From a ModelThread to the RankThread.

@@ -10,10 +10,10 @@ use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use std::io;
-use symphony::clock::Nanos;
-use symphony::profile::Profile;
-use symphony::sim::Observer;
-use symphony::workload::Workload;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::sim::Observer;
+use symphony_scheduler::workload::Workload;
+use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Request};
 
 const WORKERS: usize = 6;

@@ -9,8 +9,8 @@ use super::systems::{DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
-use symphony::model::selection::DropRule;
-use symphony::workload::Arrival;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::workload::Arrival;
 
 const SLO_MS: f64 = 100.0;
 /// The best throughput, requests per second.

@@ -1,10 +1,10 @@
 //! The models and workloads of the papers, made by the experiments: which models on how many GPUs, for how long.
 
 use super::Effort;
-use symphony::clock::Nanos;
-use symphony::limits;
-use symphony::profile::Profile;
-use symphony::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_transport::Nanos;
 
 /// A model: l(b) = alpha b + beta, milliseconds, and its SLO.
 #[derive(Clone, Copy, Debug, PartialEq)]

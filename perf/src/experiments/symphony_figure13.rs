@@ -8,8 +8,8 @@ use super::systems::{DEFAULT, PUBLISHED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
-use symphony::clock::Nanos;
-use symphony::workload::Network;
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 
 const GPUS: usize = 32;
 const MODELS: usize = 20;

@@ -9,7 +9,7 @@ use super::systems::{BETA_LAMBDA, DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
-use symphony::workload::Arrival;
+use symphony_scheduler::workload::Arrival;
 
 /// The models of Table 3, as measured on a GTX 1080 Ti.
 const MODELS: [&str; 6] = ["DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT"];

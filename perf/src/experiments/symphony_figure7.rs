@@ -7,7 +7,7 @@ use super::systems::{CLOCKWORK, COMPARED, NEXUS, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use crate::charts::{Axis, Figure, Panel, Shape};
-use symphony::workload::Arrival;
+use symphony_scheduler::workload::Arrival;
 
 const GPUS: usize = 32;
 const MODELS: usize = 20;

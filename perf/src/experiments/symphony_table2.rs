@@ -9,7 +9,7 @@ use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use symphony::sim::arrivals::stream_seed;
+use symphony_scheduler::sim::arrivals::stream_seed;
 
 const BACKENDS: usize = 100;
 const FRONTENDS: [usize; 2] = [1, 25];

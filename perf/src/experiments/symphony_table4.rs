@@ -10,9 +10,9 @@ use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
 use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
 use std::collections::BTreeMap;
 use std::io;
-use symphony::clock::Nanos;
-use symphony::sim::Observer;
-use symphony::workload::Workload;
+use symphony_scheduler::sim::Observer;
+use symphony_scheduler::workload::Workload;
+use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Request};
 
 const GPUS: usize = 8;

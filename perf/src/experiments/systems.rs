@@ -4,13 +4,13 @@
 use crate::charts::{COLOURS, Series, Shape};
 use plotters::style::RGBColor;
 use std::io;
-use symphony::model::selection::DropRule;
-use symphony::policy::clockwork::BatchSizes;
-use symphony::policy::when::{self, When};
-use symphony::policy::{self, Options, Policy};
-use symphony::sim::report::Report;
-use symphony::sim::{self, Fault, Observer, goodput};
-use symphony::workload::Workload;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::clockwork::BatchSizes;
+use symphony_scheduler::policy::when::{self, When};
+use symphony_scheduler::policy::{self, Options, Policy};
+use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::sim::{self, Fault, Observer, goodput};
+use symphony_scheduler::workload::Workload;
 
 /// A scheduler and how it is set.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +126,7 @@ impl System {
     ///
     /// Errors: as [`sim::simulate`].
     pub fn goodput(&self, workload: &Workload) -> io::Result<Report> {
-        goodput::search(workload, self.policy(), &self.options(), &mut |_| {})
+        goodput::search(workload, self.policy(), &self.options(), &mut |_| {}).map_err(io::Error::other)
     }
 
     /// The rate of [`System::goodput`]; 0 where no rate passes.
@@ -148,6 +148,7 @@ impl System {
     /// Errors: as [`sim::simulate`].
     pub fn observed(&self, workload: &Workload, observer: &mut dyn Observer) -> io::Result<Report> {
         sim::simulate_observed(workload, self.policy(), &self.options(), Fault::default(), observer)
+            .map_err(io::Error::other)
     }
 
     fn policy(&self) -> &'static dyn Policy {

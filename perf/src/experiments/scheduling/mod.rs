@@ -19,14 +19,15 @@ use super::{Claim, Effort, Experiment, Job, Rows, cell};
 use crate::charts::Figure;
 use std::io;
 use std::path::{Path, PathBuf};
-use symphony::clock::Nanos;
 use symphony::config::read_workload;
-use symphony::model::selection::DropRule;
-use symphony::policy::deferred::Deferred;
-use symphony::policy::symphony::Weighed;
-use symphony::policy::{Deferral, Options, Policy, Scheduler};
-use symphony::sim::report::Report;
-use symphony::workload::Workload;
+use symphony_scheduler::deferral::Deferral;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::deferred::Deferred;
+use symphony_scheduler::policy::symphony::Weighed;
+use symphony_scheduler::policy::{Options, Policy, Scheduler};
+use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::workload::Workload;
+use symphony_transport::Nanos;
 
 /// Seeds per workload.
 const SEEDS: u64 = 5;

@@ -12,10 +12,10 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use symphony::clock::Nanos;
 use symphony::config::read_config;
 use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Idle, StartError};
+use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
 /// How long answers are waited for after the last request.
