@@ -9,9 +9,9 @@
 //! flight it sleeps until a request is sent, and looks up every 50 ms, for what is served may change.
 
 use super::glommio_io::within;
-use crate::observe::Recorder;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
+use crate::telemetry::Recorder;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -7,7 +7,7 @@ mod raw;
 mod streams;
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
-use crate::clock::Clock;
+use crate::runtime::clock::Clock;
 use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -319,7 +319,7 @@ mod tests {
         let file = file("# seconds\n0\n0.5\n\n0.5\r\n1e0\n");
         let arrivals = read_trace(file.path()).unwrap();
         let expected = [0, 500, 500, 1_000].map(Nanos::from_millis);
-        assert_eq!(arrivals.collect::<Vec<_>>(), expected);
+        assert_eq!(arrivals.as_slice(), expected);
     }
 
     #[test]

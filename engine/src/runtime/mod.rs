@@ -15,41 +15,24 @@
 //! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
 //! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
 
-mod agenda;
-mod agent;
-mod batches;
-mod bulletin;
-mod changes;
+pub mod backends;
+pub mod clock;
 pub mod counters;
-mod cpu_backend;
-mod emulated_backend;
-pub mod executions;
-mod executors;
 pub mod frontend;
-mod in_flight;
-mod lanes;
-mod layout;
-mod model_thread;
-mod places;
-mod plumbing;
-mod rank_thread;
-mod reserve;
+mod model_slots;
+mod queue_ids;
 mod start;
-mod sub_clusters;
 pub mod threads;
-mod watch;
-mod wire;
 
-pub use agent::{Idle, Seat};
-pub use executors::Say;
+pub use backends::executors::Say;
 pub use frontend::Frontend;
-pub use layout::{Layout, rank_role};
-pub use places::{LoadedModel, PlaceError, Places};
+pub use model_slots::{LoadedModel, PlaceError, Places};
+pub use start::layout::{Layout, rank_role};
+pub use threads::agent::{Idle, Seat};
 
-use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::recorder::{RecordConfig, RecordError};
-use agent::{Agent, Ending, Member};
+use crate::runtime::clock::Clock;
 use counters::Counters;
 use frontend::{Bulletin, ModelInfo};
 use std::sync::Arc;
@@ -59,6 +42,7 @@ use std::time::Duration;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::slab::SlabError;
+use threads::agent::{Agent, Ending, Member};
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]

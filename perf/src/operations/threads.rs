@@ -6,7 +6,7 @@ use crate::scale::measured::Window;
 use crate::scale::options::{Options, Plan};
 use crate::scale::world::World;
 use clap::Parser;
-use symphony::clock::Clock;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Agent, link};
 use symphony_scheduler::deferral::Slack;
 use symphony_transport::Nanos;

@@ -8,7 +8,7 @@
 //! so their shares add up (two gaps at once are too rare to matter).
 
 use serde::Serialize;
-use symphony::clock::Clock;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::{Idle, Seat};
 use symphony_transport::Nanos;
 

@@ -4,7 +4,7 @@
 use super::lags::Lags;
 use super::measured::{Disturbance, Window};
 use std::collections::VecDeque;
-use symphony::clock::Clock;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Completions, Outlets, frames};
 use symphony_scheduler::limits;
 use symphony_scheduler::rank::GpuReport;

@@ -4,8 +4,8 @@
 use serde::Serialize;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony::clock::Clock;
 use symphony::runtime::Seat;
+use symphony::runtime::clock::Clock;
 use symphony_transport::Nanos;
 
 /// A machine's name.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use symphony::clock::Clock;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{
     Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,

@@ -1,6 +1,7 @@
 //! What a model's queue decides, moment by moment.
 
 use super::*;
+use crate::deferral::Slack;
 
 use crate::policy::by_name;
 use crate::profile::Profile;

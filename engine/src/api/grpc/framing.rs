@@ -6,7 +6,7 @@ use crate::api::compression::Coding;
 use crate::api::core::OUTCOME;
 use crate::api::problem::{GrpcCode, Problem, quoted};
 use crate::api::reply::{Reply, ReplyBody};
-use crate::observe::InferOutcome;
+use crate::telemetry::InferOutcome;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};

@@ -2,8 +2,8 @@
 
 use crate::api::answers::Reply;
 use crate::api::problem::Problem;
-use crate::observe::InferOutcome;
 use crate::runtime::frontend::{ModelInfo, Outcome};
+use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
 use symphony_transport::Nanos;
 use symphony_transport::message::Ending;

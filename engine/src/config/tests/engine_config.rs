@@ -4,7 +4,7 @@ use super::{folder, told};
 use crate::config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, read_config,
 };
-use crate::otlp::{TraceConfig, TraceFlags};
+use crate::telemetry::otlp::{TraceConfig, TraceFlags};
 use proptest::prelude::*;
 use std::time::Duration;
 use symphony_gpu::{DataType, TensorSpec};

@@ -348,7 +348,7 @@ mod tests {
     use crate::loadgen::report::{Report, tests::report};
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use symphony::clock::Clock;
+    use symphony::runtime::clock::Clock;
     use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, Standing};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{ModelId, Request, Response};
