@@ -251,9 +251,9 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::tracer::Call;
     use super::*;
     use crate::runtime::frontend::{Class, ModelInfo, Standing};
-    use super::super::tracer::Call;
     use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 

@@ -7,7 +7,7 @@ use super::setting::{RESNET50, Setting};
 use super::systems::{DEFAULT, PUBLISHED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 

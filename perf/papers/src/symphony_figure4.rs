@@ -8,7 +8,7 @@ use super::setting::{Model, Setting, zoo_1080ti};
 use super::systems::{BETA_LAMBDA, DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, Figure, GREY, Panel, Series, Shape};
 use symphony_scheduler::workload::Arrival;
 
 /// The models of Table 3, as measured on a GTX 1080 Ti.

@@ -7,7 +7,7 @@ use super::setting::{RESNET50, Setting, zoo_1080ti, zoo_a100};
 use super::systems::NEXUS;
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 
 const FRONTENDS: [usize; 5] = [1, 2, 4, 8, 16];
 

@@ -16,10 +16,10 @@ use super::systems::{
 };
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Rows, cell};
-use crate::charts::Figure;
 use std::io;
 use std::path::{Path, PathBuf};
 use symphony::config::read_workload;
+use symphony_perf::charts::Figure;
 use symphony_scheduler::deferral::Deferral;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::deferred::Deferred;
@@ -200,7 +200,7 @@ impl Experiment for Scheduling {
 ///
 /// Errors: a folder or file that can't be read.
 fn workloads() -> io::Result<Vec<Workload>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads");
     let mut found = Vec::new();
     for folder in [folder.join("scheduling"), folder] {
         for entry in std::fs::read_dir(&folder)? {

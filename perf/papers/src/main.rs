@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use symphony_perf::experiments::output::Output;
-use symphony_perf::experiments::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
+use symphony_papers::output::Output;
+use symphony_papers::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
 
 /// Redo the figures of the papers in the simulator
 ///

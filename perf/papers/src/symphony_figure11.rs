@@ -7,7 +7,7 @@ use super::setting::{RESNET50, Setting};
 use super::systems::{COMPARED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, Figure, Panel, Shape};
+use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 
 const MODELS: usize = 20;
 const GPUS: [usize; 6] = [8, 16, 32, 64, 128, 256];

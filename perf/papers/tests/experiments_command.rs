@@ -24,7 +24,7 @@ fn an_unknown_name_is_answered_with_the_names_there_are() {
 fn the_list_has_a_line_for_each_experiment() {
     let output = experiments(&["--list"]);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(text(&output.stdout).lines().count(), symphony_perf::experiments::EXPERIMENTS.len());
+    assert_eq!(text(&output.stdout).lines().count(), symphony_papers::EXPERIMENTS.len());
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use symphony_perf::experiments::output::Output;
-use symphony_perf::experiments::table::Table;
-use symphony_perf::experiments::{EXPERIMENTS, Experiment, results};
+use symphony_papers::output::Output;
+use symphony_papers::table::Table;
+use symphony_papers::{EXPERIMENTS, Experiment, results};
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
 fn read(file: &Path) -> String {

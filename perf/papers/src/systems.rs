@@ -1,9 +1,9 @@
 //! What the experiments compare: each system of the papers as a policy of ours with its options, under one name, label
 //! and colour in every chart.
 
-use crate::charts::{COLOURS, Series, Shape};
 use plotters::style::RGBColor;
 use std::io;
+use symphony_perf::charts::{COLOURS, Series, Shape};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::clockwork::BatchSizes;
 use symphony_scheduler::policy::when::{self, When};

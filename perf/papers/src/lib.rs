@@ -7,7 +7,7 @@
 //!
 //! To add one: write its file here and add a line to [`EXPERIMENTS`]. Its jobs should need at most two minutes of one
 //! core; its docs say how long they take. What others use: [`systems`] (what is compared), [`setting`] (models and
-//! workloads), [`crate::charts`].
+//! workloads), [`symphony_perf::charts`].
 
 pub mod output;
 pub mod queue;
@@ -29,8 +29,8 @@ mod symphony_figure7;
 mod symphony_table2;
 mod symphony_table4;
 
-use crate::charts::Figure;
 use std::io;
+use symphony_perf::charts::Figure;
 use table::Table;
 
 /// Every experiment: those of the papers in their order, then our own.

@@ -7,7 +7,7 @@ use super::setting::{RESNET50, Setting};
 use super::systems::{COMPARED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, Figure, GREY, Panel, Series, Shape};
 
 const GPUS: usize = 24;
 const MODELS: usize = 10;

@@ -8,7 +8,7 @@ use super::setting::{Model, Setting};
 use super::systems::{DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::workload::Arrival;
 

@@ -5,10 +5,10 @@
 
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
-use crate::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
+use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_scheduler::sim::arrivals::stream_seed;
 
 const BACKENDS: usize = 100;

@@ -7,7 +7,7 @@ use super::setting::{Model, Setting, zoo_1080ti, zoo_a100};
 use super::systems::{CLOCKWORK, COMPARED, NEXUS, NEXUS_8, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, Figure, Panel, Shape};
+use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 
 const GPUS: usize = 64;
 const CARDS: [&str; 2] = ["1080Ti", "A100"];

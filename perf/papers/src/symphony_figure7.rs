@@ -6,7 +6,7 @@ use super::setting::{RESNET50, Setting};
 use super::systems::{CLOCKWORK, COMPARED, NEXUS, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use crate::charts::{Axis, Figure, Panel, Shape};
+use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 use symphony_scheduler::workload::Arrival;
 
 const GPUS: usize = 32;

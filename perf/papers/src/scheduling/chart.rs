@@ -3,7 +3,7 @@
 
 use super::super::table::{Row, Table};
 use super::DEFAULT;
-use crate::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, Figure, GREY, Panel, Series, Shape};
 
 /// The chart.
 pub(super) fn figure(title: &str, table: &Table) -> Figure {
