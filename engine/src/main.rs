@@ -33,7 +33,7 @@ enum Command {
     /// standard error.
     /// The first Ctrl-C (or SIGTERM) lets accepted requests finish; a second one ends at once.
     Serve(Box<ServeArguments>),
-    /// Read CONFIG and load its models without serving; print every mistake as FILE:LINE: FIELD: wrong; right
+    /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD: wrong; right
     Check {
         /// A TOML file, or a folder with symphony.toml in it; without one, the repository's models are checked
         #[arg(required_unless_present = "model_repository")]

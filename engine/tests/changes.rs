@@ -38,7 +38,7 @@ fn config(folder: &Path, models: &[(&str, usize)], extra: &str) -> Config {
         std::fs::write(folder.join("model.toml"), model_toml(*bytes)).unwrap();
     }
     std::fs::write(folder.join("symphony.toml"), text).unwrap();
-    read_config(folder).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn start(config: &Config) -> (Engine, Frontend, Places) {

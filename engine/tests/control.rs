@@ -27,7 +27,7 @@ fn config(folder: &Path, control: &str) -> Config {
     );
     std::fs::write(folder.join("symphony.toml"), text).unwrap();
     std::fs::create_dir_all(folder.join("models")).unwrap();
-    read_config(folder).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn put(folder: &Path, file: &str, content: &str) {
@@ -214,7 +214,7 @@ fn a_polled_folder_is_followed() {
     served.wait("its new words hold", |served| slo(served) != before);
     served.ask("second", None);
     put(folder.path(), "second/model.toml", "slo_ms = \"soon\"\n");
-    served.wait("its mistake is told", |served| {
+    served.wait("its diagnostic is told", |served| {
         served.said.lock().unwrap().iter().any(|line| line.contains("slo_ms: \"soon\" is a string"))
     });
     served.ask("second", None);

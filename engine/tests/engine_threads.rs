@@ -18,7 +18,7 @@ use symphony_transport::message::{Ending, ModelId};
 fn config(folder: &Path, models: &str) -> Config {
     let file = folder.join("symphony.toml");
     std::fs::write(&file, models).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn emulated(folder: &Path, policy: &str, gpus: usize, models: usize, slo_ms: f64) -> Config {

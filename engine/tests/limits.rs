@@ -28,7 +28,7 @@ fn at_every_limit() -> Config {
                 profile = { alpha_ms = 0.2, beta_ms = 1 }\n\
                 [cores]\nmodel_threads = 255\n";
     std::fs::write(&file, text).unwrap();
-    let mut config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let mut config = read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let model = config.models.remove(0);
     for at in 0..limits::MAX_MODELS {
         let mut copy = model.clone();

@@ -97,7 +97,7 @@ fn config(folder: &Path, extra: &str) -> Config {
     }
     let file = folder.join("symphony.toml");
     std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 /// Serves a thousand batches and `meanwhile` something else, and counts what ModelThreads and the RankThread allocate.

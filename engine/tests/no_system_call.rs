@@ -102,7 +102,7 @@ fn serve() {
     let text = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
                 slo_ms = 300.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
     std::fs::write(&file, text).unwrap();
-    let config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let record = folder.path().join("record");
     let options = Options {
         record: Some(RecordConfig { folder: record.clone(), mib: 8 }),

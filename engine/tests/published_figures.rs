@@ -11,7 +11,7 @@ use symphony_scheduler::workload::Workload;
 
 fn workload(name: &str) -> Workload {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads").join(name);
-    read_workload(&path).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_workload(&path).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn goodput(workload: &Workload, policy: &str) -> Report {

@@ -1,5 +1,5 @@
 //! The `symphony` binary as its users meet it: the quickstart on real threads and sockets, its shutdown, and what
-//! it says to a configuration with mistakes. Needs no network but loopback.
+//! it says to a configuration with diagnostics. Needs no network but loopback.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};

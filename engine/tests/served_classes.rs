@@ -29,7 +29,7 @@ fn config(folder: &Path, gpus: usize, cores: &str) -> Config {
     }
     let file = folder.join("symphony.toml");
     std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn start(config: Config, record: Option<RecordConfig>) -> (Engine, Frontend) {

@@ -1,5 +1,5 @@
 //! Trace and log settings, by Triton's names. A setting that means nothing here has one value, and giving it another is a
-//! mistake; so a client never believes to have switched on what does not exist.
+//! diagnostic; so a client never believes to have switched on what does not exist.
 
 use super::problem::{Problem, names, quoted};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -12,7 +12,7 @@ use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    AccessConfig, Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource,
+    AccessConfig, Config, Control, ExecutorKind, HttpLimits, Diagnostic, Diagnostics, ModelConfig, ModelSource,
     RepositoryFlags, read_config_with,
 };
 use crate::control::Repository;
@@ -63,9 +63,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<Mistakes> for Failure {
-    fn from(mistakes: Mistakes) -> Failure {
-        Failure::Input(mistakes.to_string())
+impl From<Diagnostics> for Failure {
+    fn from(diagnostics: Diagnostics) -> Failure {
+        Failure::Input(diagnostics.to_string())
     }
 }
 
@@ -106,17 +106,17 @@ impl From<ApiError> for Failure {
 
 /// Reads the configuration at `path`, and all models of its repository, and loads them, without serving.
 ///
-/// Errors: every mistake in it, exit code 2.
+/// Errors: every diagnostic in it, exit code 2.
 pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
     let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
-    let (others, mut mistakes) = models_loaded_later(&config);
-    mistakes.extend(config.access.load_tls().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
-    mistakes.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
+    let (others, mut diagnostics) = models_loaded_later(&config);
+    diagnostics.extend(config.access.load_tls().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
+    diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     for model in config.models.iter().chain(&others) {
-        mistakes.extend(try_to_load(model));
+        diagnostics.extend(try_to_load(model));
     }
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes).into());
+    if !diagnostics.is_empty() {
+        return Err(Diagnostics(diagnostics).into());
     }
     let executors: usize = config.executors.iter().map(|executor| executor.count).sum();
     let models = config.models.len() + others.len();
@@ -126,32 +126,32 @@ pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Fa
     Ok(())
 }
 
-/// The models of the repository that are not loaded at start-up, and the mistakes in their files.
-fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Mistake>) {
+/// The models of the repository that are not loaded at start-up, and the diagnostics in their files.
+fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
     let explicit = config.repository.as_ref().filter(|from| from.control == Control::Explicit);
     let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
     let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
-    let (mut models, mut mistakes) = (Vec::new(), Vec::new());
-    let names = repository.names().unwrap_or_else(|Mistakes(more)| {
-        mistakes.extend(more);
+    let (mut models, mut diagnostics) = (Vec::new(), Vec::new());
+    let names = repository.names().unwrap_or_else(|Diagnostics(more)| {
+        diagnostics.extend(more);
         Vec::new()
     });
     for name in names.iter().filter(|name| config.models.iter().all(|model| model.name != **name)) {
         match repository.read_model(name, &kinds) {
             Ok(model) => models.extend(model.versions),
-            Err(Mistakes(more)) => mistakes.extend(more),
+            Err(Diagnostics(more)) => diagnostics.extend(more),
         }
     }
-    (models, mistakes)
+    (models, diagnostics)
 }
 
 /// What is wrong with a model that only loading it shows.
-fn try_to_load(model: &ModelConfig) -> Vec<Mistake> {
+fn try_to_load(model: &ModelConfig) -> Vec<Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Vec::new() };
     match CpuModel::load(file, model.max_batch) {
         Ok(loaded) => model.declared.check(loaded.signature()),
         Err(error) => {
-            vec![model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")]
+            vec![model.places.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
         }
     }
 }
@@ -168,7 +168,7 @@ pub struct Addresses {
 /// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or SIGTERM, with flight
 /// recorders if `record` says where.
 ///
-/// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
+/// Errors: a diagnostic in the configuration, an address that can't be had, a machine without what the engine needs.
 pub fn serve(
     path: Option<&Path>,
     repository: &RepositoryFlags,

@@ -1,7 +1,7 @@
 //! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names: who may ask the server for
 //! what, and where. `serve` and `check` read the files that it names; on SIGHUP `serve` reads them again.
 
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Place};
 use super::reader::{Bounds, Table, Value, read};
 use crate::api::tls::Tls;
 use crate::api::tokens::{Fingerprint, Rate, TokenGrant};
@@ -77,11 +77,11 @@ impl AccessConfig {
     /// The certificate and the key, where there is one.
     ///
     /// Errors: they can't be used.
-    pub fn load_tls(&self) -> Result<Option<Tls>, Mistakes> {
+    pub fn load_tls(&self) -> Result<Option<Tls>, Diagnostics> {
         let load = |(cert, key): &(PathBuf, PathBuf)| {
             Tls::load(cert, key).map_err(|error| {
                 let place = Place { file: error.file, line: 1, field: "PEM".into() };
-                Mistakes(vec![place.mistake(error.what, error.right)])
+                Diagnostics(vec![place.diagnostic(error.what, error.right)])
             })
         };
         self.tls.as_ref().map(load).transpose()
@@ -89,8 +89,8 @@ impl AccessConfig {
 
     /// The tokens, where there is a file of them.
     ///
-    /// Errors: every mistake in it.
-    pub fn load_tokens(&self) -> Result<Option<Vec<TokenGrant>>, Mistakes> {
+    /// Errors: every diagnostic in it.
+    pub fn load_tokens(&self) -> Result<Option<Vec<TokenGrant>>, Diagnostics> {
         self.tokens.as_deref().map(read_tokens).transpose()
     }
 }
@@ -112,8 +112,8 @@ fn read_file(table: &Table<'_>, name: &'static str, right: &str) -> Option<Optio
 
 /// The tokens in the TOML file at `path`: docs/security.md.
 ///
-/// Errors: every mistake in it.
-pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Mistakes> {
+/// Errors: every diagnostic in it.
+pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Diagnostics> {
     let tokens = read(path, |root| {
         let tokens = root.tables("tokens", 1, |table| Some((table.place("name"), read_token(table)?)));
         if tokens.len() > MAX_TOKENS {
@@ -200,16 +200,16 @@ fn report_twins(root: &Table<'_>, tokens: &[(Place, TokenGrant)]) {
     let (mut names, mut prints) = (HashMap::new(), HashMap::new());
     for (place, token) in tokens {
         let twin =
-            |first: Option<usize>, wrong: &str| -> Option<Mistake> {
-                Some(place.mistake(
+            |first: Option<usize>, wrong: &str| -> Option<Diagnostic> {
+                Some(place.diagnostic(
                     format!("{wrong} of line {}", first?),
                     "give each a token and a name of its own",
                 ))
             };
-        let mistakes = [
+        let diagnostics = [
             twin(names.insert(&token.name, place.line), "has the name of the token"),
             twin(prints.insert(token.fingerprint, place.line), "is the token"),
         ];
-        mistakes.into_iter().flatten().for_each(|mistake| root.add(mistake));
+        diagnostics.into_iter().flatten().for_each(|mistake| root.add(diagnostic));
     }
 }

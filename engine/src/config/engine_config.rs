@@ -4,7 +4,7 @@
 
 use super::access::AccessConfig;
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Place};
 use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
@@ -220,7 +220,7 @@ pub struct ModelConfig {
     pub places: ModelPlaces,
 }
 
-/// Places for the mistakes that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
+/// Places for the diagnostics that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
 #[derive(Clone, Debug)]
 pub struct ModelPlaces {
     /// Of `file`.
@@ -279,8 +279,8 @@ pub struct RepositoryFlags {
 /// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files that it
 /// names are relative to its folder. Call it before any thread is pinned: it asks which cores there are.
 ///
-/// Errors: every mistake in it, in the profiles that it names, and in the models of its repository.
-pub fn read_config(path: &Path) -> Result<Config, Mistakes> {
+/// Errors: every diagnostic in it, in the profiles that it names, and in the models of its repository.
+pub fn read_config(path: &Path) -> Result<Config, Diagnostics> {
     read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
 }
 
@@ -292,7 +292,7 @@ pub fn read_config_with(
     path: Option<&Path>,
     flags: &RepositoryFlags,
     note: &mut dyn FnMut(&str),
-) -> Result<Config, Mistakes> {
+) -> Result<Config, Diagnostics> {
     let (mut config, rank_threads) = match path {
         None => (Config::for_repository(flags.path.clone().unwrap_or_default()), None),
         Some(path) => {
@@ -327,7 +327,7 @@ impl Config {
     }
 
     /// What the command line says of the repository holds over what CONFIG does.
-    fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Mistakes> {
+    fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Diagnostics> {
         let place = |field: &str| Place { file: "command line".into(), line: 1, field: field.to_owned() };
         let given = self.repository.take();
         let mut repository = match (&flags.path, given) {
@@ -339,9 +339,9 @@ impl Config {
             (None, None) if flags.control.is_none() && flags.load.is_empty() => return Ok(()),
             (None, None) => {
                 let right = "give --model-repository DIR too, or [repository] in CONFIG";
-                let mistake =
-                    place("--model-control-mode").mistake("there is no repository to control", right);
-                return Err(Mistakes(vec![mistake]));
+                let diagnostic =
+                    place("--model-control-mode").diagnostic("there is no repository to control", right);
+                return Err(Diagnostics(vec![mistake]));
             }
         };
         repository.control = flags.control.unwrap_or(repository.control);
@@ -349,26 +349,26 @@ impl Config {
         if !repository.load.is_empty() && repository.control != Control::Explicit {
             let wrong = "is given, and every model is loaded anyway";
             let right = "add --model-control-mode explicit";
-            return Err(Mistakes(vec![place("--load-model").mistake(wrong, right)]));
+            return Err(Diagnostics(vec![place("--load-model").diagnostic(wrong, right)]));
         }
         self.repository = Some(repository);
         Ok(())
     }
 
     /// Adds what the repository has for the start.
-    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Mistakes> {
+    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Diagnostics> {
         let Some(repository) = &self.repository else { return Ok(()) };
         let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
         let every = repository.control != Control::Explicit || repository.load.iter().any(|name| name == "*");
         let names = if every { repository.names()? } else { repository.load.clone() };
         let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         for name in names {
             if own.contains(&name) {
                 let file = repository.path.join(&name);
                 let wrong = "CONFIG has a model of this name";
                 let place = Place { file, line: 1, field: "name".into() };
-                mistakes.push(place.mistake(wrong, "give each model a name of its own"));
+                diagnostics.push(place.diagnostic(wrong, "give each model a name of its own"));
                 continue;
             }
             match repository.read_model(&name, &kinds) {
@@ -376,7 +376,7 @@ impl Config {
                     model.notes.iter().for_each(|line| note(line));
                     self.models.extend(model.versions);
                 }
-                Err(Mistakes(more)) => mistakes.extend(more),
+                Err(Diagnostics(more)) => diagnostics.extend(more),
             }
         }
         let loaded = |kind| self.models.iter().filter(|model| model.source.kind() == kind).count();
@@ -384,18 +384,18 @@ impl Config {
         if repository.control != Control::None && most > repository.max_versions {
             let wrong =
                 format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
-            mistakes.push(repository.place.mistake(wrong, "set max_versions in [repository] to more"));
+            diagnostics.push(repository.place.diagnostic(wrong, "set max_versions in [repository] to more"));
         }
         if self.places().len() > limits::MAX_MODELS {
             let wrong = format!("{} models and places for later ones are too many", self.places().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
-            mistakes.push(repository.place.mistake(wrong, right));
+            diagnostics.push(repository.place.diagnostic(wrong, right));
         }
-        if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
+        if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
     }
 
     /// Whether each RankThread can have a sub-cluster. `place`: where CONFIG says how many there are.
-    fn check_rank_threads(&self, place: Option<Place>) -> Result<(), Mistakes> {
+    fn check_rank_threads(&self, place: Option<Place>) -> Result<(), Diagnostics> {
         let most = self.most_sub_clusters();
         match place {
             Some(place) if self.cores.rank_threads > most => {
@@ -407,7 +407,7 @@ impl Config {
                     "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors \
                      and models"
                 );
-                Err(Mistakes(vec![place.mistake(wrong, right)]))
+                Err(Diagnostics(vec![place.diagnostic(wrong, right)]))
             }
             _ => Ok(()),
         }
@@ -473,7 +473,7 @@ fn read_policy(root: &Table<'_>) -> Option<&'static dyn Policy> {
     policy::by_name(value.word(&served)?)
 }
 
-/// The rule `when`, if there is one; a mistake where the policy has its own.
+/// The rule `when`, if there is one; a diagnostic where the policy has its own.
 fn read_when(root: &Table<'_>, policy: Option<&dyn Policy>) -> Option<Option<&'static When>> {
     let Some(value) = root.optional("when") else { return Some(None) };
     let rule = when::by_name(value.word(&when::names())?)?;
@@ -897,7 +897,7 @@ pub(super) fn read_profile(
         file => {
             let path = table.folder().join(file);
             let measured =
-                ProfileTable::read(&path).map_err(|error| profile_mistake(&value, table, error)).ok()?;
+                ProfileTable::read(&path).map_err(|error| profile_diagnostic(&value, table, error)).ok()?;
             given(table, measured_profile(&measured, slo?))
         }
     }
@@ -924,13 +924,13 @@ fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String
 }
 
 /// Reports what is wrong with a profile's file: at its own line where there is one.
-fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
+fn profile_diagnostic(value: &Value<'_>, table: &Table<'_>, error: TableError) {
     match error {
         TableError::Line { path, line, problem } => {
             let (wrong, right) =
                 problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
             let (wrong, right) = (wrong.into(), right.into());
-            table.add(Mistake { file: path, line, field: "profile".into(), wrong, right });
+            table.add(Diagnostic { file: path, line, field: "profile".into(), wrong, right });
         }
         TableError::Unreadable { path, source } => {
             let wrong = format!("{} can't be read ({source})", path.display());
@@ -945,7 +945,7 @@ fn report_twins(root: &Table<'_>, models: &[(Place, ModelConfig)]) {
     for (place, model) in models {
         if let Some(line) = lines.insert(&model.name, place.line) {
             let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
-            root.add(place.mistake(wrong, "give each model a name of its own"));
+            root.add(place.diagnostic(wrong, "give each model a name of its own"));
         }
     }
 }

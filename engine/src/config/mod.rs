@@ -1,11 +1,11 @@
-//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every mistake in a file is
+//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every diagnostic in a file is
 //! found and named with its line in one go, so that a user mends a file once. The commands call this at
 //! start-up; later only `control` does, for the models of a repository.
 
 mod access;
 mod engine_config;
 mod linear;
-mod mistakes;
+mod diagnostics;
 pub mod pbtxt;
 mod reader;
 mod repository;
@@ -19,7 +19,7 @@ pub use engine_config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelPlaces, ModelSource, ProfileSource,
     RepositoryFlags, read_config, read_config_with,
 };
-pub use mistakes::{Mistake, Mistakes, Place};
+pub use diagnostics::{Diagnostic, Diagnostics, Place};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
 pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
 pub use triton::{Declared, DeclaredTensor, check_pbtxt};

@@ -18,7 +18,7 @@ use super::engine_config::{
     read_emulated_model, read_kind, read_profile,
 };
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Place};
 use super::reader::{Table, read};
 use super::triton::{self, Declared, DeclaredTensor, TritonConfig};
 use std::path::{Path, PathBuf};
@@ -128,13 +128,13 @@ impl RepositoryConfig {
     /// The names of its models: those of its folders, sorted.
     ///
     /// Errors: it can't be read, or has a folder whose name can't be a model's.
-    pub fn names(&self) -> Result<Vec<String>, Mistakes> {
+    pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
         let failed = |error: std::io::Error| {
             let wrong = format!("{} can't be read ({error})", self.path.display());
-            Mistakes(vec![self.place.mistake(wrong, "name a folder that has a folder for each model")])
+            Diagnostics(vec![self.place.diagnostic(wrong, "name a folder that has a folder for each model")])
         };
         let mut names = Vec::new();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)?.take(MAX_ENTRIES) {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -148,11 +148,11 @@ impl RepositoryConfig {
                 let place = Place { file: entry.path(), line: 1, field: "name".into() };
                 let right =
                     "call the folder by 1 to 128 letters, digits, `_`, `-` and `.`: the name stands in URLs";
-                mistakes.push(place.mistake("can't be a model's name", right));
+                diagnostics.push(place.diagnostic("can't be a model's name", right));
             }
         }
         names.sort();
-        if mistakes.is_empty() { Ok(names) } else { Err(Mistakes(mistakes)) }
+        if diagnostics.is_empty() { Ok(names) } else { Err(Diagnostics(diagnostics)) }
     }
 
     /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not be one.
@@ -162,41 +162,41 @@ impl RepositoryConfig {
 
     /// The model `name` as its folder has it now, for executors of these kinds.
     ///
-    /// Errors: every mistake in its files. Whether the model itself can run only loading it shows.
-    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Mistakes> {
+    /// Errors: every diagnostic in its files. Whether the model itself can run only loading it shows.
+    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
         let folder = self.path.join(name);
         let place = Place { file: folder.clone(), line: 1, field: "model".into() };
         if !self.has(name) {
             let wrong = format!("the repository has no model \"{}\"", printable(name));
-            return Err(Mistakes(vec![place.mistake(wrong, "add a folder of that name to it")]));
+            return Err(Diagnostics(vec![place.diagnostic(wrong, "add a folder of that name to it")]));
         }
         let mut notes = Vec::new();
         let pbtxt = folder.join("config.pbtxt");
         let triton = match pbtxt.exists() {
-            true => triton::read(&pbtxt, name, &mut notes).map_err(Mistakes)?,
+            true => triton::read(&pbtxt, name, &mut notes).map_err(Diagnostics)?,
             false => TritonConfig::default(),
         };
         let found = versions_in(&folder);
         let reading = Reading { repository: self, name, folder: &folder, triton: &triton, kinds };
         let mut versions = Vec::new();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         // An emulated model has no file, so it needs no folder for one.
         let only = if found.is_empty() { vec![1] } else { Vec::new() };
         for version in triton.versions.choose(&found).into_iter().chain(only) {
             match reading.version(version) {
                 Ok(model) => versions.push(model),
-                Err(Mistakes(more)) => mistakes.extend(more),
+                Err(Diagnostics(more)) => diagnostics.extend(more),
             }
         }
-        if versions.is_empty() && mistakes.is_empty() {
+        if versions.is_empty() && diagnostics.is_empty() {
             let wrong = format!("its version_policy chooses none of the versions {found:?}");
-            mistakes.push(place.mistake(wrong, "choose one of them, or add a version's folder"));
+            diagnostics.push(place.diagnostic(wrong, "choose one of them, or add a version's folder"));
         }
-        if mistakes.is_empty() {
+        if diagnostics.is_empty() {
             Ok(RepositoryModel { versions, notes })
         } else {
-            mistakes.dedup();
-            Err(Mistakes(mistakes))
+            diagnostics.dedup();
+            Err(Diagnostics(diagnostics))
         }
     }
 
@@ -276,7 +276,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    fn version(&self, version: u64) -> Result<ModelConfig, Mistakes> {
+    fn version(&self, version: u64) -> Result<ModelConfig, Diagnostics> {
         let of_version = self.folder.join(version.to_string());
         let own = of_version.join("model.toml");
         let shared = self.folder.join("model.toml");
@@ -284,22 +284,22 @@ impl Reading<'_> {
             let toml = if own.exists() { own } else { shared };
             return read(&toml, |root| self.model(root, version));
         }
-        self.without_words(version, &of_version).map_err(|mistake| Mistakes(vec![mistake]))
+        self.without_words(version, &of_version).map_err(|mistake| Diagnostics(vec![mistake]))
     }
 
     /// A model whose folder has no `model.toml`.
-    fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Mistake> {
+    fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
         let place =
             |field: &str| Place { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
         let slo = self.repository.slo.ok_or_else(|| {
             let right =
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
-            place("slo_ms").mistake("there is no such file", right)
+            place("slo_ms").diagnostic("there is no such file", right)
         })?;
         if !self.kinds.contains(&ExecutorKind::Cpu) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
             return Err(
-                place("executor").mistake("the model runs on \"cpu\", and there is no such executor", right)
+                place("executor").diagnostic("the model runs on \"cpu\", and there is no such executor", right)
             );
         }
         let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
@@ -355,7 +355,7 @@ impl Reading<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version).map_err(|mistake| root.add(mistake)).ok()
+                self.onnx(&of_version).map_err(|mistake| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds.
@@ -396,7 +396,7 @@ impl Reading<'_> {
             return read_emulated_model(root);
         }
         let specs = |tensors: &[DeclaredTensor]| -> Option<Vec<TensorSpec>> {
-            let specs = tensors.iter().map(|tensor| tensor.spec().map_err(|mistake| root.add(mistake)).ok());
+            let specs = tensors.iter().map(|tensor| tensor.spec().map_err(|mistake| root.add(diagnostic)).ok());
             specs.collect::<Vec<_>>().into_iter().collect()
         };
         let (inputs, outputs) = (specs(inputs), specs(outputs));
@@ -404,15 +404,15 @@ impl Reading<'_> {
     }
 
     /// The ONNX file in a version's folder.
-    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Mistake> {
+    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let place = Place { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::Cpu { file }),
-            Ok(about) if about.is_file() => Err(place.mistake("the file is empty", right)),
-            Ok(_) => Err(place.mistake("it is no file", right)),
-            Err(error) => Err(place.mistake(format!("the file can't be read ({error})"), right)),
+            Ok(about) if about.is_file() => Err(place.diagnostic("the file is empty", right)),
+            Ok(_) => Err(place.diagnostic("it is no file", right)),
+            Err(error) => Err(place.diagnostic(format!("the file can't be read ({error})"), right)),
         }
     }
 }

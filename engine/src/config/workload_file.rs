@@ -2,7 +2,7 @@
 //! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
 
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Place};
 use super::reader::{Bounds, Table, Value, read};
 use super::traces::{ArrivalSource, TraceError};
 use super::zoo::{self, ZooModel};
@@ -20,8 +20,8 @@ const DURATION_S: f64 = 30.0;
 
 /// The workload that the TOML file at `path` describes. Files that it names are relative to its folder.
 ///
-/// Errors: every mistake in it and in the files that it names.
-pub fn read_workload(path: &Path) -> Result<Workload, Mistakes> {
+/// Errors: every diagnostic in it and in the files that it names.
+pub fn read_workload(path: &Path) -> Result<Workload, Diagnostics> {
     read(path, |root| read_root(root, path))
 }
 
@@ -165,12 +165,12 @@ fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     let (above, below) = (above?, below?);
     let zoo = match zoo::read(&path) {
         Ok(zoo) => zoo,
-        Err(mistakes) if !path.is_file() => {
-            mistakes.first().inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
+        Err(diagnostics) if !path.is_file() => {
+            diagnostics.first().inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
             return None;
         }
-        Err(mistakes) => {
-            mistakes.into_iter().for_each(|mistake| table.add(mistake));
+        Err(diagnostics) => {
+            diagnostics.into_iter().for_each(|mistake| table.add(diagnostic));
             return None;
         }
     };
@@ -193,7 +193,7 @@ fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String,
         Ok(profile) => Some((model.name, profile, slo)),
         Err((wrong, right)) => {
             let (file, line) = (path.into(), model.line);
-            table.add(Mistake { file, line, field: "slo_ms".into(), wrong, right });
+            table.add(Diagnostic { file, line, field: "slo_ms".into(), wrong, right });
             None
         }
     }
@@ -210,21 +210,21 @@ fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
         }
     };
     let field = if matches!(source, ArrivalSource::Trace(_)) { "offset" } else { "count" };
-    let mistake = match source.load() {
+    let diagnostic = match source.load() {
         Ok(arrival) => return Some(arrival),
-        Err(error) => trace_mistake(error, field),
+        Err(error) => trace_diagnostic(error, field),
     };
-    match mistake {
-        Ok(mistake) => table.add(mistake),
+    match diagnostic {
+        Ok(diagnostic) => table.add(diagnostic),
         Err((wrong, right)) => value.report(wrong, right),
     }
     None
 }
 
-/// The mistake in a trace, or what to say of the field that names it.
-fn trace_mistake(error: TraceError, field: &str) -> Result<Mistake, (String, &'static str)> {
+/// The diagnostic in a trace, or what to say of the field that names it.
+fn trace_diagnostic(error: TraceError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
     match error {
-        TraceError::Line { path, line, text, wrong, right } => Ok(Mistake {
+        TraceError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
             file: path,
             line,
             field: field.into(),
@@ -284,7 +284,7 @@ fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
             let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
             if let Some(line) = lines.insert(name.clone(), place.line) {
                 let wrong = format!("\"{name}\" is already the name of the model at line {line}");
-                root.add(place.mistake(wrong, "give each model a name of its own"));
+                root.add(place.diagnostic(wrong, "give each model a name of its own"));
                 break;
             }
             models.push(WorkloadModel { name, ..model.clone() });

@@ -2,7 +2,7 @@
 //! thread that [`Repository::start`](super::Repository::start) starts.
 
 use super::{ControlError, IndexEntry, Order, State};
-use crate::config::{Config, Control, ExecutorKind, Mistakes, RepositoryConfig, Stamp};
+use crate::config::{Config, Control, ExecutorKind, Diagnostics, RepositoryConfig, Stamp};
 use crate::runtime::frontend::Standing;
 use crate::runtime::{LoadedModel, PlaceError, Places, Say};
 use std::collections::{BTreeMap, BTreeSet};
@@ -301,7 +301,7 @@ fn load_one(
     version: crate::config::ModelConfig,
     executors: usize,
     say: &Say,
-) -> Result<LoadedModel, Mistakes> {
+) -> Result<LoadedModel, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();
         // It inherits the priority of the thread that makes it on most systems; this makes it sure.

@@ -30,7 +30,7 @@ pub use model_slots::{LoadedModel, PlaceError, Places};
 pub use start::layout::{Layout, rank_role};
 pub use threads::agent::{Idle, Seat};
 
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, Diagnostics};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::clock::Clock;
 use counters::Counters;
@@ -49,7 +49,7 @@ use threads::agent::{Agent, Ending, Member};
 pub enum StartError {
     /// The configuration is at fault, its models included.
     #[error("{0}")]
-    Config(#[from] Mistakes),
+    Config(#[from] Diagnostics),
     /// A limit of the engine would be exceeded.
     #[error("{what}: {asked} asked for; the limit is {limit}")]
     Limit {

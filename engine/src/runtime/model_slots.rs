@@ -5,7 +5,7 @@
 
 use super::frontend::{Class, ModelInfo, Standing};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
-use crate::config::{ExecutorKind, Mistakes, ModelConfig};
+use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
 use crate::runtime::backends::executors::{self, Found, Say};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Bulletin, Held};
@@ -50,7 +50,7 @@ pub enum PlaceError {
     Row(usize, usize),
     /// The model itself is at fault.
     #[error("{0}")]
-    Model(#[from] Mistakes),
+    Model(#[from] Diagnostics),
     /// A thread of the engine does not answer.
     #[error("the engine does not answer: it is stopping, or a thread of it has died")]
     Silent,
@@ -76,7 +76,7 @@ impl LoadedModel {
         executors: usize,
         compute: &ComputeThread,
         say: &Say,
-    ) -> Result<LoadedModel, Mistakes> {
+    ) -> Result<LoadedModel, Diagnostics> {
         let mut loaded = LoadedModel::emulated(config);
         if loaded.config.source.kind() == ExecutorKind::Emulated {
             return Ok(loaded);
@@ -85,7 +85,7 @@ impl LoadedModel {
             let options = MeasureOptions { by: MeasuredBy::CpuTime, ..MeasureOptions::default() };
             let measuring = (at == 0).then_some(options);
             let one = compute.run(|| executors::load(&loaded.config, compute, measuring, say));
-            if let Some((copy, found)) = one.map_err(|mistake| Mistakes(vec![mistake]))? {
+            if let Some((copy, found)) = one.map_err(|mistake| Diagnostics(vec![mistake]))? {
                 loaded.copies.push(copy);
                 loaded.found.get_or_insert(found);
             }

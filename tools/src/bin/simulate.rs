@@ -160,7 +160,7 @@ fn run(line: &CommandLine) -> Result<(), String> {
     Ok(())
 }
 
-/// The policy's options, from the flags that it heeds; any other is a mistake.
+/// The policy's options, from the flags that it heeds; any other is a diagnostic.
 fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
     let given = [
         ("drop", line.drop.is_some()),

@@ -254,7 +254,7 @@ impl Args {
 
     /// What to send when; `all` are the server's models, needed only for [`Args::all_models`].
     ///
-    /// Errors: files with mistakes, all of them told; flags that don't go together.
+    /// Errors: files with diagnostics, all of them told; flags that don't go together.
     pub fn plan(&self, all: &[String]) -> Result<Plan, PlanError> {
         let mut plan = match &self.workload {
             Some(file) => self.workload_plan(file)?,
@@ -276,7 +276,7 @@ impl Args {
     }
 
     fn workload_plan(&self, file: &Path) -> Result<Plan, PlanError> {
-        let workload = read_workload(file).map_err(|mistakes| PlanError(mistakes.to_string()))?;
+        let workload = read_workload(file).map_err(|diagnostics| PlanError(diagnostics.to_string()))?;
         let rate_rps = self.rate.unwrap_or(workload.rate_rps);
         let model = |model: symphony_scheduler::workload::WorkloadModel| PlannedModel {
             name: model.name,

@@ -2,7 +2,7 @@
 //! the profiles that the configuration leaves to measuring. Then each waits for its rings and runs.
 
 use super::batches::{Answers, Inbox};
-use crate::config::{Config, Mistake, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::{Seat, run};
@@ -35,7 +35,7 @@ pub(crate) struct Wiring {
 
 /// What an executor reports once it has its models: an entry per model of the configuration, `None` for other
 /// executors' models; or what is wrong with one.
-type Report = Result<Vec<Option<Found>>, Mistake>;
+type Report = Result<Vec<Option<Found>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct Loading {
@@ -104,8 +104,8 @@ fn live(
                 models.push(Some(Box::new(loaded)));
                 found.push(Some(seen));
             }
-            Err(mistake) => {
-                let _ = report.send(Err(mistake));
+            Err(diagnostic) => {
+                let _ = report.send(Err(diagnostic));
                 return;
             }
         }
@@ -126,10 +126,10 @@ pub(crate) fn load(
     compute: &ComputeThread,
     measuring: Option<MeasureOptions>,
     say: &Say,
-) -> Result<Option<(CpuModel, Found)>, Mistake> {
+) -> Result<Option<(CpuModel, Found)>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
-        model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")
+        model.places.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
     })?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
@@ -147,9 +147,9 @@ fn measure_one(
     loaded: &mut CpuModel,
     options: &MeasureOptions,
     say: &Say,
-) -> Result<ProfileTable, Mistake> {
+) -> Result<ProfileTable, Diagnostic> {
     let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
-        model.places.file.mistake(error, "give a model that runs on inputs of its own shapes")
+        model.places.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
     say(&format!(

@@ -9,7 +9,7 @@ use super::counters::Counters;
 use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use super::threads::{measures_from, slack_for};
 use super::{Engine, Options, Stage, StartError};
-use crate::config::{Config, Control, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Control, ExecutorKind, Diagnostics, ModelConfig, ModelSource, ProfileSource};
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiring};
@@ -296,7 +296,7 @@ impl Builder {
         let mut found: Vec<Option<Found>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {
             let report = executor.wait().ok_or(StartError::Died(at))?;
-            found = report.map_err(|mistake| Mistakes(vec![mistake]))?;
+            found = report.map_err(|mistake| Diagnostics(vec![mistake]))?;
         }
         let mut infos = Vec::new();
         let mut profiles = Vec::new();
@@ -449,12 +449,12 @@ pub(crate) struct Known {
 }
 
 /// What is known of a model from its words and from loading it, or what is wrong with it.
-pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Mistakes> {
+pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Diagnostics> {
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
         (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies())
-            .map_err(|error| Mistakes(vec![model.places.max_batch.mistake(error, "lower max_batch")]))?,
+            .map_err(|error| Diagnostics(vec![model.places.max_batch.diagnostic(error, "lower max_batch")]))?,
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);
@@ -465,7 +465,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
             alone.as_millis_f64()
         );
         let right = "give the time that a batch of a few takes, and as much again for waiting";
-        return Err(Mistakes(vec![model.places.slo.mistake(wrong, right)]));
+        return Err(Diagnostics(vec![model.places.slo.diagnostic(wrong, right)]));
     }
     let signature = match (&model.source, found) {
         (ModelSource::Emulated { signature }, _) => signature.clone(),
@@ -474,7 +474,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
     };
     let undeclared = model.declared.check(&signature);
     if !undeclared.is_empty() {
-        return Err(Mistakes(undeclared));
+        return Err(Diagnostics(undeclared));
     }
     Ok(Known { signature, profile })
 }

@@ -66,7 +66,7 @@ impl Pace {
     pub const OPEN: Pace = Pace::Open { ramp: None, time_scale: 1.0 };
 }
 
-/// Why there is no plan: a file with mistakes, in words.
+/// Why there is no plan: a file with diagnostics, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub String);

@@ -30,9 +30,9 @@ const PER_TURN: usize = 64;
 /// Starts the engine that `config` describes and makes a target of it, to be run by the calling thread: it is
 /// moved to the core that the engine keeps for it.
 ///
-/// Errors: mistakes in CONFIG, all of them told; an engine that can't start.
+/// Errors: diagnostics in CONFIG, all of them told; an engine that can't start.
 pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
-    let config = read_config(config_file).map_err(|mistakes| RunError::Usage(mistakes.to_string()))?;
+    let config = read_config(config_file).map_err(|diagnostics| RunError::Usage(diagnostics.to_string()))?;
     let (engine, frontends) =
         Engine::start(config, 1, Arc::new(|line| eprintln!("{line}"))).map_err(cause)?;
     let first = frontends.into_iter().zip(engine.layout().frontends.iter().copied()).next();

@@ -4,9 +4,9 @@
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-/// One mistake. Shown as `FILE:LINE: FIELD: what is wrong; what would be right`.
+/// One diagnostic. Shown as `FILE:LINE: FIELD: what is wrong; what would be right`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mistake {
+pub struct Diagnostic {
     /// The file it is in.
     pub file: PathBuf,
     /// The line, counted from 1.
@@ -20,9 +20,9 @@ pub struct Mistake {
     pub right: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mistake { file, line, field, wrong, right } = self;
+        let Diagnostic { file, line, field, wrong, right } = self;
         let whole = format!("{}:{line}: {field}: {wrong}; {right}", file.display());
         // What a file holds is quoted: it must not break the line, nor speak to the terminal.
         whole
@@ -31,32 +31,32 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// A field's place in a file, kept for a mistake that shows only later: when the model is loaded, say.
+/// A field's place in a file, kept for a diagnostic that shows only later: when the model is loaded, say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// The field, as in [`Mistake::field`].
+    /// The field, as in [`Diagnostic::field`].
     pub field: String,
 }
 
 impl Place {
-    /// The mistake that is here: what is wrong, and what would be right.
-    pub fn mistake(&self, wrong: impl fmt::Display, right: impl fmt::Display) -> Mistake {
+    /// The diagnostic that is here: what is wrong, and what would be right.
+    pub fn diagnostic(&self, wrong: impl fmt::Display, right: impl fmt::Display) -> Diagnostic {
         let Place { file, line, field } = self.clone();
-        Mistake { file, line, field, wrong: wrong.to_string(), right: right.to_string() }
+        Diagnostic { file, line, field, wrong: wrong.to_string(), right: right.to_string() }
     }
 }
 
-/// Every mistake that was found, at least one, in the order of the file. Shown one on each line.
+/// Every diagnostic that was found, at least one, in the order of the file. Shown one on each line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct Diagnostics(pub Vec<Diagnostic>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, mistake) in self.0.iter().enumerate() {
+        for (at, diagnostic) in self.0.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
             write!(f, "{newline}{mistake}")?;
         }
@@ -64,4 +64,4 @@ impl fmt::Display for Mistakes {
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for Diagnostics {}
