@@ -1,7 +1,7 @@
 //! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names: who may ask the server for
 //! what, and where. `serve` and `check` read the files that it names; on SIGHUP `serve` reads them again.
 
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Bounds, Table, Value, read};
 use crate::api::tls::Tls;
 use crate::api::tokens::{Fingerprint, Rate, TokenGrant};
@@ -80,8 +80,8 @@ impl AccessConfig {
     pub fn load_tls(&self) -> Result<Option<Tls>, Diagnostics> {
         let load = |(cert, key): &(PathBuf, PathBuf)| {
             Tls::load(cert, key).map_err(|error| {
-                let place = Place { file: error.file, line: 1, field: "PEM".into() };
-                Diagnostics(vec![place.diagnostic(error.what, error.right)])
+                let location = Location { file: error.file, line: 1, field: "PEM".into() };
+                Diagnostics(vec![location.diagnostic(error.what, error.right)])
             })
         };
         self.tls.as_ref().map(load).transpose()
@@ -115,7 +115,7 @@ fn read_file(table: &Table<'_>, name: &'static str, right: &str) -> Option<Optio
 /// Errors: every diagnostic in it.
 pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Diagnostics> {
     let tokens = read(path, |root| {
-        let tokens = root.tables("tokens", 1, |table| Some((table.place("name"), read_token(table)?)));
+        let tokens = root.tables("tokens", 1, |table| Some((table.location("name"), read_token(table)?)));
         if tokens.len() > MAX_TOKENS {
             let wrong = format!("{} tokens are too many", tokens.len());
             root.report("tokens", wrong, format!("give at most {MAX_TOKENS}"));
@@ -196,19 +196,19 @@ fn read_models(value: &Value<'_>) -> Option<Vec<String>> {
 }
 
 /// Reports names and tokens that are given twice.
-fn report_twins(root: &Table<'_>, tokens: &[(Place, TokenGrant)]) {
+fn report_twins(root: &Table<'_>, tokens: &[(Location, TokenGrant)]) {
     let (mut names, mut prints) = (HashMap::new(), HashMap::new());
-    for (place, token) in tokens {
+    for (location, token) in tokens {
         let twin =
             |first: Option<usize>, wrong: &str| -> Option<Diagnostic> {
-                Some(place.diagnostic(
+                Some(location.diagnostic(
                     format!("{wrong} of line {}", first?),
                     "give each a token and a name of its own",
                 ))
             };
         let diagnostics = [
-            twin(names.insert(&token.name, place.line), "has the name of the token"),
-            twin(prints.insert(token.fingerprint, place.line), "is the token"),
+            twin(names.insert(&token.name, location.line), "has the name of the token"),
+            twin(prints.insert(token.fingerprint, location.line), "is the token"),
         ];
         diagnostics.into_iter().flatten().for_each(|mistake| root.add(diagnostic));
     }

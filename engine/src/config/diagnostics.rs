@@ -31,9 +31,9 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A field's place in a file, kept for a diagnostic that shows only later: when the model is loaded, say.
+/// A field's location in a file, kept for a diagnostic that shows only later: when the model is loaded, say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file.
     pub file: PathBuf,
     /// The line, counted from 1.
@@ -42,10 +42,10 @@ pub struct Place {
     pub field: String,
 }
 
-impl Place {
+impl Location {
     /// The diagnostic that is here: what is wrong, and what would be right.
     pub fn diagnostic(&self, wrong: impl fmt::Display, right: impl fmt::Display) -> Diagnostic {
-        let Place { file, line, field } = self.clone();
+        let Location { file, line, field } = self.clone();
         Diagnostic { file, line, field, wrong: wrong.to_string(), right: right.to_string() }
     }
 }

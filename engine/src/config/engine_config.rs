@@ -4,7 +4,7 @@
 
 use super::access::AccessConfig;
 use super::linear;
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
@@ -62,7 +62,7 @@ pub struct Config {
     /// What runs batches.
     pub executors: Vec<Executor>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
-    /// and version. A model's id is its place here. At least one, unless there is a repository.
+    /// and version. A model's id is its location here. At least one, unless there is a repository.
     pub models: Vec<ModelConfig>,
     /// Where other models are, which may be loaded later.
     pub repository: Option<RepositoryConfig>,
@@ -76,24 +76,24 @@ impl Config {
 
     /// What runs the model of each id: that of each model to serve from the start, then of the ids that are kept for models
     /// which are loaded later.
-    pub fn places(&self) -> Vec<ExecutorKind> {
-        let mut places: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
+    pub fn locations(&self) -> Vec<ExecutorKind> {
+        let mut locations: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
         let Some(repository) = self.repository.as_ref().filter(|from| from.control != Control::None) else {
-            return places;
+            return locations;
         };
         for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
             if self.executors_of(kind) > 0 {
-                let taken = places.iter().filter(|place| **place == kind).count();
+                let taken = locations.iter().filter(|location| **location == kind).count();
                 let kept = repository.max_versions.saturating_sub(taken);
-                places.extend(std::iter::repeat_n(kind, kept));
+                locations.extend(std::iter::repeat_n(kind, kept));
             }
         }
-        places
+        locations
     }
 
     /// How many models can be served at once by executors of a kind.
     pub fn models_of(&self, kind: ExecutorKind) -> usize {
-        self.places().into_iter().filter(|place| *place == kind).count()
+        self.locations().into_iter().filter(|location| *location == kind).count()
     }
 
     /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
@@ -217,18 +217,18 @@ pub struct ModelConfig {
     /// What Triton's `config.pbtxt` says of its tensors.
     pub declared: Declared,
     /// Where the file says what may turn out wrong when the model is loaded.
-    pub places: ModelPlaces,
+    pub locations: ModelLocations,
 }
 
 /// Places for the diagnostics that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
 #[derive(Clone, Debug)]
-pub struct ModelPlaces {
+pub struct ModelLocations {
     /// Of `file`.
-    pub file: Place,
+    pub file: Location,
     /// Of `slo_ms`.
-    pub slo: Place,
+    pub slo: Location,
     /// Of `max_batch`.
-    pub max_batch: Place,
+    pub max_batch: Location,
 }
 
 /// What runs a model's batches.
@@ -328,19 +328,19 @@ impl Config {
 
     /// What the command line says of the repository holds over what CONFIG does.
     fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Diagnostics> {
-        let place = |field: &str| Place { file: "command line".into(), line: 1, field: field.to_owned() };
+        let location = |field: &str| Location { file: "command line".into(), line: 1, field: field.to_owned() };
         let given = self.repository.take();
         let mut repository = match (&flags.path, given) {
             (Some(path), Some(given)) => {
-                RepositoryConfig { path: path.clone(), place: place("--model-repository"), ..given }
+                RepositoryConfig { path: path.clone(), location: location("--model-repository"), ..given }
             }
-            (Some(path), None) => RepositoryConfig::at(path.clone(), place("--model-repository")),
+            (Some(path), None) => RepositoryConfig::at(path.clone(), location("--model-repository")),
             (None, Some(given)) => given,
             (None, None) if flags.control.is_none() && flags.load.is_empty() => return Ok(()),
             (None, None) => {
                 let right = "give --model-repository DIR too, or [repository] in CONFIG";
                 let diagnostic =
-                    place("--model-control-mode").diagnostic("there is no repository to control", right);
+                    location("--model-control-mode").diagnostic("there is no repository to control", right);
                 return Err(Diagnostics(vec![mistake]));
             }
         };
@@ -349,7 +349,7 @@ impl Config {
         if !repository.load.is_empty() && repository.control != Control::Explicit {
             let wrong = "is given, and every model is loaded anyway";
             let right = "add --model-control-mode explicit";
-            return Err(Diagnostics(vec![place("--load-model").diagnostic(wrong, right)]));
+            return Err(Diagnostics(vec![location("--load-model").diagnostic(wrong, right)]));
         }
         self.repository = Some(repository);
         Ok(())
@@ -367,8 +367,8 @@ impl Config {
             if own.contains(&name) {
                 let file = repository.path.join(&name);
                 let wrong = "CONFIG has a model of this name";
-                let place = Place { file, line: 1, field: "name".into() };
-                diagnostics.push(place.diagnostic(wrong, "give each model a name of its own"));
+                let location = Location { file, line: 1, field: "name".into() };
+                diagnostics.push(location.diagnostic(wrong, "give each model a name of its own"));
                 continue;
             }
             match repository.read_model(&name, &kinds) {
@@ -384,21 +384,21 @@ impl Config {
         if repository.control != Control::None && most > repository.max_versions {
             let wrong =
                 format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
-            diagnostics.push(repository.place.diagnostic(wrong, "set max_versions in [repository] to more"));
+            diagnostics.push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
         }
-        if self.places().len() > limits::MAX_MODELS {
-            let wrong = format!("{} models and places for later ones are too many", self.places().len());
+        if self.locations().len() > limits::MAX_MODELS {
+            let wrong = format!("{} models and locations for later ones are too many", self.locations().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
-            diagnostics.push(repository.place.diagnostic(wrong, right));
+            diagnostics.push(repository.location.diagnostic(wrong, right));
         }
         if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether each RankThread can have a sub-cluster. `place`: where CONFIG says how many there are.
-    fn check_rank_threads(&self, place: Option<Place>) -> Result<(), Diagnostics> {
+    /// Whether each RankThread can have a sub-cluster. `location`: where CONFIG says how many there are.
+    fn check_rank_threads(&self, location: Option<Location>) -> Result<(), Diagnostics> {
         let most = self.most_sub_clusters();
-        match place {
-            Some(place) if self.cores.rank_threads > most => {
+        match location {
+            Some(location) if self.cores.rank_threads > most => {
                 let wrong = format!(
                     "{} RankThreads are more than there can be sub-clusters",
                     self.cores.rank_threads
@@ -407,7 +407,7 @@ impl Config {
                     "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors \
                      and models"
                 );
-                Err(Diagnostics(vec![place.diagnostic(wrong, right)]))
+                Err(Diagnostics(vec![location.diagnostic(wrong, right)]))
             }
             _ => Ok(()),
         }
@@ -415,7 +415,7 @@ impl Config {
 }
 
 /// CONFIG itself, and where it tells the number of RankThreads. `repository`: one is given besides.
-fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Place>)> {
+fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Location>)> {
     let policy = read_policy(root);
     let when = read_when(root, policy);
     let rules = DropRule::ALL.map(|(_, name, _)| name);
@@ -571,18 +571,18 @@ impl Role {
 }
 
 /// The table [cores], and where it tells the number of RankThreads.
-fn read_cores(root: &Table<'_>) -> Option<(Cores, Option<Place>)> {
+fn read_cores(root: &Table<'_>) -> Option<(Cores, Option<Location>)> {
     root.section("cores", |table| {
         let model = MODEL_THREAD.read(table, read_model_threads);
         let rank = RANK_THREAD.read(table, |value| value.count(1..=limits::MAX_RANK_THREADS).map(Some));
         let emulated = table.optional("emulated").map_or(Some(None), |v| read_core(&v).map(Some));
         let api = read_core_list(table, "api", "API thread", limits::MAX_FRONTENDS);
         let ((model, model_threads), (rank, rank_threads)) = (model?, rank?);
-        let place =
-            table.place(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
+        let location =
+            table.location(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
         let rank_threads = rank_threads.unwrap_or(1);
         let cores = Cores { model_threads, model, rank_threads, rank, emulated: emulated?, api: api? };
-        Some((cores, Some(place)))
+        Some((cores, Some(location)))
     })
 }
 
@@ -685,7 +685,7 @@ fn read_log(root: &Table<'_>) -> Option<LogConfig> {
     })
 }
 
-fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> {
+fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Location, ModelConfig)> {
     let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
     let kind = table.optional("executor").map_or(Some(ExecutorKind::Cpu), |v| read_kind(&v));
     let slo = table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear::SLO));
@@ -710,15 +710,15 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> 
         ExecutorKind::Emulated => read_emulated_model(table),
     };
     let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
-    let places = ModelPlaces {
-        file: table.place("file"),
-        slo: table.place("slo_ms"),
-        max_batch: table.place("max_batch"),
+    let locations = ModelLocations {
+        file: table.location("file"),
+        slo: table.location("slo_ms"),
+        max_batch: table.location("max_batch"),
     };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
     let declared = Declared::default();
-    let model = ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, places };
-    Some((table.place("name"), model))
+    let model = ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
+    Some((table.location("name"), model))
 }
 
 /// The profile and the largest batch, each kept within the other; `asked` is what the user says of the latter.
@@ -940,12 +940,12 @@ fn profile_diagnostic(value: &Value<'_>, table: &Table<'_>, error: TableError) {
     }
 }
 
-fn report_twins(root: &Table<'_>, models: &[(Place, ModelConfig)]) {
+fn report_twins(root: &Table<'_>, models: &[(Location, ModelConfig)]) {
     let mut lines: HashMap<&str, usize> = HashMap::new();
-    for (place, model) in models {
-        if let Some(line) = lines.insert(&model.name, place.line) {
+    for (location, model) in models {
+        if let Some(line) = lines.insert(&model.name, location.line) {
             let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
-            root.add(place.diagnostic(wrong, "give each model a name of its own"));
+            root.add(location.diagnostic(wrong, "give each model a name of its own"));
         }
     }
 }

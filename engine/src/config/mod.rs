@@ -16,10 +16,10 @@ mod zoo;
 
 pub use access::{AccessConfig, read_tokens};
 pub use engine_config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelPlaces, ModelSource, ProfileSource,
+    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource, ProfileSource,
     RepositoryFlags, read_config, read_config_with,
 };
-pub use diagnostics::{Diagnostic, Diagnostics, Place};
+pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
 pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
 pub use triton::{Declared, DeclaredTensor, check_pbtxt};

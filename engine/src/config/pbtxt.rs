@@ -2,7 +2,7 @@
 //! needed to read one, so that a field that nobody here asks for can be told with its line instead of ending the
 //! reading. The tokens are `buffa`'s; what the fields mean is for `triton.rs`, which calls this.
 
-use super::diagnostics::{Diagnostic, Place};
+use super::diagnostics::{Diagnostic, Location};
 use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};
 use std::borrow::Cow;
 use std::fmt;
@@ -120,7 +120,7 @@ impl fmt::Display for Value<'_> {
 /// Errors: it can't be read, is too large, or no UTF-8.
 pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
     let diagnostic = |wrong: String, right: &str| {
-        Place { file: path.into(), line: 1, field: "config.pbtxt".into() }.diagnostic(wrong, right)
+        Location { file: path.into(), line: 1, field: "config.pbtxt".into() }.diagnostic(wrong, right)
     };
     let bytes = std::fs::read(path)
         .map_err(|error| diagnostic(format!("the file can't be read ({error})"), "let this process read it"))?;
@@ -141,8 +141,8 @@ pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Diagnosti
     let mut tokens = Tokenizer::new(text);
     let fields = message(&mut tokens, TokenKind::Eof);
     fields.map_err(|error| {
-        let place = Place { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
-        place.diagnostic(error.kind, "see protobuf.dev/reference/protobuf/textformat-spec for how it is written")
+        let location = Location { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
+        location.diagnostic(error.kind, "see protobuf.dev/reference/protobuf/textformat-spec for how it is written")
     })
 }
 

@@ -2,7 +2,7 @@
 //! wrong types, values out of range, missing fields, fields that nobody asked for. The files' own readers,
 //! beside this one, say which fields there are; they go on after a diagnostic, so that all come out at once.
 
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
@@ -179,16 +179,16 @@ impl<'d> Table<'d> {
 
     /// Reports a diagnostic about the field `name` (there or not) of this table.
     pub(super) fn report(&self, name: &str, wrong: impl fmt::Display, right: impl fmt::Display) {
-        self.add(self.place(name).diagnostic(wrong, right));
+        self.add(self.location(name).diagnostic(wrong, right));
     }
 
     /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only later.
-    pub(super) fn place(&self, name: &str) -> Place {
+    pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
-        Place { file: self.source.path.into(), line: self.source.line(span.start), field: self.field(name) }
+        Location { file: self.source.path.into(), line: self.source.line(span.start), field: self.field(name) }
     }
 
-    /// Adds a diagnostic found elsewhere: in a file that this one names, or at a [`Place`].
+    /// Adds a diagnostic found elsewhere: in a file that this one names, or at a [`Location`].
     pub(super) fn add(&self, diagnostic: Diagnostic) {
         self.source.diagnostics.borrow_mut().push(diagnostic);
     }

@@ -14,11 +14,11 @@
 //! remembers anything.
 
 use super::engine_config::{
-    ExecutorKind, ModelConfig, ModelPlaces, ModelSource, ProfileSource, emulated, limit_batch, name_is_good,
+    ExecutorKind, ModelConfig, ModelLocations, ModelSource, ProfileSource, emulated, limit_batch, name_is_good,
     read_emulated_model, read_kind, read_profile,
 };
 use super::linear;
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Table, read};
 use super::triton::{self, Declared, DeclaredTensor, TritonConfig};
 use std::path::{Path, PathBuf};
@@ -65,12 +65,12 @@ pub struct RepositoryConfig {
     /// The most bytes of one request's inputs and outputs that a model loaded later may have.
     pub max_row_bytes: usize,
     /// Where CONFIG names the repository.
-    pub place: Place,
+    pub location: Location,
 }
 
 impl RepositoryConfig {
-    /// The repository at `path` with defaults for everything else; `place` is where the path was given.
-    pub fn at(path: PathBuf, place: Place) -> RepositoryConfig {
+    /// The repository at `path` with defaults for everything else; `location` is where the path was given.
+    pub fn at(path: PathBuf, location: Location) -> RepositoryConfig {
         RepositoryConfig {
             path,
             control: Control::None,
@@ -79,7 +79,7 @@ impl RepositoryConfig {
             slo: None,
             max_versions: 64,
             max_row_bytes: 1 << 20,
-            place,
+            location,
         }
     }
 
@@ -88,7 +88,7 @@ impl RepositoryConfig {
         let path =
             table.required("path", "the repository's folder").and_then(|v| v.text("the folder's name"));
         let default =
-            RepositoryConfig::at(table.folder().join(path.unwrap_or_default()), table.place("path"));
+            RepositoryConfig::at(table.folder().join(path.unwrap_or_default()), table.location("path"));
         let words = Control::ALL.map(|(word, _)| word);
         let control = table.optional("control").map_or(Some("none"), |value| value.word(&words));
         let count = |name, most, otherwise| {
@@ -131,7 +131,7 @@ impl RepositoryConfig {
     pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
         let failed = |error: std::io::Error| {
             let wrong = format!("{} can't be read ({error})", self.path.display());
-            Diagnostics(vec![self.place.diagnostic(wrong, "name a folder that has a folder for each model")])
+            Diagnostics(vec![self.location.diagnostic(wrong, "name a folder that has a folder for each model")])
         };
         let mut names = Vec::new();
         let mut diagnostics = Vec::new();
@@ -145,10 +145,10 @@ impl RepositoryConfig {
             if name_is_good(&name) {
                 names.push(name);
             } else {
-                let place = Place { file: entry.path(), line: 1, field: "name".into() };
+                let location = Location { file: entry.path(), line: 1, field: "name".into() };
                 let right =
                     "call the folder by 1 to 128 letters, digits, `_`, `-` and `.`: the name stands in URLs";
-                diagnostics.push(place.diagnostic("can't be a model's name", right));
+                diagnostics.push(location.diagnostic("can't be a model's name", right));
             }
         }
         names.sort();
@@ -165,10 +165,10 @@ impl RepositoryConfig {
     /// Errors: every diagnostic in its files. Whether the model itself can run only loading it shows.
     pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
         let folder = self.path.join(name);
-        let place = Place { file: folder.clone(), line: 1, field: "model".into() };
+        let location = Location { file: folder.clone(), line: 1, field: "model".into() };
         if !self.has(name) {
             let wrong = format!("the repository has no model \"{}\"", printable(name));
-            return Err(Diagnostics(vec![place.diagnostic(wrong, "add a folder of that name to it")]));
+            return Err(Diagnostics(vec![location.diagnostic(wrong, "add a folder of that name to it")]));
         }
         let mut notes = Vec::new();
         let pbtxt = folder.join("config.pbtxt");
@@ -190,7 +190,7 @@ impl RepositoryConfig {
         }
         if versions.is_empty() && diagnostics.is_empty() {
             let wrong = format!("its version_policy chooses none of the versions {found:?}");
-            diagnostics.push(place.diagnostic(wrong, "choose one of them, or add a version's folder"));
+            diagnostics.push(location.diagnostic(wrong, "choose one of them, or add a version's folder"));
         }
         if diagnostics.is_empty() {
             Ok(RepositoryModel { versions, notes })
@@ -289,17 +289,17 @@ impl Reading<'_> {
 
     /// A model whose folder has no `model.toml`.
     fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
-        let place =
-            |field: &str| Place { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
+        let location =
+            |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
         let slo = self.repository.slo.ok_or_else(|| {
             let right =
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
-            place("slo_ms").diagnostic("there is no such file", right)
+            location("slo_ms").diagnostic("there is no such file", right)
         })?;
         if !self.kinds.contains(&ExecutorKind::Cpu) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
             return Err(
-                place("executor").diagnostic("the model runs on \"cpu\", and there is no such executor", right)
+                location("executor").diagnostic("the model runs on \"cpu\", and there is no such executor", right)
             );
         }
         let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
@@ -312,10 +312,10 @@ impl Reading<'_> {
             priority: 0,
             profile,
             declared: self.triton.declared.clone(),
-            places: ModelPlaces {
-                file: Place { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
-                slo: place("slo_ms"),
-                max_batch: place("max_batch"),
+            locations: ModelLocations {
+                file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
+                slo: location("slo_ms"),
+                max_batch: location("max_batch"),
             },
         })
     }
@@ -365,10 +365,10 @@ impl Reading<'_> {
             (ours, tritons) => ours.or(tritons),
         };
         let (profile, max_batch) = limit_batch(profile?, asked);
-        let places = ModelPlaces {
-            file: Place { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
-            slo: root.place("slo_ms"),
-            max_batch: root.place("max_batch"),
+        let locations = ModelLocations {
+            file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
+            slo: root.location("slo_ms"),
+            max_batch: root.location("max_batch"),
         };
         let declared = match kind {
             ExecutorKind::Cpu => self.triton.declared.clone(),
@@ -384,7 +384,7 @@ impl Reading<'_> {
             priority,
             profile,
             declared,
-            places,
+            locations,
         })
     }
 
@@ -406,13 +406,13 @@ impl Reading<'_> {
     /// The ONNX file in a version's folder.
     fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
-        let place = Place { file: file.clone(), line: 1, field: "file".into() };
+        let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::Cpu { file }),
-            Ok(about) if about.is_file() => Err(place.diagnostic("the file is empty", right)),
-            Ok(_) => Err(place.diagnostic("it is no file", right)),
-            Err(error) => Err(place.diagnostic(format!("the file can't be read ({error})"), right)),
+            Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
+            Ok(_) => Err(location.diagnostic("it is no file", right)),
+            Err(error) => Err(location.diagnostic(format!("the file can't be read ({error})"), right)),
         }
     }
 }

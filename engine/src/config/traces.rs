@@ -226,7 +226,7 @@ impl Reading<'_> {
     }
 
     fn wrong(&self, line: &StringRecord, text: &str, wrong: &'static str, right: &'static str) -> TraceError {
-        let number = line.position().map_or(1, |place| place.line() as usize);
+        let number = line.position().map_or(1, |location| location.line() as usize);
         let text = text.chars().take(40).collect();
         TraceError::Line { path: self.path.into(), line: number, text, wrong, right }
     }

@@ -3,7 +3,7 @@
 //! one does not is told once, with its line, and passed over. `repository.rs` calls this.
 
 use super::engine_config::ExecutorKind;
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::pbtxt::{self, Field, Value};
 use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
@@ -60,7 +60,7 @@ impl VersionPolicy {
 /// A tensor that a `config.pbtxt` declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredTensor {
-    place: Place,
+    location: Location,
     name: String,
     datatype: DataType,
     /// The shape of one request's tensor, without the batch; -1 is any size.
@@ -74,7 +74,7 @@ impl DeclaredTensor {
         let shape: Option<Vec<usize>> = sizes.collect();
         let shape = shape.ok_or_else(|| {
             let wrong = format!("{:?} has a size that is not fixed", self.dims);
-            self.place.diagnostic(wrong, "an emulated model has no file that says it: give every size")
+            self.location.diagnostic(wrong, "an emulated model has no file that says it: give every size")
         })?;
         Ok(TensorSpec { name: self.name.clone(), datatype: self.datatype, shape })
     }
@@ -84,17 +84,17 @@ impl DeclaredTensor {
         let Some(spec) = specs.iter().find(|spec| spec.name == self.name) else {
             let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
             let wrong = format!("the model has no {role} \"{}\"", self.name);
-            return Err(self.place.diagnostic(wrong, format!("its {role}s are {names:?}")));
+            return Err(self.location.diagnostic(wrong, format!("its {role}s are {names:?}")));
         };
         if spec.datatype != self.datatype {
             let wrong = format!("{role} \"{}\" is not of type TYPE_{}", self.name, self.datatype);
-            return Err(self.place.diagnostic(wrong, format!("the model says TYPE_{}", spec.datatype)));
+            return Err(self.location.diagnostic(wrong, format!("the model says TYPE_{}", spec.datatype)));
         }
         let fits = |(&dim, &size): (&i64, &usize)| dim == -1 || dim == size as i64;
         if self.dims.len() != spec.shape.len() || !self.dims.iter().zip(&spec.shape).all(fits) {
             let wrong = format!("{role} \"{}\" has not the dims {:?}", self.name, self.dims);
             let right = format!("the model says {:?} for one request", spec.shape);
-            return Err(self.place.diagnostic(wrong, right));
+            return Err(self.location.diagnostic(wrong, right));
         }
         Ok(())
     }
@@ -178,14 +178,14 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn place(&self, field: &Field<'_>) -> Place {
-        Place { file: self.path.into(), line: field.line, field: field.name.to_owned() }
+    fn location(&self, field: &Field<'_>) -> Location {
+        Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
     }
 
     /// Reports what the field is not.
     fn refuse(&mut self, field: &Field<'_>, right: impl std::fmt::Display) {
         let wrong = format!("is {}", field.value.quote());
-        self.diagnostics.push(self.place(field).diagnostic(wrong, format!("it must be {right}")));
+        self.diagnostics.push(self.location(field).diagnostic(wrong, format!("it must be {right}")));
     }
 
     /// Says that the field means nothing here.
@@ -310,7 +310,7 @@ impl Reader<'_> {
                 | "optional"
                 | "is_non_linear_format_io" => {
                     let wrong = "is not supported in this version";
-                    self.diagnostics.push(self.place(part).diagnostic(wrong, "take it out"));
+                    self.diagnostics.push(self.location(part).diagnostic(wrong, "take it out"));
                     good = false;
                 }
                 "label_filename" => self.pass_over(part, "classes are told by their index here"),
@@ -320,7 +320,7 @@ impl Reader<'_> {
         if !batched {
             if !matches!(dims.first(), Some(-1 | 1)) {
                 let right = "with max_batch_size 0 the first of them is the batch: -1 or 1";
-                self.diagnostics.push(self.place(field).diagnostic(format!("has dims {dims:?}"), right));
+                self.diagnostics.push(self.location(field).diagnostic(format!("has dims {dims:?}"), right));
                 return None;
             }
             dims.remove(0);
@@ -328,12 +328,12 @@ impl Reader<'_> {
         if name.is_none() || datatype.is_none() {
             let right = "give each a name and a data_type, like TYPE_FP32";
             if good {
-                self.diagnostics.push(self.place(field).diagnostic("has a tensor without a name or a type", right));
+                self.diagnostics.push(self.location(field).diagnostic("has a tensor without a name or a type", right));
             }
             return None;
         }
         let (name, datatype) = (name?.into_owned(), datatype?);
-        good.then(|| DeclaredTensor { place: self.place(field), name, datatype, dims })
+        good.then(|| DeclaredTensor { location: self.location(field), name, datatype, dims })
     }
 }
 

@@ -2,7 +2,7 @@
 //! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
 
 use super::linear;
-use super::diagnostics::{Diagnostic, Diagnostics, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Bounds, Table, Value, read};
 use super::traces::{ArrivalSource, TraceError};
 use super::zoo::{self, ZooModel};
@@ -90,7 +90,7 @@ fn read_popularity(root: &Table<'_>) -> Option<Popularity> {
 
 /// One model before its copies are made.
 struct Entry {
-    place: Place,
+    location: Location,
     model: WorkloadModel,
     copies: usize,
 }
@@ -104,7 +104,7 @@ fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
     let (share, arrival, copies, class) = (share?, arrival?, copies?, class?);
     let entry = |(name, profile, slo)| {
         let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone() };
-        Entry { place: table.place(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
+        Entry { location: table.location(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
     };
     Some(models?.into_iter().map(entry).collect())
 }
@@ -279,12 +279,12 @@ fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
     }
     let mut lines: HashMap<String, usize> = HashMap::new();
     let mut models = Vec::with_capacity(total);
-    for Entry { place, model, copies } in entries {
+    for Entry { location, model, copies } in entries {
         for copy in 1..=copies {
             let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
-            if let Some(line) = lines.insert(name.clone(), place.line) {
+            if let Some(line) = lines.insert(name.clone(), location.line) {
                 let wrong = format!("\"{name}\" is already the name of the model at line {line}");
-                root.add(place.diagnostic(wrong, "give each model a name of its own"));
+                root.add(location.diagnostic(wrong, "give each model a name of its own"));
                 break;
             }
             models.push(WorkloadModel { name, ..model.clone() });

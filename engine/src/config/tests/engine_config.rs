@@ -70,8 +70,8 @@ fn a_small_file_has_the_documented_defaults() {
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
     assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));
     assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m.onnx")));
-    let place = model.places.file.diagnostic("is corrupt", "export it again").to_string();
-    assert!(place.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{place}");
+    let location = model.locations.file.diagnostic("is corrupt", "export it again").to_string();
+    assert!(location.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{location}");
 }
 
 #[test]

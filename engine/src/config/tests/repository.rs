@@ -251,7 +251,7 @@ fn places_are_kept_for_models_that_are_loaded_later() {
         ("c/model.toml", SLO),
     ];
     let kinds = |config: &Config| {
-        let of = |kind| config.places().into_iter().filter(|place| *place == kind).count();
+        let of = |kind| config.locations().into_iter().filter(|location| *location == kind).count();
         (config.models.len(), of(ExecutorKind::Cpu), of(ExecutorKind::Emulated))
     };
     assert_eq!(kinds(&good(CONFIG, &files)), (3, 1, 2));
@@ -297,7 +297,7 @@ fn a_stamp_changes_with_the_files_of_a_version_or_of_all() {
         repository(CONFIG, &[("m/model.toml", SLO), ("m/1/model.onnx", "x"), ("m/2/model.onnx", "x")]);
     let from = RepositoryConfig::at(
         folder.path().join("models"),
-        crate::config::Place { file: "f".into(), line: 1, field: "path".into() },
+        crate::config::Location { file: "f".into(), line: 1, field: "path".into() },
     );
     let first = from.stamp("m");
     assert_eq!(first, from.stamp("m"));
