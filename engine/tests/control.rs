@@ -56,7 +56,7 @@ fn serve(folder: &Path, control: &str) -> Served {
     let heard = Arc::clone(&said);
     let say: Say = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::clone(&say)).unwrap();
-    let places = engine.take_places().unwrap();
+    let places = engine.take_model_slots().unwrap();
     let repository = Repository::start(&config, places, say).unwrap();
     Served { engine, frontend: frontends.pop().unwrap(), repository, said }
 }

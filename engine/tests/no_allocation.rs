@@ -148,7 +148,7 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     let changing = config(folder.path(), "[repository]\npath = \"models\"\ncontrol = \"explicit\"\n");
     let repository = changing.repository.clone().unwrap();
     serve(changing, None, |engine, frontend| {
-        let mut places = engine.take_places().unwrap();
+        let mut places = engine.take_model_slots().unwrap();
         for _ in 0..20 {
             let mut versions = repository.read_model("later", &[ExecutorKind::Emulated]).unwrap().versions;
             let model = LoadedModel::emulated(versions.remove(0));

@@ -99,7 +99,7 @@ impl Axis {
         Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks, kind: Kind::Numbers }
     }
 
-    /// Places 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
+    /// ModelSlots 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
     pub fn named(label: &str, names: impl IntoIterator<Item = String>) -> Axis {
         let ticks: Vec<(f64, String)> =
             names.into_iter().enumerate().map(|(at, name)| (at as f64, name)).collect();

@@ -271,7 +271,7 @@ fn control_repository(
             "note: no model is loaded or unloaded later: the flight recorder is told of the models once, as it begins",
         );
     }
-    let Some(places) = engine.take_places() else { return Ok(None) };
+    let Some(places) = engine.take_model_slots() else { return Ok(None) };
     let started = Repository::start(config, places, Arc::clone(say));
     let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
     started.map(|repository| Some(Arc::new(repository))).map_err(failed)

@@ -220,7 +220,7 @@ pub struct ModelConfig {
     pub locations: ModelLocations,
 }
 
-/// Places for the diagnostics that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
+/// ModelSlots for the diagnostics that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
 #[derive(Clone, Debug)]
 pub struct ModelLocations {
     /// Of `file`.

@@ -4,7 +4,7 @@
 use super::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Control, ExecutorKind, Diagnostics, RepositoryConfig, Stamp};
 use crate::runtime::frontend::Standing;
-use crate::runtime::{LoadedModel, PlaceError, Places, Say};
+use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -42,7 +42,7 @@ struct Kept {
 
 /// See the module's description.
 pub(super) struct Keeper {
-    places: Places,
+    places: ModelSlots,
     kinds: Vec<ExecutorKind>,
     say: Say,
     index: Arc<Mutex<Vec<IndexEntry>>>,
@@ -57,7 +57,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(
         config: &Config,
-        places: Places,
+        places: ModelSlots,
         kinds: Vec<ExecutorKind>,
         say: Say,
         index: Arc<Mutex<Vec<IndexEntry>>>,
@@ -201,7 +201,7 @@ impl Keeper {
         repository: &RepositoryConfig,
         name: &str,
         stamp: &Stamp,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ModelSlotError> {
         let model = repository.read_model(name, &self.kinds)?;
         model.notes.iter().for_each(|note| (self.say)(note));
         let kept = self.models.entry(name.to_owned()).or_default();
@@ -216,7 +216,7 @@ impl Keeper {
             }
             let (compute, executors) = (&mut self.compute, self.places.cpu_executors());
             let loaded = load_one(compute, version, executors, &self.say);
-            match loaded.map_err(PlaceError::from).and_then(|loaded| self.places.prepare(loaded)) {
+            match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.places.prepare(loaded)) {
                 Ok(info) => {
                     add.push(info.id);
                     next.insert(number, info.id);

@@ -7,11 +7,11 @@
 //! an order of the API, or a look at the folder
 //!   read config.pbtxt and model.toml                     (config/repository.rs)
 //!   load the file, once per CPU executor, and measure    this thread, at the lowest priority
-//!   a free place of the right kind                       Places::prepare
+//!   a free place of the right kind                       ModelSlots::prepare
 //!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
 //!     its queue         -> its ModelThread's table       the same
-//!   post a table that lists it, and the old one no more  Places::switch: from here on requests go to the new one
-//! later, when nobody holds a table with the old one and none of its requests is left   Places::tidy
+//!   post a table that lists it, and the old one no more  ModelSlots::switch: from here on requests go to the new one
+//! later, when nobody holds a table with the old one and none of its requests is left   ModelSlots::tidy
 //!     an empty queue and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
@@ -26,14 +26,14 @@
 //!
 //! # Bounds
 //!
-//! Places: `max_versions` of `[repository]`, for each kind of executor; a replaced version needs two for a moment. Orders that
+//! ModelSlots: `max_versions` of `[repository]`, for each kind of executor; a replaced version needs two for a moment. Orders that
 //! wait: [`MAX_ORDERS`]; one more is refused. Changes under way to a thread: four. Old tables that somebody holds: as
 //! many as requests are being read or run.
 
 mod keeper;
 
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::{Places, Say};
+use crate::runtime::{ModelSlots, Say};
 use keeper::Keeper;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +119,7 @@ impl Repository {
     /// line each, what it does.
     ///
     /// Errors: the system gives no thread.
-    pub fn start(config: &Config, places: Places, say: Say) -> std::io::Result<Repository> {
+    pub fn start(config: &Config, places: ModelSlots, say: Say) -> std::io::Result<Repository> {
         let (orders, taken) = sync_channel(MAX_ORDERS);
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));

@@ -26,7 +26,7 @@ pub mod threads;
 
 pub use backends::executors::Say;
 pub use frontend::Frontend;
-pub use model_slots::{LoadedModel, PlaceError, Places};
+pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
 pub use threads::agent::{Idle, Seat};
 
@@ -109,7 +109,7 @@ pub struct Engine {
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
     counters: Counters,
-    places: Option<Places>,
+    places: Option<ModelSlots>,
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
@@ -173,7 +173,7 @@ impl Engine {
     /// The places for models, to load and unload them while the engine runs; `None` where they were taken already, where
     /// CONFIG has no repository from which models could be loaded later, and where a flight recorder is on. Who has them must let go of them, or use them no
     /// more, before the engine is stopped.
-    pub fn take_places(&mut self) -> Option<Places> {
+    pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
         self.places.take()
     }
 

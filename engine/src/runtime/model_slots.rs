@@ -1,6 +1,6 @@
 //! The control thread's end of the engine: the places for models, taken and given back while it runs. Each place is of
 //! one ModelThread and one sub-cluster for good, so that every table of the dataplane stays as it was made at start-up; what
-//! changes is the queue at that place, what backends run there, and what the bulletin says. `control` owns [`Places`] and
+//! changes is the queue at that place, what backends run there, and what the bulletin says. `control` owns [`ModelSlots`] and
 //! says when; docs of that module tell the whole way of a change.
 
 use super::frontend::{Class, ModelInfo, Standing};
@@ -11,7 +11,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Bulletin, Held};
 use crate::runtime::queue_ids::Lanes;
 use crate::runtime::threads::changes::Giver;
-use crate::runtime::threads::model_thread::PlaceQueues;
+use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_micros(500);
 
 /// Why a model has no place.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum ModelSlotError {
     /// Every place for its kind of executor is taken.
     #[error(
         "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
@@ -112,7 +112,7 @@ pub(crate) struct Common {
 /// The ways to the threads that have tables of models.
 pub(crate) struct Ways {
     /// By ModelThread.
-    pub(crate) queues: Vec<Giver<Box<PlaceQueues>>>,
+    pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
     /// By CPU executor.
     pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
     /// To the emulated GPUs.
@@ -120,7 +120,7 @@ pub(crate) struct Ways {
 }
 
 /// See the module's description.
-pub struct Places {
+pub struct ModelSlots {
     bulletin: Arc<Bulletin>,
     /// What the current table says.
     models: Vec<ModelInfo>,
@@ -146,14 +146,14 @@ struct Leaving {
     patient: bool,
 }
 
-impl Places {
+impl ModelSlots {
     pub(crate) fn new(
         bulletin: Arc<Bulletin>,
         kinds: Vec<ExecutorKind>,
         held: Vec<Held>,
         ways: Ways,
         common: Common,
-    ) -> Places {
+    ) -> ModelSlots {
         let models = bulletin.read().1.to_vec();
         let mut counts = vec![0; ways.queues.len()];
         let on_thread = models.iter().map(|model| {
@@ -163,7 +163,7 @@ impl Places {
         });
         let on_thread = on_thread.collect();
         let (old, leaving) = (Vec::new(), Vec::new());
-        Places { bulletin, models, kinds, on_thread, held, ways, common, old, leaving }
+        ModelSlots { bulletin, models, kinds, on_thread, held, ways, common, old, leaving }
     }
 
     /// Every place, by id: what is served there.
@@ -177,20 +177,20 @@ impl Places {
     }
 
     /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it is in a table: see
-    /// [`Places::switch`].
+    /// [`ModelSlots::switch`].
     ///
-    /// Errors: [`PlaceError`]; nothing has changed then, unless the engine stops.
-    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, PlaceError> {
+    /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
+    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
         let LoadedModel { config, found, copies } = loaded;
         let Known { signature, profile } = settle(&config, found)?;
         let row = signature.input_bytes() + signature.output_bytes();
         if row > self.common.largest_row {
-            return Err(PlaceError::Row(row, self.common.largest_row));
+            return Err(ModelSlotError::Row(row, self.common.largest_row));
         }
         let kind = config.source.kind();
         let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].standing == Standing::Vacant;
         let at = (0..self.models.len()).find(vacant).ok_or_else(|| {
-            PlaceError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
+            ModelSlotError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
         })?;
         let id = self.models[at].id;
         self.set_backends(at, &signature, copies)?;
@@ -236,8 +236,8 @@ impl Places {
     /// Frees the places of models that left and that nobody can have a request for any more. Ends what waits of lower classes
     /// for a model that left a while ago. How many are still leaving.
     ///
-    /// Errors: [`PlaceError::Silent`].
-    pub fn tidy(&mut self) -> Result<usize, PlaceError> {
+    /// Errors: [`ModelSlotError::Silent`].
+    pub fn tidy(&mut self) -> Result<usize, ModelSlotError> {
         // Exclusive access is what shows that nobody else holds the table; a count alone would order nothing.
         self.old.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
         let oldest = self.old.first().map_or(u64::MAX, |(number, _)| *number);
@@ -263,8 +263,8 @@ impl Places {
 
     /// Gives up a place that was prepared and is in no table.
     ///
-    /// Errors: [`PlaceError::Silent`].
-    pub fn give_up(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    /// Errors: [`ModelSlotError::Silent`].
+    pub fn give_up(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         self.vacate(id)
     }
 
@@ -273,7 +273,7 @@ impl Places {
         self.leaving.iter().any(|leaving| leaving.id == id)
     }
 
-    fn vacate(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    fn vacate(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let at = id.0 as usize;
         let queues = self.queues_of(id, |_, lane| Some(self.queue_of_nothing(lane)));
         self.set_queues(at, queues)?;
@@ -283,7 +283,7 @@ impl Places {
     }
 
     /// Ends the requests of lower classes that wait for a model: nobody can send more.
-    fn end_lower(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    fn end_lower(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let nothing = |class, lane| (class > Class::HIGHEST).then(|| self.queue_of_nothing(lane));
         let queues = self.queues_of(id, nothing);
         self.set_queues(id.0 as usize, queues)
@@ -299,15 +299,15 @@ impl Places {
         &self,
         model: ModelId,
         new: impl Fn(Class, ModelId) -> Option<ModelQueue>,
-    ) -> Box<PlaceQueues> {
-        let mut queues = Box::new(PlaceQueues::default());
+    ) -> Box<SlotQueues> {
+        let mut queues = Box::new(SlotQueues::default());
         for (queue, class) in queues.iter_mut().zip(Lanes::classes()) {
             *queue = new(class, self.common.lanes.of(model, class));
         }
         queues
     }
 
-    fn set_queues(&mut self, at: usize, queues: Box<PlaceQueues>) -> Result<(), PlaceError> {
+    fn set_queues(&mut self, at: usize, queues: Box<SlotQueues>) -> Result<(), ModelSlotError> {
         let way = &mut self.ways.queues[self.models[at].thread];
         exchange(way, self.on_thread[at], queues).map(drop)
     }
@@ -318,10 +318,10 @@ impl Places {
         at: usize,
         signature: &Signature,
         copies: Vec<CpuModel>,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ModelSlotError> {
         match self.kinds[at] {
             ExecutorKind::Emulated => {
-                let way = self.ways.emulated.as_mut().ok_or(PlaceError::Silent)?;
+                let way = self.ways.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
                 exchange(way, at, output_range(signature)).map(drop)
             }
             ExecutorKind::Cpu => {
@@ -337,15 +337,15 @@ impl Places {
 }
 
 /// Gives a thread `thing` for its table, and waits until it has taken it; what was there before.
-fn exchange<T>(way: &mut Giver<T>, place: usize, thing: T) -> Result<T, PlaceError> {
+fn exchange<T>(way: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
-    way.give(place, thing).map_err(|_| PlaceError::Silent)?;
+    way.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
     loop {
         if let Some(change) = way.take_back() {
             return Ok(change.thing);
         }
         if way.is_abandoned() || began.elapsed() > PATIENCE {
-            return Err(PlaceError::Silent);
+            return Err(ModelSlotError::Silent);
         }
         std::thread::sleep(LOOK);
     }

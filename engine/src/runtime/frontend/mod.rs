@@ -279,7 +279,7 @@ pub struct Frontend {
     models: Arc<[ModelInfo]>,
     table: u64,
     bulletin: Arc<Bulletin>,
-    /// Places that have got another model in tables taken since somebody asked.
+    /// ModelSlots that have got another model in tables taken since somebody asked.
     newcomers: Vec<ModelId>,
     /// Its requests in the engine, by model.
     held: Held,

@@ -15,7 +15,7 @@ use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiring};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Bulletin, Held};
-use crate::runtime::model_slots::{Common, Places, Ways};
+use crate::runtime::model_slots::{Common, ModelSlots, Ways};
 use crate::runtime::queue_ids::Lanes;
 use crate::runtime::start::layout::{Layout, rank_role};
 use crate::runtime::start::rings::{Ends, ModelEnds, Plumbing};
@@ -199,7 +199,7 @@ impl Builder {
     }
 
     /// The control thread's end of the engine.
-    fn places(&self, ways: Ways, findings: &Findings, bulletin: Arc<Bulletin>, held: Vec<Held>) -> Places {
+    fn places(&self, ways: Ways, findings: &Findings, bulletin: Arc<Bulletin>, held: Vec<Held>) -> ModelSlots {
         let (terms, lateness) = (self.terms(), findings.lateness);
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = Common {
@@ -208,7 +208,7 @@ impl Builder {
             lanes: self.lanes(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
-        Places::new(bulletin, self.config.places(), held, ways, common)
+        ModelSlots::new(bulletin, self.config.places(), held, ways, common)
     }
 
     fn lanes(&self) -> Lanes {

@@ -79,13 +79,13 @@ pub struct ModelThread<I, O> {
     /// What is counted and recorded of all this.
     pub watch: ModelWatch,
     /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a place together.
-    pub changes: Option<Taker<Box<PlaceQueues>>>,
+    pub changes: Option<Taker<Box<SlotQueues>>>,
     /// How far the thread's models foretell their batches.
     pub foretelling: Foretelling,
 }
 
 /// The queues of a place for a model, by class; `None` for one that stays.
-pub type PlaceQueues = [Option<ModelQueue>; Class::COUNT];
+pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
 /// Which of a ModelThread's models foretell their batches to their RankThread, since it has to serve lower classes. Each
 /// RankThread wishes so once, when the first request of a lower class has come to one of its models.
@@ -157,7 +157,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const WORDS: usize = Taker::<PlaceQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
+        const WORDS: usize = Taker::<SlotQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
         if outbox.room_for_words(WORDS) < WORDS {
             return 0;
         }

@@ -112,7 +112,7 @@ struct Part {
     offered: u64,
     good: u64,
     seconds: f64,
-    /// Places in the list of all latencies, and requests.
+    /// ModelSlots in the list of all latencies, and requests.
     latencies: Vec<(usize, u64)>,
 }
 
