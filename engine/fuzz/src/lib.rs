@@ -6,7 +6,7 @@ use http::HeaderMap;
 use prost::Message;
 use symphony::api::reading::{Reader, Understood};
 use symphony_transport::Nanos;
-use symphony::runtime::frontend::{Class, ModelInfo, Standing};
+use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::message::ModelId;
 
@@ -48,7 +48,7 @@ fn model(choice: u8) -> ModelInfo {
         max_batch: 8,
         class: Class::HIGHEST,
         thread: 0,
-        standing: Standing::Served,
+        state: SlotState::Serving,
     }
 }
 

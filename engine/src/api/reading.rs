@@ -217,7 +217,7 @@ fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, Standing};
+    use crate::runtime::frontend::{Class, SlotState};
     use hyper::header::HeaderValue;
     use prost::Message;
     use symphony_gpu::Signature;
@@ -245,7 +245,7 @@ mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         };
         Reader::new(model, 4, 1 << 16)
     }

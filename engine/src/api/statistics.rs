@@ -199,7 +199,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, Standing};
+    use crate::runtime::frontend::{Class, SlotState};
     use symphony_gpu::Signature;
     use symphony_transport::message::{GpuId, ModelId};
 
@@ -229,7 +229,7 @@ mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         }
     }
 

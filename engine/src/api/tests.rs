@@ -8,7 +8,7 @@ mod streams;
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -47,7 +47,7 @@ fn models() -> Arc<[ModelInfo]> {
         max_batch: 8,
         class: Class::HIGHEST,
         thread: 0,
-        standing: Standing::Served,
+        state: SlotState::Serving,
     };
     MODELS.iter().enumerate().map(model).collect()
 }

@@ -3,7 +3,7 @@
 
 use super::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Control, ExecutorKind, Diagnostics, RepositoryConfig, Stamp};
-use crate::runtime::frontend::Standing;
+use crate::runtime::frontend::SlotState;
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -266,9 +266,9 @@ impl Keeper {
 
     fn write_index(&self, repository: &RepositoryConfig) {
         let mut entries = Vec::new();
-        for model in self.places.models().iter().filter(|model| model.standing != Standing::Vacant) {
-            let state = match model.standing {
-                Standing::Served => State::Ready,
+        for model in self.places.models().iter().filter(|model| model.state != SlotState::Vacant) {
+            let state = match model.state {
+                SlotState::Serving => State::Ready,
                 _ if self.places.is_leaving(model.id) => State::Unloading,
                 _ => State::Loading,
             };

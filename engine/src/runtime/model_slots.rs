@@ -3,7 +3,7 @@
 //! changes is the queue at that place, what backends run there, and what the bulletin says. `control` owns [`ModelSlots`] and
 //! says when; docs of that module tell the whole way of a change.
 
-use super::frontend::{Class, ModelInfo, Standing};
+use super::frontend::{Class, ModelInfo, SlotState};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
 use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
 use crate::runtime::backends::executors::{self, Found, Say};
@@ -188,7 +188,7 @@ impl ModelSlots {
             return Err(ModelSlotError::Row(row, self.common.largest_row));
         }
         let kind = config.source.kind();
-        let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].standing == Standing::Vacant;
+        let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].state == SlotState::Vacant;
         let at = (0..self.models.len()).find(vacant).ok_or_else(|| {
             ModelSlotError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
         })?;
@@ -210,7 +210,7 @@ impl ModelSlots {
             slo: config.slo,
             max_batch: profile.max_batch(),
             class: own,
-            standing: Standing::Leaving,
+            state: SlotState::Draining,
             ..self.models[at].clone()
         };
         Ok(self.models[at].clone())
@@ -219,8 +219,8 @@ impl ModelSlots {
     /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove` are not. Requests that
     /// were accepted go on to their ends; who has looked a model of `remove` up before may still send some.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
-        add.iter().for_each(|id| self.models[id.0 as usize].standing = Standing::Served);
-        remove.iter().for_each(|id| self.models[id.0 as usize].standing = Standing::Leaving);
+        add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
+        remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
         self.post();
         let number = self.bulletin.number();
         let since = Instant::now();

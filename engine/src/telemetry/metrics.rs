@@ -4,7 +4,7 @@ use super::recorder::{ModelRequests, STAGES};
 use super::text::{Kind, Text};
 use super::{InferOutcome, Observatory, engine_metrics};
 use crate::runtime::counters::executions::{ModelExecutions, SIZE_BOUNDS};
-use crate::runtime::frontend::{ModelInfo, Standing};
+use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::telemetry::otlp::TraceCounts;
 use symphony_transport::Nanos;
 
@@ -95,7 +95,7 @@ pub(super) fn text(observatory: &Observatory) -> String {
     let table = observatory.models();
     let models: Vec<OfModel<'_>> = table
         .iter()
-        .filter(|model| model.standing != Standing::Vacant)
+        .filter(|model| model.state != SlotState::Vacant)
         .filter_map(|model| {
             let requests = observatory.requests(model.id)?;
             let executions = observatory.counters().executions().of_model(model.id);

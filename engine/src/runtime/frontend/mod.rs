@@ -34,11 +34,11 @@ const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
 
 /// Whether requests may be sent to a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum SlotState {
     /// Its model is served.
-    Served,
+    Serving,
     /// Its model is found by nobody any more; what was sent to it goes on to its end.
-    Leaving,
+    Draining,
     /// It has no model.
     Vacant,
 }
@@ -65,7 +65,7 @@ pub struct ModelInfo {
     /// Which ModelThread owns it.
     pub thread: usize,
     /// Whether it is there.
-    pub standing: Standing,
+    pub state: SlotState,
 }
 
 impl ModelInfo {
@@ -81,13 +81,13 @@ impl ModelInfo {
             max_batch: 0,
             class: Class::HIGHEST,
             thread,
-            standing: Standing::Vacant,
+            state: SlotState::Vacant,
         }
     }
 
     /// The served ones of `models`.
     pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
-        models.iter().filter(|model| model.standing == Standing::Served)
+        models.iter().filter(|model| model.state == SlotState::Serving)
     }
 
     /// The served model of that name: of that version, or the newest.
@@ -391,7 +391,7 @@ impl Frontend {
         let (number, models) = self.bulletin.read();
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
             let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
-            if new.standing == Standing::Served && (old.standing != Standing::Served || is_another) {
+            if new.state == SlotState::Serving && (old.state != SlotState::Serving || is_another) {
                 *reserve = Reserve::new(self.least_reserve, new.slo);
                 if !self.newcomers.contains(&new.id) {
                     self.newcomers.push(new.id);
@@ -437,7 +437,7 @@ impl Frontend {
             return Err(Refusal::Draining);
         }
         self.look();
-        if self.models[ask.model.0 as usize].standing == Standing::Vacant {
+        if self.models[ask.model.0 as usize].state == SlotState::Vacant {
             return Err(Refusal::Unloaded);
         }
         let class = ask.served_in();

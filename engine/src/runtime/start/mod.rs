@@ -6,7 +6,7 @@ pub(crate) mod rings;
 pub(crate) mod sub_clusters;
 
 use super::counters::Counters;
-use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use super::threads::{measures_from, slack_for};
 use super::{Engine, Options, Stage, StartError};
 use crate::config::{Config, Control, ExecutorKind, Diagnostics, ModelConfig, ModelSource, ProfileSource};
@@ -312,7 +312,7 @@ impl Builder {
                 max_batch: profile.max_batch(),
                 class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: at % self.layout.models.len(),
-                standing: Standing::Served,
+                state: SlotState::Serving,
             });
             profiles.push(profile);
         }

@@ -253,7 +253,7 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 pub(super) mod tests {
     use super::super::tracer::Call;
     use super::*;
-    use crate::runtime::frontend::{Class, ModelInfo, Standing};
+    use crate::runtime::frontend::{Class, ModelInfo, SlotState};
     use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 
@@ -268,7 +268,7 @@ pub(super) mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         }
     }
 

@@ -349,7 +349,7 @@ mod tests {
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
     use symphony::runtime::clock::Clock;
-    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, Standing};
+    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, SlotState};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{ModelId, Request, Response};
 
@@ -364,7 +364,7 @@ mod tests {
             slo: Nanos::from_secs(60),
             max_batch: 8,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
             class: Class::HIGHEST,
         };
         let setup = FrontendSetup {
