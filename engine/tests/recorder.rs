@@ -15,7 +15,7 @@ use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, RankInput, RankState, BatchBounds};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
@@ -80,12 +80,12 @@ impl ModelSink for Out {
         self.words.push(RankInput::Report(report));
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.words.push(RankInput::Next { model, next });
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.words.push(RankInput::Reserve { model, next });
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.words.push(RankInput::Standing { model, standing });
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.words.push(RankInput::Bounds { model, standing });
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -284,7 +284,7 @@ impl World {
         while !self.out.words.is_empty() {
             for input in std::mem::take(&mut self.out.words) {
                 self.hear(input);
-                if matches!(input, RankInput::Standing { .. }) && !std::mem::replace(&mut self.foretell, true)
+                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.foretell, true)
                 {
                     self.foretell();
                 }
@@ -303,7 +303,7 @@ impl World {
         for place in 0..self.highest {
             self.models.foretell(place, &mut self.queues[place], self.now, &mut self.out);
         }
-        self.out.words.push(RankInput::Foretold);
+        self.out.words.push(RankInput::AllReserved);
     }
 
     fn match_waiting(&mut self) {
@@ -615,12 +615,12 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     for (lane, &class) in classes.iter().enumerate() {
         let model = ModelId(lane as u32);
         if class > Class::HIGHEST {
-            let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
-            hear(Nanos(0), RankInput::Standing { model, standing }, &mut grants);
+            let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+            hear(Nanos(0), RankInput::Bounds { model, standing }, &mut grants);
             hear(Nanos(0), RankInput::Ready { model, offer }, &mut grants);
         } else {
-            let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
-            hear(Nanos(0), RankInput::Next { model, next }, &mut grants);
+            let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
+            hear(Nanos(0), RankInput::Reserve { model, next }, &mut grants);
         }
     }
     for round in 0..20 * limits::MAX_GPUS as u64 {

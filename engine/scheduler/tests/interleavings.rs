@@ -8,7 +8,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::by_name;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, RankInput, RankState, BatchBounds};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
@@ -37,11 +37,11 @@ impl ModelSink for Rings {
     fn report(&mut self, report: GpuReport) {
         self.words.push_back(RankInput::Report(report));
     }
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.words.push_back(RankInput::Next { model, next });
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.words.push_back(RankInput::Reserve { model, next });
     }
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.words.push_back(RankInput::Standing { model, standing });
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.words.push_back(RankInput::Bounds { model, standing });
     }
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
@@ -120,7 +120,7 @@ impl Engine {
             2 => {
                 let mut grant = |grant| rings.grants.push_back(grant);
                 if let Some(word) = rings.words.pop_front() {
-                    if matches!(word, RankInput::Standing { .. }) {
+                    if matches!(word, RankInput::Bounds { .. }) {
                         rings.wish.get_or_insert(true);
                     }
                     word.apply(rank, *now, &mut grant);
@@ -149,7 +149,7 @@ impl Engine {
                     rings.wish = Some(false);
                     let highest = models.len() / 2;
                     models[..highest].iter_mut().for_each(|model| model.foretell(rings));
-                    rings.words.push_back(RankInput::Foretold);
+                    rings.words.push_back(RankInput::AllReserved);
                 }
             }
             // A completion does not come before its batch is over.

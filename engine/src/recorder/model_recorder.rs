@@ -8,7 +8,7 @@ use super::{RecordConfig, RecordError};
 use symphony_scheduler::deferral::Terms;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Request};
 
@@ -256,12 +256,12 @@ impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     }
 
     #[inline]
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.tape.write(Record::next_start(model, next));
-        self.sink.next_start(model, next);
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.tape.write(Record::reservation(model, next));
+        self.sink.reservation(model, next);
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.tape.write(Record::standing(model, standing));
         self.sink.standing(model, standing);
     }

@@ -20,9 +20,9 @@ const RECORDS_OF_CLASSES: usize = 2;
 fn record_of(input: RankInput, cluster: usize) -> Record {
     let record = match input {
         RankInput::Ready { model, offer } => Record::ready(model, offer),
-        RankInput::Next { model, next } => Record::next_start(model, next),
-        RankInput::Standing { model, standing } => Record::standing(model, standing),
-        RankInput::Foretold => Record::foretold(),
+        RankInput::Reserve { model, next } => Record::reservation(model, next),
+        RankInput::Bounds { model, standing } => Record::standing(model, standing),
+        RankInput::AllReserved => Record::foretold(),
         RankInput::Withdraw(model) => Record::withdraw(model),
         RankInput::Report(report) => Record::report(report),
         RankInput::Completion(completion) => Record::completion(completion),

@@ -12,7 +12,7 @@ use symphony_scheduler::model::rate::RateParts;
 use symphony_scheduler::model::{Dispatch, Foretold};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     /// When a model of several classes starts its next batch.
     Next = 38,
     /// How a model of a lower class stands.
-    Standing = 39,
+    BatchBounds = 39,
     /// All of the highest class has told when its next batches start.
     Foretold = 40,
     Withdraw = 33,
@@ -99,7 +99,7 @@ impl Kind {
             36 => Kind::Match,
             37 => Kind::Early,
             38 => Kind::Next,
-            39 => Kind::Standing,
+            39 => Kind::BatchBounds,
             40 => Kind::Foretold,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
@@ -291,22 +291,22 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn next_start(model: ModelId, next: NextStart) -> Record {
-        let NextStart { at, silent, every } = next;
+    pub(super) fn reservation(model: ModelId, next: Reservation) -> Record {
+        let Reservation { at, silent, every } = next;
         Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Next, model) }
     }
 
-    pub(super) fn as_next_start(&self) -> NextStart {
-        NextStart { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
+    pub(super) fn as_next_start(&self) -> Reservation {
+        Reservation { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
     }
 
-    pub(super) fn standing(model: ModelId, standing: Standing) -> Record {
-        let Standing { shortest, longest, patience } = standing;
-        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Standing, model) }
+    pub(super) fn standing(model: ModelId, standing: BatchBounds) -> Record {
+        let BatchBounds { shortest, longest, patience } = standing;
+        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::BatchBounds, model) }
     }
 
-    pub(super) fn as_standing(&self) -> Standing {
-        Standing { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
+    pub(super) fn as_standing(&self) -> BatchBounds {
+        BatchBounds { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
     }
 
     pub(super) fn foretold() -> Record {
@@ -492,12 +492,12 @@ impl Record {
         (Nanos(self.a), packing, self.small != 0)
     }
 
-    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: Standing) -> Record {
+    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: BatchBounds) -> Record {
         Record { kind: Kind::SavedStanding as u8, ..Record::standing(model, standing) }.in_cluster(cluster)
     }
 
-    pub(super) fn saved_next(cluster: usize, model: ModelId, next: NextStart) -> Record {
-        Record { kind: Kind::SavedNext as u8, ..Record::next_start(model, next) }.in_cluster(cluster)
+    pub(super) fn saved_next(cluster: usize, model: ModelId, next: Reservation) -> Record {
+        Record { kind: Kind::SavedNext as u8, ..Record::reservation(model, next) }.in_cluster(cluster)
     }
 
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
@@ -569,7 +569,7 @@ impl fmt::Display for Record {
             }
             Kind::Foretell => write!(f, "model {model} is to tell of its next batches"),
             Kind::Foretold => f.write_str("all have told of their next batches"),
-            Kind::Standing => {
+            Kind::BatchBounds => {
                 write!(f, "model {model} of a lower class takes a GPU for {} at least", Millis(a))
             }
             Kind::Timer => write!(f, "timer of model {model}"),
@@ -673,9 +673,9 @@ mod tests {
             let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until };
             assert_eq!(Record::granted(2, grant).as_grant(), grant);
         }
-        let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+        let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
         assert_eq!(Record::saved_standing(1, model, standing).as_standing(), standing);
-        let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
+        let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
         assert_eq!(Record::saved_next(1, model, next).as_next_start(), next);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
         assert_eq!(Record::report(report).in_cluster(1).as_report(), report);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use symphony_scheduler::deferral::Terms;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{GpuReport, Reservation, Offer, RankInput, RankState, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
@@ -247,7 +247,7 @@ impl Models {
                     Kind::Ready
                     | Kind::Early
                     | Kind::Next
-                    | Kind::Standing
+                    | Kind::BatchBounds
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Dispatch
@@ -429,11 +429,11 @@ impl ModelSink for Collect<'_> {
         self.expected.push_back(Record::report(report));
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.expected.push_back(Record::next_start(model, next));
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.expected.push_back(Record::reservation(model, next));
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.expected.push_back(Record::standing(model, standing));
     }
 
@@ -525,7 +525,7 @@ impl Rank {
                     Kind::Ready
                     | Kind::Early
                     | Kind::Next
-                    | Kind::Standing
+                    | Kind::BatchBounds
                     | Kind::Foretold
                     | Kind::Withdraw
                     | Kind::Report
@@ -582,8 +582,8 @@ impl Rank {
             Some(Kind::Ready | Kind::Early) => {
                 state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
             }
-            Some(Kind::Next | Kind::Standing) => state.hear(told(record)),
-            Some(Kind::Foretold) => state.hear(RankInput::Foretold),
+            Some(Kind::Next | Kind::BatchBounds) => state.hear(told(record)),
+            Some(Kind::Foretold) => state.hear(RankInput::AllReserved),
             Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {
                 let report = record.as_report();
@@ -616,9 +616,9 @@ impl Rank {
 fn told(record: &Record) -> RankInput {
     let model = record.model();
     match record.kind() {
-        Some(Kind::Standing | Kind::SavedStanding) => {
-            RankInput::Standing { model, standing: record.as_standing() }
+        Some(Kind::BatchBounds | Kind::SavedStanding) => {
+            RankInput::Bounds { model, standing: record.as_standing() }
         }
-        _ => RankInput::Next { model, next: record.as_next_start() },
+        _ => RankInput::Reserve { model, next: record.as_next_start() },
     }
 }

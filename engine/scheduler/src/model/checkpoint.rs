@@ -6,7 +6,7 @@
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{Among, Foretold, ModelQueue, Terms};
+use super::{ClassRole, Foretold, ModelQueue, Terms};
 use crate::limits;
 use crate::rank::Offer;
 use symphony_transport::Nanos;
@@ -56,11 +56,11 @@ impl ModelQueue {
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
         let foretold = match self.among {
-            Among::Above(told) => Some(told),
+            ClassRole::Above(told) => Some(told),
             _ => None,
         };
-        let stands = self.among == Among::Below(true);
-        let unexpected = self.among == Among::Unexpected;
+        let stands = self.among == ClassRole::Below(true);
+        let unexpected = self.among == ClassRole::Unexpected;
         Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands, unexpected }
     }
 
@@ -113,10 +113,10 @@ impl ModelQueue {
         restored.last_start = saved.last_start;
         restored.told = saved.told;
         restored.among = match saved.foretold {
-            _ if lower => Among::Below(saved.stands),
-            Some(told) => Among::Above(told),
-            None if saved.unexpected => Among::Unexpected,
-            None => Among::Alone,
+            _ if lower => ClassRole::Below(saved.stands),
+            Some(told) => ClassRole::Above(told),
+            None if saved.unexpected => ClassRole::Unexpected,
+            None => ClassRole::Alone,
         };
         Ok(restored)
     }

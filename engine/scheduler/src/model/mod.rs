@@ -24,7 +24,7 @@ pub mod selection;
 use crate::deferral::{Demand, HeadStart, Moment, Terms};
 use crate::drop_rule::DropRule;
 use crate::limits;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use crate::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
 use alloc::collections::VecDeque;
 use losses::Losses;
 use rate::RateMeter;
@@ -79,15 +79,15 @@ pub trait ModelSink {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
     /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
     /// below](ModelQueue::above_others).
-    fn next_start(&mut self, _model: ModelId, _next: NextStart) {}
+    fn reservation(&mut self, _model: ModelId, _next: Reservation) {}
     /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue that is [below
     /// others](ModelQueue::below_others).
-    fn standing(&mut self, _model: ModelId, _standing: Standing) {}
+    fn standing(&mut self, _model: ModelId, _standing: BatchBounds) {}
 }
 
 /// What other classes there are beside a queue's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Among {
+enum ClassRole {
     /// None that it knows of.
     Alone,
     /// The same, of a model whose own class is lower: nobody may ever ask for this one.
@@ -144,7 +144,7 @@ pub struct ModelQueue {
     /// What the RankThread was told of the candidate that waits there.
     told: Option<Offer>,
     next_timer: Nanos,
-    among: Among,
+    among: ClassRole,
 }
 
 impl ModelQueue {
@@ -156,7 +156,7 @@ impl ModelQueue {
     /// The queue of a place that has no model: it has no memory for requests, since none comes.
     pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
         let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
-        queue.among = Among::Nobody;
+        queue.among = ClassRole::Nobody;
         queue
     }
 
@@ -173,7 +173,7 @@ impl ModelQueue {
             candidate: None,
             told: None,
             next_timer: Nanos::MAX,
-            among: Among::Alone,
+            among: ClassRole::Alone,
         };
         queue.read_rate();
         queue
@@ -181,56 +181,56 @@ impl ModelQueue {
 
     /// The same, of a class below which there are others.
     pub fn above_others(mut self) -> ModelQueue {
-        self.among = Among::Above(Foretold { head: UNTOLD, budget: self.promise() });
+        self.among = ClassRole::Above(Foretold { head: UNTOLD, budget: self.promise() });
         self
     }
 
     /// The same, of a class that only uses what others leave.
     pub fn below_others(mut self) -> ModelQueue {
-        self.among = Among::Below(false);
+        self.among = ClassRole::Below(false);
         self
     }
 
     /// The same, of the highest class of a model whose own class is another: it has no batches to come before its first
     /// request.
     pub fn unexpected(mut self) -> ModelQueue {
-        self.among = Among::Unexpected;
+        self.among = ClassRole::Unexpected;
         self
     }
 
     /// Whether its RankThread is told of batches to come.
     pub fn has_classes_below(&self) -> bool {
-        matches!(self.among, Among::Above(_))
+        matches!(self.among, ClassRole::Above(_))
     }
 
     /// From now on there are classes below: tells the RankThread of the next batch, and goes on to.
     pub fn foretell(&mut self, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone => {
+            ClassRole::Alone => {
                 let told = Foretold { head: UNTOLD, budget: self.promise() };
-                self.tell_next_start(told, sink);
+                self.reserve(told, sink);
             }
-            Among::Unexpected => {
+            ClassRole::Unexpected => {
                 let told = Foretold { head: NO_HEAD, budget: self.promise() };
-                self.among = Among::Above(told);
+                self.among = ClassRole::Above(told);
                 if self.queue.is_empty() {
-                    sink.next_start(self.terms.model, NextStart::NEVER);
+                    sink.reservation(self.terms.model, Reservation::NEVER);
                 } else {
-                    self.tell_next_start(told, sink);
+                    self.reserve(told, sink);
                 }
             }
-            Among::Nobody => sink.next_start(self.terms.model, NextStart::NEVER),
-            Among::Above(_) | Among::Below(_) => {}
+            ClassRole::Nobody => sink.reservation(self.terms.model, Reservation::NEVER),
+            ClassRole::Above(_) | ClassRole::Below(_) => {}
         }
     }
 
     /// How the queue stands among those of other classes, for its RankThread.
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> BatchBounds {
         let Terms { profile, slack, .. } = &self.terms;
         // Twice what the batch itself allows for: the grant is on its way meanwhile.
         let shortest = profile.latency(1) + slack.latest + slack.latest;
         let longest = profile.latency(profile.max_batch());
-        Standing { shortest, longest, patience: self.patience(self.promise()) }
+        BatchBounds { shortest, longest, patience: self.patience(self.promise()) }
     }
 
     /// From a request's arrival to its deadline, where it has what the model promises.
@@ -465,7 +465,7 @@ impl ModelQueue {
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
-        if matches!(self.among, Among::Below(_)) {
+        if matches!(self.among, ClassRole::Below(_)) {
             return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
         }
         let joining = self.joining(size);
@@ -510,9 +510,9 @@ impl ModelQueue {
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone | Among::Unexpected | Among::Nobody => {}
-            Among::Above(told) => self.tell_next_start(told, sink),
-            Among::Below(_) => return self.publish_below(now, sink),
+            ClassRole::Alone | ClassRole::Unexpected | ClassRole::Nobody => {}
+            ClassRole::Above(told) => self.reserve(told, sink),
+            ClassRole::Below(_) => return self.publish_below(now, sink),
         }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
             latest: candidate.latest,
@@ -545,8 +545,8 @@ impl ModelQueue {
             early: false,
         });
         if offer != self.told {
-            if self.among == Among::Below(false) {
-                self.among = Among::Below(true);
+            if self.among == ClassRole::Below(false) {
+                self.among = ClassRole::Below(true);
                 sink.standing(self.terms.model, self.standing());
             }
             match offer {
@@ -565,20 +565,20 @@ impl ModelQueue {
 
     /// Tells when the next batch will have to start at the earliest: once for each head.
     #[cold]
-    fn tell_next_start(&mut self, told: Foretold, sink: &mut impl ModelSink) {
+    fn reserve(&mut self, told: Foretold, sink: &mut impl ModelSink) {
         let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
         if head == told.head {
             return;
         }
         let budget = self.queue.front().map_or(told.budget, |head| head.deadline - head.arrival);
-        self.among = Among::Above(Foretold { head, budget });
-        sink.next_start(self.terms.model, self.next_start());
+        self.among = ClassRole::Above(Foretold { head, budget });
+        sink.reservation(self.terms.model, self.reservation());
     }
 
     /// When the next batch will have to start at the earliest.
-    pub fn next_start(&self) -> NextStart {
+    pub fn reservation(&self) -> Reservation {
         let budget = match self.among {
-            Among::Above(told) => told.budget,
+            ClassRole::Above(told) => told.budget,
             _ => self.promise(),
         };
         let every = match self.rate_rps > 0.0 {
@@ -587,8 +587,8 @@ impl ModelQueue {
         };
         let patience = self.patience(budget);
         match self.queue.front() {
-            Some(head) => NextStart { at: head.deadline - (budget - patience), silent: false, every },
-            None => NextStart { at: patience, silent: true, every },
+            Some(head) => Reservation { at: head.deadline - (budget - patience), silent: false, every },
+            None => Reservation { at: patience, silent: true, every },
         }
     }
 

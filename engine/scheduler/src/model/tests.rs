@@ -23,8 +23,8 @@ enum Said {
     Report(Option<Nanos>, Nanos),
     Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
     End(u64, Ending),
-    Next(NextStart),
-    Stands(Standing),
+    Next(Reservation),
+    Stands(BatchBounds),
 }
 
 #[derive(Default)]
@@ -50,10 +50,10 @@ impl ModelSink for Log {
     fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         self.0.push(Said::End(request.id, ending));
     }
-    fn next_start(&mut self, _model: ModelId, next: NextStart) {
+    fn reservation(&mut self, _model: ModelId, next: Reservation) {
         self.0.push(Said::Next(next));
     }
-    fn standing(&mut self, _model: ModelId, standing: Standing) {
+    fn standing(&mut self, _model: ModelId, standing: BatchBounds) {
         self.0.push(Said::Stands(standing));
     }
 }
@@ -540,15 +540,15 @@ fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() 
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
     queue.foretell(&mut log);
     // The target is 5, so one request more, and two for a burst: l(8) = 13 ms, of 20 ms less 2 ms.
-    let silent = Said::Next(NextStart { at: ms(5.0), silent: true, every: Nanos::MAX });
+    let silent = Said::Next(Reservation { at: ms(5.0), silent: true, every: Nanos::MAX });
     assert_eq!(log.take(), [silent]);
     queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
     queue.on_request(ms(1.5), request(2, ms(1.5), ms(21.5)), &mut log);
-    let head = Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX });
+    let head = Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
     // A client in more of a hurry leaves less time.
     queue.on_request(ms(2.0), request(3, ms(2.0), ms(18.0)), &mut log);
-    let head = Said::Next(NextStart { at: ms(3.0), silent: false, every: Nanos::MAX });
+    let head = Said::Next(Reservation { at: ms(3.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
 }
 
@@ -557,7 +557,7 @@ fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
     let never = NO_DEADLINE + ms(1.0);
     queue.on_request(ms(1.0), request(1, ms(1.0), never), &mut log);
-    let stands = Standing { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
+    let stands = BatchBounds { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
     let ready = Said::Ready(never - ms(7.0), Nanos::ZERO);
     assert_eq!(log.take(), [Said::Stands(stands), ready]);
     queue.on_request(ms(2.0), request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
@@ -583,7 +583,7 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
 fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
     queue.foretell(&mut log);
-    assert_eq!(log.take(), [Said::Next(NextStart::NEVER)]);
+    assert_eq!(log.take(), [Said::Next(Reservation::NEVER)]);
     queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
-    assert_eq!(log.take(), [Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+    assert_eq!(log.take(), [Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX })]);
 }

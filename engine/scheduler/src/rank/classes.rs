@@ -1,7 +1,7 @@
 //! Which lower-class batches may run: those that are over before a model of a class above needs their GPU. Owned by a
 //! [`RankState`](super::RankState) whose models are of several classes; others have none and pay nothing.
 //!
-//! Each model of a class above tells when its next batch will have to start at the earliest ([`NextStart`]), once for
+//! Each model of a class above tells when its next batch will have to start at the earliest ([`Reservation`]), once for
 //! each new head of its queue, and how far apart its batches start. A model whose queue is empty tells how long after
 //! a request that comes it will need a GPU: that request may come at any moment. So what is needed in the time to come
 //! is a list of starts, and what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
@@ -24,7 +24,7 @@ const MOST_PASSED_OVER: usize = 64;
 
 /// What a model of a lower class tells of itself before its first candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct BatchBounds {
     /// The time that a GPU must be free for: l(1), and what threads are late by.
     pub shortest: Nanos,
     /// l(b) of its largest batch.
@@ -33,14 +33,14 @@ pub struct Standing {
     pub patience: Nanos,
 }
 
-impl Standing {
+impl BatchBounds {
     /// Of a model that has told nothing: no GPU is free for so long.
-    const UNKNOWN: Standing = Standing { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
+    const UNKNOWN: BatchBounds = BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
 /// When a model will start a batch next, as its queue tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NextStart {
+pub struct Reservation {
     /// When the batch that waits has to start at the earliest; where none waits, how long after a request that comes.
     pub at: Nanos,
     /// Whether none waits.
@@ -49,9 +49,9 @@ pub struct NextStart {
     pub every: Nanos,
 }
 
-impl NextStart {
+impl Reservation {
     /// Of a place without a model.
-    pub const NEVER: NextStart = NextStart { at: Nanos::MAX, silent: true, every: Nanos::MAX };
+    pub const NEVER: Reservation = Reservation { at: Nanos::MAX, silent: true, every: Nanos::MAX };
 }
 
 /// GPUs that must be left over after so many starts, since batches may start sooner than was told: half of the square
@@ -67,7 +67,7 @@ const UPPER: usize = Class::COUNT - 1;
 pub(super) struct Classes {
     /// The class of each model's requests.
     classes: Vec<Class>,
-    standings: Vec<Standing>,
+    standings: Vec<BatchBounds>,
     /// `latest` of each lower model's candidate, by class, from class 1.
     waiting: [MinTree; UPPER],
     /// When each model of a class with classes below it, and with requests that wait, starts its next batch.
@@ -95,7 +95,7 @@ impl Classes {
     pub(super) fn new(classes: Vec<Class>) -> Classes {
         let tree = || core::array::from_fn(|_| MinTree::new(classes.len()));
         Classes {
-            standings: vec![Standing::UNKNOWN; classes.len()],
+            standings: vec![BatchBounds::UNKNOWN; classes.len()],
             waiting: tree(),
             starts: tree(),
             silent: tree(),
@@ -130,28 +130,28 @@ impl Classes {
     }
 
     /// A lower model tells of itself. Nothing is known of its batches to come but that there may be some.
-    pub(super) fn set_standing(&mut self, model: usize, standing: Standing) {
+    pub(super) fn set_standing(&mut self, model: usize, standing: BatchBounds) {
         self.standings[model] = standing;
-        self.set_next(model, NextStart { at: standing.patience, silent: true, every: Nanos::MAX });
+        self.set_next(model, Reservation { at: standing.patience, silent: true, every: Nanos::MAX });
     }
 
     /// What a lower model has told of itself, if it has.
-    pub(super) fn standing(&self, model: usize) -> Option<Standing> {
+    pub(super) fn standing(&self, model: usize) -> Option<BatchBounds> {
         let standing = self.standings[model];
-        (standing != Standing::UNKNOWN).then_some(standing)
+        (standing != BatchBounds::UNKNOWN).then_some(standing)
     }
 
     /// What is known of a model's next batch: nothing where it is of the lowest class, or has told nothing.
-    pub(super) fn next(&self, model: usize) -> Option<NextStart> {
+    pub(super) fn next(&self, model: usize) -> Option<Reservation> {
         let class = self.class(model);
         let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
         let at = starts.min(silent);
-        let next = NextStart { at, silent: starts == Nanos::MAX, every: self.every[model] };
+        let next = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
         (at < Nanos::MAX).then_some(next)
     }
 
     /// A model tells of its next batch.
-    pub(super) fn set_next(&mut self, model: usize, next: NextStart) {
+    pub(super) fn set_next(&mut self, model: usize, next: Reservation) {
         let class = self.class(model);
         if class < UPPER {
             let (of, other) = if next.silent {

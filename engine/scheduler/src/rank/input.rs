@@ -1,6 +1,6 @@
 //! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
 
-use super::{GpuReport, Grant, NextStart, Offer, RankState, Standing};
+use super::{GpuReport, Grant, Reservation, Offer, RankState, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -19,14 +19,14 @@ pub enum RankInput {
         /// The model.
         model: ModelId,
         /// When, and how often.
-        next: NextStart,
+        next: Reservation,
     },
     /// A model of a lower class tells of itself, before its first candidate.
-    Standing {
+    BatchBounds {
         /// The model.
         model: ModelId,
         /// What it tells.
-        standing: Standing,
+        standing: BatchBounds,
     },
     /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
     Foretold,

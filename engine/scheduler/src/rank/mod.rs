@@ -15,7 +15,7 @@ mod input;
 pub mod min_tree;
 pub mod packing;
 
-pub use classes::{NextStart, Standing};
+pub use classes::{Reservation, BatchBounds};
 pub use input::RankInput;
 
 use crate::limits;
@@ -159,7 +159,7 @@ impl RankState {
         }
     }
 
-    /// The same, of models whose requests are of these classes. Lower ones wait for [`RankInput::Foretold`].
+    /// The same, of models whose requests are of these classes. Lower ones wait for [`RankInput::AllReserved`].
     pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
         assert_eq!(classes.len(), self.granted.len(), "each model has a class");
         let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
@@ -183,17 +183,17 @@ impl RankState {
             RankInput::Withdraw(model) => self.forget(model.0 as usize),
             RankInput::Report(report) => self.hear_report(report),
             RankInput::Completion(completion) => self.hear_completion(completion),
-            RankInput::Next { model, next } => {
+            RankInput::Reserve { model, next } => {
                 if let Some(classes) = &mut self.classes {
                     classes.set_next(model.0 as usize, next);
                 }
             }
-            RankInput::Standing { model, standing } => {
+            RankInput::Bounds { model, standing } => {
                 if let Some(classes) = &mut self.classes {
                     classes.set_standing(model.0 as usize, standing);
                 }
             }
-            RankInput::Foretold => self.foretold = true,
+            RankInput::AllReserved => self.foretold = true,
         }
     }
 

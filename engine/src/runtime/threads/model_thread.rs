@@ -16,7 +16,7 @@ use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
@@ -484,11 +484,11 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         self.outlets.end(request, ending, now);
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.say(model, RankMessage::next_start(model, next));
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.say(model, RankMessage::reservation(model, next));
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.say(model, RankMessage::standing(model, standing));
     }
 }

@@ -163,8 +163,8 @@ impl<C: Completions> RankThread<C> {
                         self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
                         report.gpu.0 -= self.clusters[cluster].first_gpu;
                     }
-                    RankInput::Standing { .. } => self.have_foretold(),
-                    RankInput::Foretold => {
+                    RankInput::Bounds { .. } => self.have_foretold(),
+                    RankInput::AllReserved => {
                         self.hear_foretold(now);
                         continue;
                     }
@@ -196,7 +196,7 @@ impl<C: Completions> RankThread<C> {
         }
         self.foretold = Foretold::Yes;
         for cluster in 0..self.clusters.len() {
-            self.hear(now, cluster, RankInput::Foretold);
+            self.hear(now, cluster, RankInput::AllReserved);
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::recorder::ModelRecorder;
 use crate::runtime::counters::{Board, Counting, ModelTally};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId, Request};
 
@@ -250,12 +250,12 @@ impl<S: ModelSink> ModelSink for Counted<'_, S> {
     }
 
     #[inline]
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.sink.next_start(model, next);
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.sink.reservation(model, next);
     }
 
     #[inline]
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.sink.standing(model, standing);
     }
 }
