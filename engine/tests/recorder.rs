@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{Slack, QueueConfig};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
@@ -144,8 +144,8 @@ impl World {
             Class::new(lower.unwrap_or(0) as u8).unwrap()
         };
         let classes: Vec<Class> = (0..queues).map(class).collect();
-        let terms: Vec<Terms> = (0..queues as u32)
-            .map(|model| Terms {
+        let terms: Vec<QueueConfig> = (0..queues as u32)
+            .map(|model| QueueConfig {
                 model: ModelId(model),
                 profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
                 slo,
@@ -168,7 +168,7 @@ impl World {
         let of_all = if setting.lower > 0 { classes.as_slice() } else { &[] };
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
         let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
-        let queue = |(terms, &class): (Terms, &Class)| match class {
+        let queue = |(terms, &class): (QueueConfig, &Class)| match class {
             Class::HIGHEST if terms.model.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
             _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),

@@ -29,7 +29,7 @@ pub struct Demand<'a> {
     /// The batch size that the rate calls for.
     pub target: usize,
     /// The model's profile, SLO, delays and GPUs.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
 }
 
 /// How long before its `when` a candidate is offered, for a GPU that idles: from the earlier of the two.
@@ -63,12 +63,12 @@ pub struct Moment<'a> {
     /// The batch size that the rate calls for.
     pub target: usize,
     /// The model's profile, SLO and delays.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
 }
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct QueueConfig {
     /// The model.
     pub model: ModelId,
     /// How long its batches take.

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{Slack, QueueConfig};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::by_name;
@@ -63,7 +63,7 @@ struct Engine {
 
 impl Engine {
     fn new(policy: &str, models: u32, gpus: usize) -> Engine {
-        let terms = |model| Terms {
+        let terms = |model| QueueConfig {
             model: ModelId(model),
             profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
             slo: SLO,

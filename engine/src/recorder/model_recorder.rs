@@ -5,7 +5,7 @@ use super::description::{Description, ModelsDescription};
 use super::record::{COUNT_RECORDS, Record};
 use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
@@ -49,7 +49,7 @@ impl ModelRecorder {
     pub fn create<'a>(
         config: &RecordConfig,
         role: &str,
-        models: impl Iterator<Item = (&'a str, Class, &'a Terms)>,
+        models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
         next_batch: u64,
     ) -> Result<ModelRecorder, RecordError> {
         let description = ModelsDescription::new(models);

@@ -8,7 +8,7 @@ use super::tape::Recording;
 use super::{RecordError, model_recorder, rank_recorder};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::rank::{GpuReport, Reservation, Offer, RankInput, RankState, BatchBounds};
@@ -216,7 +216,7 @@ fn replay_models(
 
 /// The replay of a ModelThread.
 struct Models {
-    terms: Vec<Terms>,
+    terms: Vec<QueueConfig>,
     names: Vec<String>,
     /// Which are of a lower class.
     lower: Vec<bool>,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
@@ -103,7 +103,7 @@ impl LoadedModel {
 pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The terms of a lane of a model with this SLO and profile.
-    pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> Terms + Send>,
+    pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) lanes: Lanes,
     /// The largest row that the slots hold.
     pub(crate) largest_row: usize,

@@ -2,7 +2,7 @@
 
 use super::Operation;
 use std::hint::black_box;
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{Slack, QueueConfig};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::selection::{Finish, select, target_batch};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
@@ -48,9 +48,9 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn terms(slo_ms: f64, max_batch: usize) -> Terms {
+fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
-    Terms {
+    QueueConfig {
         model: ModelId(0),
         profile: Profile::linear(alpha, beta, max_batch).expect("the numbers are a profile's"),
         slo: Nanos::from_millis_f64(slo_ms),

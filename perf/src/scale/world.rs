@@ -20,7 +20,7 @@ use symphony::runtime::threads::{
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{Slack, QueueConfig};
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::policy;
 use symphony_scheduler::rank::RankState;
@@ -237,8 +237,8 @@ impl World {
             let published = self.plan.watch == Watch::Counters;
             return Ok(if published { ModelWatch::new(None) } else { ModelWatch::unseen() });
         };
-        let terms: Vec<Terms> =
-            self.models_of(at).into_iter().map(|model| Terms { model, ..self.terms() }).collect();
+        let terms: Vec<QueueConfig> =
+            self.models_of(at).into_iter().map(|model| QueueConfig { model, ..self.terms() }).collect();
         let named = terms.iter().map(|terms| ("a model", Class::HIGHEST, terms));
         ModelRecorder::create(
             &recording(folder),
@@ -290,7 +290,7 @@ impl World {
         let mut place = vec![None; models];
         own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
         let queue = |(place, &model): (usize, &ModelId)| {
-            ModelQueue::new(Terms { model, ..terms.clone() }, measures_from(start, place, own.len()))
+            ModelQueue::new(QueueConfig { model, ..terms.clone() }, measures_from(start, place, own.len()))
         };
         // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
         let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
@@ -309,10 +309,10 @@ impl World {
         }
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> QueueConfig {
         // The rule that the results under perf/results/ are of; the default adds early offers to it.
         let rule = policy::by_name("symphony-published").expect("it is one of the policies");
-        Terms {
+        QueueConfig {
             model: ModelId(0),
             profile: self.plan.profile.clone(),
             slo: self.plan.slo,

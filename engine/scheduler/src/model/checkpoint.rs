@@ -6,7 +6,7 @@
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{ClassRole, Foretold, ModelQueue, Terms};
+use super::{ClassRole, Foretold, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::rank::Offer;
 use symphony_transport::Nanos;
@@ -85,7 +85,7 @@ impl ModelQueue {
     }
 
     /// What is fixed about its scheduling.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &QueueConfig {
         &self.terms
     }
 
@@ -93,7 +93,7 @@ impl ModelQueue {
     ///
     /// Errors: no queue can have been in that state.
     pub fn restore(
-        terms: Terms,
+        terms: QueueConfig,
         lower: bool,
         saved: &Saved,
         queued: &[Request],

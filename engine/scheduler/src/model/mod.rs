@@ -21,7 +21,7 @@ pub mod losses;
 pub mod rate;
 pub mod selection;
 
-use crate::deferral::{Demand, HeadStart, Moment, Terms};
+use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
 use crate::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
@@ -130,7 +130,7 @@ struct Candidate {
 
 /// One model's queue and candidate. See the module's description.
 pub struct ModelQueue {
-    terms: Terms,
+    terms: QueueConfig,
     queue: VecDeque<Request>,
     rate: RateMeter,
     /// What the meter said when its last sample ended, and the batch size that it calls for.
@@ -149,18 +149,18 @@ pub struct ModelQueue {
 
 impl ModelQueue {
     /// An empty queue; `now` starts its rate meter.
-    pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
+    pub fn new(terms: QueueConfig, now: Nanos) -> ModelQueue {
         ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE))
     }
 
     /// The queue of a place that has no model: it has no memory for requests, since none comes.
-    pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
+    pub fn of_nothing(terms: QueueConfig, now: Nanos) -> ModelQueue {
         let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
         queue.among = ClassRole::Nobody;
         queue
     }
 
-    fn with_memory(terms: Terms, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
+    fn with_memory(terms: QueueConfig, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
         let mut queue = ModelQueue {
             terms,
             queue: memory,
@@ -226,7 +226,7 @@ impl ModelQueue {
 
     /// How the queue stands among those of other classes, for its RankThread.
     fn standing(&self) -> BatchBounds {
-        let Terms { profile, slack, .. } = &self.terms;
+        let QueueConfig { profile, slack, .. } = &self.terms;
         // Twice what the batch itself allows for: the grant is on its way meanwhile.
         let shortest = profile.latency(1) + slack.latest + slack.latest;
         let longest = profile.latency(profile.max_batch());
@@ -461,7 +461,7 @@ impl ModelQueue {
     }
 
     fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
-        let Terms { profile, network, slack, .. } = &self.terms;
+        let QueueConfig { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
@@ -596,7 +596,7 @@ impl ModelQueue {
     /// the rate calls for: by the square root of its size, and by more where there are few GPUs, as no other is there for a
     /// burst. Of the time left, it may be offered earlier by up to a half (docs/scheduling.md).
     fn patience(&self, budget: Nanos) -> Nanos {
-        let Terms { profile, slack, gpus, .. } = &self.terms;
+        let QueueConfig { profile, slack, gpus, .. } = &self.terms;
         let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
         let size = (self.target + 1 + burst).min(profile.max_batch());
         let time = budget - profile.latency(size) - slack.frontrun;

@@ -2,7 +2,7 @@
 //! section 6; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
 //! carries the result out.
 
-use crate::deferral::Terms;
+use crate::deferral::QueueConfig;
 use crate::drop_rule::DropRule;
 use symphony_transport::Nanos;
 
@@ -29,7 +29,7 @@ impl Selection {
 #[derive(Clone, Copy)]
 pub struct Finish<'a> {
     /// The model's profile and delays.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
     /// The time of the decision.
     pub now: Nanos,
     /// When the granted GPU is free; [`Nanos::ZERO`] while none is.
@@ -137,7 +137,7 @@ pub(crate) fn partition_point(mut from: usize, mut to: usize, before: impl Fn(us
 /// `budget` = SLO - d_ctrl - d_resp. With n = rate*l(b)/b GPUs, b/rate is l(b)/n, the time between the
 /// starts of n staggered GPUs (Symphony, equations 2 and 3) as well as the time in which b requests come
 /// when one GPU is more than enough. Without a rate yet: the largest b with l(b) <= SLO/2.
-pub fn target_batch(terms: &Terms, rate_rps: f64) -> usize {
+pub fn target_batch(terms: &QueueConfig, rate_rps: f64) -> usize {
     let largest = terms.profile.max_batch();
     let fits = |size: usize| -> bool {
         let run = terms.profile.latency(size);

@@ -65,8 +65,8 @@ impl Log {
 }
 
 /// l(b) = b + 5 ms, SLO 20 ms.
-fn terms(policy: &str, drop: DropRule) -> Terms {
-    Terms {
+fn terms(policy: &str, drop: DropRule) -> QueueConfig {
+    QueueConfig {
         model: ModelId(0),
         profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
         slo: ms(20.0),
@@ -250,7 +250,7 @@ fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
 fn the_networks_delays_bring_the_decision_forward() {
     let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
     let mut queue =
-        ModelQueue::new(Terms { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+        ModelQueue::new(QueueConfig { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
@@ -263,7 +263,7 @@ fn the_networks_delays_bring_the_decision_forward() {
 fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
     let mut queue =
-        ModelQueue::new(Terms { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+        ModelQueue::new(QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(12.5));
@@ -278,7 +278,7 @@ fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
 fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
     let profile = Profile::linear(Nanos::ZERO, ms(5.0), 64).unwrap();
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
-    let terms = Terms { profile, slack, ..terms("symphony-published", DropRule::Window) };
+    let terms = QueueConfig { profile, slack, ..terms("symphony-published", DropRule::Window) };
     let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(14.5));
@@ -300,8 +300,8 @@ mod target {
     use super::*;
 
     /// (1.053, 5.072) ms and 25 ms: Symphony's Table 4.
-    fn resnet() -> Terms {
-        Terms {
+    fn resnet() -> QueueConfig {
+        QueueConfig {
             profile: Profile::linear(ms(1.053), ms(5.072), 64).unwrap(),
             slo: ms(25.0),
             ..terms("symphony-published", DropRule::Window)
@@ -327,7 +327,7 @@ mod target {
     #[test]
     fn the_network_takes_its_part_of_the_budget() {
         let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
-        assert!(target_batch(&Terms { network, ..resnet() }, 5839.0) < 16);
+        assert!(target_batch(&QueueConfig { network, ..resnet() }, 5839.0) < 16);
     }
 }
 
@@ -530,9 +530,9 @@ fn symphony_profile() -> Profile {
 }
 
 /// With a slack of 2 ms off frontrun and 1 ms off latest.
-fn late_threads() -> Terms {
+fn late_threads() -> QueueConfig {
     let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
-    Terms { slack, ..terms("symphony-published", DropRule::Window) }
+    QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;
-use crate::deferral::{Slack, Terms};
+use crate::deferral::{Slack, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
@@ -35,7 +35,7 @@ impl Deferred {
             .models
             .iter()
             .enumerate()
-            .map(|(index, model)| Terms {
+            .map(|(index, model)| QueueConfig {
                 model: ModelId(index as u32),
                 profile: model.profile.clone(),
                 slo: model.slo,

@@ -96,7 +96,7 @@ fn fixed_cost(profile: &Profile) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deferral::{Slack, Terms};
+    use crate::deferral::{Slack, QueueConfig};
     use crate::drop_rule::DropRule;
     use crate::workload::Network;
     use symphony_transport::message::ModelId;
@@ -104,7 +104,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn at(rule: &When, size: usize, rate_rps: f64) -> Nanos {
-        let terms = Terms {
+        let terms = QueueConfig {
             model: ModelId(0),
             profile: Profile::linear(Nanos(MS), Nanos(5 * MS), 20).unwrap(),
             slo: Nanos(25 * MS),

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_gpu::Signature;
 use symphony_scheduler::deferral::Deferral;
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::ModelQueue;
@@ -216,10 +216,10 @@ impl Builder {
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
-    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> Terms + Send + 'static {
+    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
         let (division, lanes) = (self.division.clone(), self.lanes());
-        move |model, slo, profile, lateness: Nanos| Terms {
+        move |model, slo, profile, lateness: Nanos| QueueConfig {
             model,
             profile,
             slo,
@@ -418,7 +418,7 @@ impl Builder {
 }
 
 /// An empty queue for requests of this class, of a model that is of class `own` itself.
-pub(crate) fn queue_of_class(terms: Terms, class: Class, own: Class, from: Nanos) -> ModelQueue {
+pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
     let queue = ModelQueue::new(terms, from);
     match class {
         Class::HIGHEST if own == class => queue,

@@ -38,7 +38,7 @@ const HOPS_FROM_FRONTRUN: u64 = 6;
 /// Hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
-/// What [`Terms`](symphony_scheduler::model::Terms) have to allow for on threads that see a time come this late.
+/// What [`QueueConfig`](symphony_scheduler::model::QueueConfig) have to allow for on threads that see a time come this late.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }

@@ -530,7 +530,7 @@ mod tests {
     use super::super::watch::ModelWatch;
     use super::*;
     use crate::runtime::threads::link;
-    use symphony_scheduler::deferral::{Slack, Terms};
+    use symphony_scheduler::deferral::{Slack, QueueConfig};
     use symphony_scheduler::drop_rule::DropRule;
     use symphony_scheduler::policy;
     use symphony_scheduler::profile::Profile;
@@ -599,7 +599,7 @@ mod tests {
         fn new(burst: std::ops::Range<Nanos>) -> World {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
-            let terms = |model| Terms {
+            let terms = |model| QueueConfig {
                 model: ModelId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,
