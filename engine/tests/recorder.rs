@@ -590,14 +590,14 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         first_gpu: 0,
     };
     let class = |lane| Class::new((lane / limits::MAX_MODELS) as u8).unwrap();
-    let classes: Vec<Class> = (0..limits::MAX_LANES).map(class).collect();
+    let classes: Vec<Class> = (0..limits::MAX_QUEUES).map(class).collect();
     let create =
-        |config: &RecordConfig| RankRecorder::create(config, "rank", limits::MAX_LANES, &classes, &[cluster]);
+        |config: &RecordConfig| RankRecorder::create(config, "rank", limits::MAX_QUEUES, &classes, &[cluster]);
     let refused = create(&config).err().unwrap();
     let RecordError::TooSmall { least, .. } = refused else { panic!("{refused}") };
     let config = RecordConfig { folder: folder.path().to_owned(), mib: least };
     let mut recorder = create(&config).unwrap();
-    let state = RankState::new(limits::MAX_GPUS, limits::MAX_LANES, false, Nanos::ZERO);
+    let state = RankState::new(limits::MAX_GPUS, limits::MAX_QUEUES, false, Nanos::ZERO);
     let mut state = state.among_classes(classes.clone());
     // Everything in use, so that a segment begins with as much state as there can be.
     let mut grants = Vec::new();

@@ -227,7 +227,7 @@ fn lower_classes_leave_room_for_requests_of_those_above() {
             // Answers come too: a queue holds less than there are slots.
             frontend.poll(|_, _| ());
         }
-        assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE / 4, "{class}: {taken}");
+        assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE_LENGTH / 4, "{class}: {taken}");
     }
     frontend.submit(&ask(0, 0, Due::Slo), |_, _| ()).expect("the rest is for the highest class");
     let rows = slots / 2;

@@ -10,9 +10,9 @@ pub const MAX_GPUS: usize = 65_536;
 /// Models that an engine has.
 pub const MAX_MODELS: usize = 16_384;
 
-/// Lanes that one RankThread ranks, and that an engine has: a queue for each class of each model. A lane's number fits 16
+/// QueueIds that one RankThread ranks, and that an engine has: a queue for each class of each model. A lane's number fits 16
 /// bits, in the flight recorder too.
-pub const MAX_LANES: usize = MAX_MODELS * Class::COUNT;
+pub const MAX_QUEUES: usize = MAX_MODELS * Class::COUNT;
 
 /// ModelThreads of an engine, each linked with every RankThread.
 pub const MAX_MODEL_THREADS: usize = 255;
@@ -28,7 +28,7 @@ pub const MAX_BATCH: usize = 1_024;
 
 /// Requests waiting in one model's queue; one more is answered `overloaded`. Two full batches and the
 /// arrivals of the time that a batch runs fit in it many times over: a longer queue is late anyway.
-pub const MAX_QUEUE: usize = 8_192;
+pub const MAX_QUEUE_LENGTH: usize = 8_192;
 
 /// Requests that one frontend may have in the engine: what its slab holds at most.
 pub const MAX_IN_FLIGHT: usize = 16_384;

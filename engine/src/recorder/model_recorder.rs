@@ -14,7 +14,7 @@ use symphony_transport::message::{Class, Ending, ModelId, Request};
 
 /// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
 /// the queue; the rest is for a batch, words and the segment's own.
-const RESERVE: usize = 3 * limits::MAX_QUEUE + COUNT_RECORDS + 64;
+const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {

@@ -190,7 +190,7 @@ impl Record {
     /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
-        const { assert!(symphony_scheduler::limits::MAX_LANES <= 1 << 16) };
+        const { assert!(symphony_scheduler::limits::MAX_QUEUES <= 1 << 16) };
         let last = u64::from(request.row)
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
@@ -264,10 +264,10 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
-    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
+    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit 16 bits.
     #[inline]
     pub(super) fn came(model: ModelId, count: usize) -> Record {
-        const { assert!(symphony_scheduler::limits::MAX_QUEUE <= u16::MAX as usize) };
+        const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
         Record { small: count as u16, ..Record::of(Kind::Came, model) }
     }
 

@@ -464,7 +464,7 @@ fn replay_rank(
     let Some(classes) = classes else {
         return Err(corrupt(recording, "its description has classes that can't be"));
     };
-    let sound = description.models <= limits::MAX_LANES
+    let sound = description.models <= limits::MAX_QUEUES
         && description.clusters.len() < usize::from(u8::MAX)
         && description.clusters.iter().all(|cluster| cluster.gpus <= limits::MAX_GPUS);
     if !sound {

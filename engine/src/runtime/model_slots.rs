@@ -9,7 +9,7 @@ use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
 use crate::runtime::backends::executors::{self, Found, Say};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Bulletin, Held};
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::changes::Giver;
 use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
@@ -104,7 +104,7 @@ pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The terms of a lane of a model with this SLO and profile.
     pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: QueueIds,
     /// The largest row that the slots hold.
     pub(crate) largest_row: usize,
 }
@@ -301,7 +301,7 @@ impl ModelSlots {
         new: impl Fn(Class, ModelId) -> Option<ModelQueue>,
     ) -> Box<SlotQueues> {
         let mut queues = Box::new(SlotQueues::default());
-        for (queue, class) in queues.iter_mut().zip(Lanes::classes()) {
+        for (queue, class) in queues.iter_mut().zip(QueueIds::classes()) {
             *queue = new(class, self.common.lanes.of(model, class));
         }
         queues

@@ -35,7 +35,7 @@ pub struct Saved {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoState {
     /// No queue gets so long.
-    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE)]
+    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE_LENGTH)]
     TooLong(usize),
     /// A queue is in deadline order.
     #[error("a queue that is not in the order of its deadlines")]
@@ -98,7 +98,7 @@ impl ModelQueue {
         saved: &Saved,
         queued: &[Request],
     ) -> Result<ModelQueue, NoState> {
-        if queued.len() > limits::MAX_QUEUE {
+        if queued.len() > limits::MAX_QUEUE_LENGTH {
             return Err(NoState::TooLong(queued.len()));
         }
         if !queued.is_sorted_by_key(|request| request.deadline) {

@@ -150,7 +150,7 @@ pub struct ModelQueue {
 impl ModelQueue {
     /// An empty queue; `now` starts its rate meter.
     pub fn new(terms: QueueConfig, now: Nanos) -> ModelQueue {
-        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE))
+        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE_LENGTH))
     }
 
     /// The queue of a place that has no model: it has no memory for requests, since none comes.
@@ -293,7 +293,7 @@ impl ModelQueue {
     /// Whether there is room for a row and those of its request that follow.
     #[inline]
     fn has_room(&self, request: &Request) -> bool {
-        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE
+        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE_LENGTH
     }
 
     /// Takes a request out that its client does not want any more: all its rows that wait. False if none does: it has

@@ -237,13 +237,13 @@ fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
 #[test]
 fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    for id in 0..limits::MAX_QUEUE as u64 {
+    for id in 0..limits::MAX_QUEUE_LENGTH as u64 {
         queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
     }
     log.take();
     queue.on_request(Nanos::ZERO, request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
     assert_eq!(log.take(), [Said::End(99_999, Ending::Overloaded)]);
-    assert_eq!(queue.len(), limits::MAX_QUEUE);
+    assert_eq!(queue.len(), limits::MAX_QUEUE_LENGTH);
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn a_request_is_dropped_whole() {
 #[test]
 fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    for id in 0..limits::MAX_QUEUE as u64 - 2 {
+    for id in 0..limits::MAX_QUEUE_LENGTH as u64 - 2 {
         queue.enqueue(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
     let waiting = queue.len();
@@ -456,7 +456,7 @@ fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     assert_eq!(log.take(), vec![Said::End(99_999, Ending::Overloaded); 3]);
     assert_eq!(queue.len(), waiting);
     take_in_only(&mut queue, request(99_998, Nanos::ZERO, ms(10.0)), 2, &mut log);
-    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE));
+    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE_LENGTH));
 }
 
 #[test]

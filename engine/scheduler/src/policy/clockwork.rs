@@ -171,7 +171,7 @@ impl Scheduler for Controller {
             out.end(&request, Ending::DroppedInQueue, now);
             return;
         }
-        if model.queue.len() == limits::MAX_QUEUE {
+        if model.queue.len() == limits::MAX_QUEUE_LENGTH {
             out.end(&request, Ending::Overloaded, now);
             return;
         }

@@ -126,7 +126,7 @@ impl RankState {
     /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
     pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
-        assert!(models <= limits::MAX_LANES, "{models} lanes of models; the limit is {}", limits::MAX_LANES);
+        assert!(models <= limits::MAX_QUEUES, "{models} lanes of models; the limit is {}", limits::MAX_QUEUES);
         let idle = Gpu {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,

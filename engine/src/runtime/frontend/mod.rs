@@ -11,7 +11,7 @@ use crate::runtime::frontend::in_flight::{InFlight, Sent};
 pub use crate::runtime::frontend::model_table::Bulletin;
 use crate::runtime::frontend::model_table::Held;
 use crate::runtime::frontend::response_delay::Reserve;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
@@ -274,7 +274,7 @@ pub struct FrontendSetup {
 pub struct Frontend {
     id: u32,
     clock: Clock,
-    lanes: Lanes,
+    lanes: QueueIds,
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
@@ -319,7 +319,7 @@ impl Frontend {
             reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
             least_reserve,
             held: Held::new(setup.models.len()),
-            lanes: Lanes::new(setup.models.len()),
+            lanes: QueueIds::new(setup.models.len()),
             table: 0,
             bulletin: Bulletin::new(Arc::clone(&setup.models)),
             newcomers: Vec::new(),
@@ -420,7 +420,7 @@ impl Frontend {
     /// a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
-        slots.min(limits::MAX_QUEUE)
+        slots.min(limits::MAX_QUEUE_LENGTH)
     }
 
     /// Whether new requests are taken.
@@ -496,7 +496,7 @@ impl Frontend {
 
     /// Whether so many rows for a model can be taken right now.
     fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
-        const { assert!(limits::MAX_QUEUE <= u16::MAX as usize && limits::MAX_QUEUE <= limits::REQUEST_RING) };
+        const { assert!(limits::MAX_QUEUE_LENGTH <= u16::MAX as usize && limits::MAX_QUEUE_LENGTH <= limits::REQUEST_RING) };
         if class > Class::HIGHEST {
             return self.see_room_below(model, class, rows);
         }
@@ -517,7 +517,7 @@ impl Frontend {
         let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
         let slots = self.slab.fitting(bytes);
         let kept_slots = kept(slots).min(slots - 1);
-        let limit = (slots - kept_slots).min(limits::MAX_QUEUE);
+        let limit = (slots - kept_slots).min(limits::MAX_QUEUE_LENGTH);
         if rows == 0 || rows > limit {
             return Err(Refusal::TooManyRows { rows, limit });
         }

@@ -16,7 +16,7 @@ use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiri
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Bulletin, Held};
 use crate::runtime::model_slots::{Common, ModelSlots, Ways};
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::start::layout::{Layout, rank_role};
 use crate::runtime::start::rings::{Ends, ModelEnds, Plumbing};
 use crate::runtime::start::sub_clusters::{Division, Group};
@@ -211,8 +211,8 @@ impl Builder {
         ModelSlots::new(bulletin, self.config.places(), held, ways, common)
     }
 
-    fn lanes(&self) -> Lanes {
-        Lanes::new(self.division.places())
+    fn lanes(&self) -> QueueIds {
+        QueueIds::new(self.division.places())
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
@@ -374,7 +374,7 @@ impl Builder {
         let mut place = vec![None; models.len()];
         let (mut queues, mut names) = (Vec::new(), Vec::new());
         let make_terms = self.terms();
-        for class in Lanes::classes() {
+        for class in QueueIds::classes() {
             for (nth, model) in own.iter().enumerate() {
                 let lane = lanes.of(model.id, class);
                 place[model.id.0 as usize] = Some(nth as u32);

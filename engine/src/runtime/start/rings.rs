@@ -6,7 +6,7 @@ use crate::runtime::backends::batches::{Answers, Inbox};
 use crate::runtime::backends::executors::Wiring;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::FrontendPeer;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::{ModelLinks, RankLinks, link};
 use std::sync::Arc;
 use symphony_scheduler::limits;
@@ -84,7 +84,7 @@ impl Plumbing {
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&ends.thread_of),
-            rank_of: Lanes::new(division.places()).each(&division.rank_of()),
+            rank_of: QueueIds::new(division.places()).each(&division.rank_of()),
             backend_of: backend_of(division, backend_threads),
         };
         let mut batches = vec![vec![0; rank_threads]; backend_threads];

@@ -13,7 +13,7 @@ pub(crate) mod model_thread;
 pub(crate) mod rank_thread;
 pub(crate) mod watch;
 
-pub use crate::runtime::queue_ids::Lanes;
+pub use crate::runtime::queue_ids::QueueIds;
 pub use crate::runtime::threads::agenda::Agenda;
 pub use crate::runtime::threads::agent::{Agent, measure_lateness, run, spawn};
 pub use crate::runtime::threads::changes::Taker;

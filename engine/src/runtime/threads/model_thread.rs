@@ -11,7 +11,7 @@ use super::agent::Agent;
 use super::changes::Taker;
 use super::watch::ModelWatch;
 use crate::runtime::counters::raise;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
@@ -62,7 +62,7 @@ pub trait Outlets {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description. Its models are lanes, where requests are of several classes: see [`Lanes`].
+/// See the module's description. Its models are lanes, where requests are of several classes: see [`QueueIds`].
 pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of the next.
     pub queues: Vec<ModelQueue>,
@@ -110,7 +110,7 @@ pub struct Outbox<O> {
     /// For each model of the engine, which RankThread ranks it.
     rank_of: Arc<[u32]>,
     /// What backends know them by.
-    lanes: Lanes,
+    lanes: QueueIds,
     /// To each RankThread.
     ranks: Vec<Producer<RankMessage>>,
     /// To backends and frontends.
@@ -317,7 +317,7 @@ fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<us
 /// [`place_of`] a lane of a lower class.
 #[cold]
 fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
-    let lanes = Lanes::new(places.len());
+    let lanes = QueueIds::new(places.len());
     let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
     Some(place as usize + highest * usize::from(lanes.class(lane).number()))
 }
@@ -379,7 +379,7 @@ impl<O: Outlets> Outbox<O> {
     ) -> Outbox<O> {
         Outbox {
             waiting: vec![Waiting::NOBODY; rank_of.len()],
-            lanes: Lanes::new(rank_of.len()),
+            lanes: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
             outlets,
@@ -390,7 +390,7 @@ impl<O: Outlets> Outbox<O> {
     }
 
     /// The same, of models that are these lanes.
-    pub fn of_lanes(self, lanes: Lanes) -> Outbox<O> {
+    pub fn of_lanes(self, lanes: QueueIds) -> Outbox<O> {
         Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
     }
 
