@@ -106,7 +106,7 @@ fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&m
     let roles = Arc::clone(&seen);
     let options = Options {
         record,
-        seated: Some(Arc::new(move |role: &str| {
+        on_thread_start: Some(Arc::new(move |role: &str| {
             // The emulated GPUs stand for machines beyond the dataplane.
             if role != "emulated" {
                 roles.lock().unwrap().insert(role.to_owned());

@@ -106,7 +106,7 @@ fn serve() {
     let record = folder.path().join("record");
     let options = Options {
         record: Some(RecordConfig { folder: record.clone(), mib: 8 }),
-        seated: Some(Arc::new(|role: &str| {
+        on_thread_start: Some(Arc::new(|role: &str| {
             // The emulated GPUs stand for machines beyond the dataplane.
             if role != "emulated" {
                 forbid_system_calls();

@@ -100,7 +100,7 @@ impl Core {
             statistics: config.shared.statistics.join(),
             failures: FailureLog::default(),
             tracer: Tracer::new(config.shared.tracing.clone()),
-            answers: Answers::new(frontend, Rc::clone(&recorder), config.seat.idle),
+            answers: Answers::new(frontend, Rc::clone(&recorder), config.placement.idle),
             observatory,
             recorder,
             config,

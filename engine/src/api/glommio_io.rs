@@ -3,7 +3,7 @@
 //! [`Listener::into_local`] bring a bound port into one. Used by the API's cores and by benchmarks;
 //! whoever swaps glommio for another runtime changes this file.
 
-use crate::runtime::{Idle, Seat};
+use crate::runtime::{Idle, Placement};
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind};
@@ -65,18 +65,18 @@ pub enum MachineError {
     Other(String),
 }
 
-/// An executor on the current thread, in this seat. With [`Idle::Spin`] it looks at its sockets and timers all the time
+/// An executor on the current thread, in this placement. With [`Idle::Spin`] it looks at its sockets and timers all the time
 /// and never goes to sleep, so that no wake-up delays a request.
 ///
 /// Errors: [`MachineError`], instead of the panics and exits by which glommio itself says some of it.
-pub fn local_executor(seat: Seat) -> Result<LocalExecutor, MachineError> {
+pub fn local_executor(placement: Placement) -> Result<LocalExecutor, MachineError> {
     check_io_uring()?;
-    if let Some(core) = seat.core {
+    if let Some(core) = placement.core {
         pin(core)?;
     }
     // Pinned already, and glommio would say less of what is wrong with a core; but it spins only if it has pinned itself.
-    let builder = match seat {
-        Seat { core: Some(core), idle: Idle::Spin } => {
+    let builder = match placement {
+        Placement { core: Some(core), idle: Idle::Spin } => {
             LocalExecutorBuilder::new(Placement::Fixed(core)).spin_before_park(SPIN)
         }
         _ => LocalExecutorBuilder::new(Placement::Unbound),
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_core_that_is_not_there_is_named_with_those_that_are() {
         let error =
-            std::thread::spawn(|| local_executor(Seat { core: Some(99_999), idle: Idle::Nap }).unwrap_err())
+            std::thread::spawn(|| local_executor(Placement { core: Some(99_999), idle: Idle::Nap }).unwrap_err())
                 .join()
                 .unwrap();
         assert!(error.to_string().contains("core 99999"), "{error}");

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::tls::Tls;
 use super::tokens::Tokens;
 use crate::runtime::frontend::Frontend;
-use crate::runtime::{Idle, Seat};
+use crate::runtime::{Idle, Placement};
 use crate::telemetry::Observatory;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
@@ -51,7 +51,7 @@ pub struct ApiConfig {
     /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
     /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the core is its own.
-    pub seat: Seat,
+    pub placement: Placement,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
     /// What all bodies that are being read may hold together, in bytes.
@@ -93,7 +93,7 @@ impl ApiConfig {
             tls: None,
             tokens: None,
             share_port: false,
-            seat: Seat { core: None, idle: Idle::Nap },
+            placement: Placement { core: None, idle: Idle::Nap },
             max_body_bytes: 64 << 20,
             max_bodies_bytes: 1 << 30,
             max_head_bytes: 32 << 10,
@@ -245,7 +245,7 @@ fn run(
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
-    let executor = match glommio_io::local_executor(config.seat) {
+    let executor = match glommio_io::local_executor(config.placement) {
         Ok(executor) => executor,
         Err(error) => return started.send(Err(error)).unwrap_or_default(),
     };

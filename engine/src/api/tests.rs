@@ -926,7 +926,7 @@ fn a_port_in_use_is_named_before_anything_starts() {
 fn a_core_that_is_not_there_is_an_error_of_start() {
     let (frontend, _peer) = frontend(1, Clock::start(), Arc::new(AtomicBool::new(true)));
     let mut config = ApiConfig::at(([127, 0, 0, 1], 0).into());
-    config.seat.core = Some(77_777);
+    config.placement.core = Some(77_777);
     assert!(start(frontend, config).unwrap_err().to_string().contains("core 77777"));
 }
 

@@ -18,7 +18,7 @@ use crate::config::{
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Options, Say, Seat, StartError};
+use crate::runtime::{Engine, Options, Say, Placement, StartError};
 use crate::telemetry::Observatory;
 use crate::telemetry::log::LogFlags;
 use crate::telemetry::otlp::{Exporter, TraceFlags};
@@ -207,8 +207,8 @@ pub fn serve(
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
-    for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server = api::start(frontend, ApiConfig { seat, ..api.clone() })?;
+    for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
+        let server = api::start(frontend, ApiConfig { placement, ..api.clone() })?;
         (api.addr, api.grpc, api.admin) = (server.local_addr(), server.grpc_addr(), server.admin_addr());
         servers.push(server);
     }
@@ -334,8 +334,8 @@ fn wait(
 /// Says what runs where.
 fn describe(engine: &Engine) {
     let layout = engine.layout();
-    let core = |seat: &Seat| seat.core.map_or("any".to_owned(), |core| core.to_string());
-    let list = |seats: &[Seat]| seats.iter().map(core).collect::<Vec<_>>().join(",");
+    let core = |placement: &Placement| placement.core.map_or("any".to_owned(), |core| core.to_string());
+    let list = |placements: &[Placement]| placements.iter().map(core).collect::<Vec<_>>().join(",");
     tracing::info!(
         rank = list(&layout.ranks),
         models = list(&layout.models),

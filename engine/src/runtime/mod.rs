@@ -28,7 +28,7 @@ pub use backends::executors::Say;
 pub use frontend::Frontend;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
-pub use threads::agent::{Idle, Seat};
+pub use threads::agent::{Idle, Placement};
 
 use crate::config::{Config, Diagnostics};
 use crate::recorder::{RecordConfig, RecordError};
@@ -85,7 +85,7 @@ impl StartError {
 }
 
 /// Told by a thread of its role, on that thread; of its roles with a `+` between them where they share it.
-pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
+pub type ThreadHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
 #[derive(Clone, Default)]
@@ -94,7 +94,7 @@ pub struct Options {
     pub record: Option<RecordConfig>,
     /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has its core and before
     /// its first turn: where a thread is to be watched, limited or given priority from outside.
-    pub seated: Option<Seated>,
+    pub on_thread_start: Option<ThreadHook>,
     /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
     pub idle: Option<Idle>,
 }
@@ -160,7 +160,7 @@ impl Engine {
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
         let mut layout = Layout::new(&config, frontends, &cores);
         if let Some(idle) = options.idle {
-            layout.ranks.iter_mut().chain(&mut layout.models).for_each(|seat| seat.idle = idle);
+            layout.ranks.iter_mut().chain(&mut layout.models).for_each(|placement| placement.idle = idle);
         }
         start::Builder::new(config, layout, say, options)?.build(frontends)
     }

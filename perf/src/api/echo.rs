@@ -21,7 +21,7 @@ use symphony::api::glommio_io::{GlommioIo, listen, local_executor};
 use symphony::api::grpc::messages::model_infer_response::InferOutputTensor;
 use symphony::api::grpc::messages::model_metadata_response::TensorMetadata;
 use symphony::api::grpc::messages::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
-use symphony::runtime::{Idle, Seat};
+use symphony::runtime::{Idle, Placement};
 
 /// The one model.
 pub const MODEL: &str = "m";
@@ -49,7 +49,7 @@ pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {
     let address = listener.local_addr()?;
     let idle = if spin == Spin::Yes { Idle::Spin } else { Idle::Nap };
     let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
-        let executor = local_executor(Seat { core: Some(core), idle })
+        let executor = local_executor(Placement { core: Some(core), idle })
             .map_err(|error| Stop::Machine(error.to_string()))?;
         executor.run(async move {
             let listener = listener.into_local();

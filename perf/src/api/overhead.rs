@@ -61,9 +61,9 @@ pub struct Percentiles {
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Vec<Figures>, Stop> {
+pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Vec<Figures>, Stop> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.01, beta_ms: 0.19, slo_ms: 25.0 };
-    let config = seats.config(1, Spin::Yes, &[model]);
+    let config = placements.config(1, Spin::Yes, &[model]);
     let mut seen: [[Vec<Vec<Overhead>>; 3]; RATES.len()] = Default::default();
     for round in 0..rounds {
         let server = Server::symphony(binaries, &config, Share::Rest)?;
@@ -73,7 +73,7 @@ pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Vec<F
             }
         }
         server.stop()?;
-        let server = Server::echo(seats.api, Spin::Yes, Share::Rest)?;
+        let server = Server::echo(placements.api, Spin::Yes, Share::Rest)?;
         for (rate, [_, _, seen]) in RATES.into_iter().zip(&mut seen) {
             seen.push(once(binaries, &server, Protocol::Grpc, rate, round)?);
         }

@@ -71,14 +71,14 @@ pub struct Figures {
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Figures, Stop> {
+pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Figures, Stop> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.001, beta_ms: 0.05, slo_ms: 100.0 };
-    let config = seats.config(1, Spin::No, &[model]);
+    let config = placements.config(1, Spin::No, &[model]);
     let mut seen = Vec::new();
     for _ in 0..rounds {
         // An engine that nobody asks takes from the generator what one that is asked would.
         let engine = Server::symphony(binaries, &config, Share::Whole)?;
-        let echo = once(binaries, Server::echo(seats.api, Spin::No, Share::Whole)?)?;
+        let echo = once(binaries, Server::echo(placements.api, Spin::No, Share::Whole)?)?;
         engine.stop()?;
         let symphony = once(binaries, Server::symphony(binaries, &config, Share::Whole)?)?;
         let round = Round { echo, symphony };

@@ -62,7 +62,7 @@ struct Rounds {
 struct Measured<T> {
     passed: bool,
     machine: Machine,
-    seats: Seats,
+    placements: Seats,
     figures: T,
 }
 
@@ -88,30 +88,30 @@ fn carry_out(what: What) -> Result<bool, Stop> {
     }
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    let (seats, binaries) = (Seats::of(&cores)?, Binaries::beside_this()?);
+    let (placements, binaries) = (Seats::of(&cores)?, Binaries::beside_this()?);
     let machine = Machine::this(cores.len());
     match what {
         What::Overhead(Rounds { rounds }) => {
-            let figures = overhead::measure(&binaries, seats, rounds)?;
+            let figures = overhead::measure(&binaries, placements, rounds)?;
             let is_small = |of: &overhead::Overheads| of.all_us.p50 <= overhead::TARGET_US;
             let passed = figures.last().is_some_and(|of| is_small(&of.http) && is_small(&of.grpc));
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Throughput(Rounds { rounds }) => {
-            let figures = throughput::measure(&binaries, seats, rounds)?;
+            let figures = throughput::measure(&binaries, placements, rounds)?;
             let is_enough = figures.per_s >= throughput::TARGET_PER_S;
             let passed = is_enough && figures.of_echo >= throughput::TARGET_OF_ECHO;
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Goodput { seconds } => {
-            let figures = goodput::measure(&binaries, seats, seconds)?;
+            let figures = goodput::measure(&binaries, placements, seconds)?;
             let passed = figures.iter().all(|of| of.is_good);
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Soak { seconds } => {
-            let figures = soak::run(&binaries, seats, seconds)?;
+            let figures = soak::run(&binaries, placements, seconds)?;
             figures.wrong.iter().for_each(|wrong| eprintln!("api: {wrong}"));
-            Ok(tell(Measured { passed: figures.passed, machine, seats, figures }))
+            Ok(tell(Measured { passed: figures.passed, machine, placements, figures }))
         }
         What::Echo { .. } => unreachable!("it was served above"),
     }

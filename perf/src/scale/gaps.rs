@@ -9,7 +9,7 @@
 
 use serde::Serialize;
 use symphony::runtime::clock::Clock;
-use symphony::runtime::{Idle, Seat};
+use symphony::runtime::{Idle, Placement};
 use symphony_transport::Nanos;
 
 /// How long each core is watched.
@@ -57,7 +57,7 @@ impl Gaps {
     }
 
     fn watch(core: usize) -> Gaps {
-        Seat { core: Some(core), idle: Idle::Spin }.take("the gaps");
+        Placement { core: Some(core), idle: Idle::Spin }.take("the gaps");
         let clock = Clock::start();
         let mut lengths = Vec::with_capacity(MAX_GAPS);
         let start = clock.now();

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony::runtime::Seat;
+use symphony::runtime::Placement;
 use symphony::runtime::clock::Clock;
 use symphony_transport::Nanos;
 
@@ -96,9 +96,9 @@ impl CpuTime {
     }
 }
 
-/// The longest time between two looks at the clock by a thread in `seat` that does nothing else, until `stop`.
-pub fn longest_gap(seat: Seat, clock: &Clock, stop: &AtomicBool) -> Nanos {
-    seat.take("the jitter measurement");
+/// The longest time between two looks at the clock by a thread in `placement` that does nothing else, until `stop`.
+pub fn longest_gap(placement: Placement, clock: &Clock, stop: &AtomicBool) -> Nanos {
+    placement.take("the jitter measurement");
     let mut longest = Nanos::ZERO;
     let mut last = clock.now();
     while !stop.load(Ordering::Relaxed) {

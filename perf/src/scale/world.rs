@@ -19,7 +19,7 @@ use symphony::runtime::threads::{
     Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
-use symphony::runtime::{Idle, Seat};
+use symphony::runtime::{Idle, Placement};
 use symphony_scheduler::deferral::{Slack, QueueConfig};
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::policy;
@@ -83,9 +83,9 @@ impl Outcome {
     }
 }
 
-/// The seats of all threads, RankThreads first.
+/// The placements of all threads, RankThreads first.
 struct Seats {
-    seats: Vec<Seat>,
+    placements: Vec<Placement>,
     shared: bool,
     /// A core that no thread has.
     spare: Option<usize>,
@@ -96,8 +96,8 @@ impl Seats {
         let shared = roles > cores.len();
         let idle = if shared { Idle::Nap } else { Idle::Spin };
         let core = |at: usize| (!cores.is_empty()).then(|| cores[at % cores.len()]);
-        let seats = (0..roles).map(|at| Seat { core: core(at), idle }).collect();
-        Seats { seats, shared, spare: cores.get(roles).copied() }
+        let placements = (0..roles).map(|at| Placement { core: core(at), idle }).collect();
+        Seats { placements, shared, spare: cores.get(roles).copied() }
     }
 }
 
@@ -106,9 +106,9 @@ impl Seats {
 /// Errors: the system gives no thread, one of them died, or a recording can't be made.
 pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let roles = plan.rank_threads + plan.model_threads;
-    let seats = Seats::new(roles, cores);
+    let placements = Seats::new(roles, cores);
     let clock = Clock::start();
-    let slack = slack_for(measure_lateness(seats.seats[0], &clock));
+    let slack = slack_for(measure_lateness(placements.placements[0], &clock));
     // Queues take a while to be made: arrivals start once they are there.
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
@@ -123,15 +123,15 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let (model_links, rank_links) = link(&models_of, plan.rank_threads);
     let (rank_results, ranks_done) = channel();
     let (model_results, models_done) = channel();
-    let (rank_seats, model_seats) = seats.seats.split_at(plan.rank_threads);
-    for (at, (links, &seat)) in rank_links.into_iter().zip(rank_seats).enumerate() {
-        run.start_rank(at, links, seat, rank_results.clone())?;
+    let (rank_seats, model_seats) = placements.placements.split_at(plan.rank_threads);
+    for (at, (links, &placement)) in rank_links.into_iter().zip(rank_seats).enumerate() {
+        run.start_rank(at, links, placement, rank_results.clone())?;
     }
-    for (at, (links, &seat)) in model_links.into_iter().zip(model_seats).enumerate() {
-        run.start_models(at, links, seat, model_results.clone())?;
+    for (at, (links, &placement)) in model_links.into_iter().zip(model_seats).enumerate() {
+        run.start_models(at, links, placement, model_results.clone())?;
     }
     drop((rank_results, model_results));
-    let gap = seats.spare.map(|core| run.start_gap(core));
+    let gap = placements.spare.map(|core| run.start_gap(core));
     sleep_until(&run.world.clock, window.from);
     let stolen_before = stolen();
     sleep_until(&run.world.clock, window.until + Nanos::from_millis(5));
@@ -142,7 +142,7 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     Ok(Outcome {
         longest_gap: gap.map(|gap| gap.join().unwrap_or(Nanos::MAX)),
         cores: cores.iter().copied().take(roles).collect(),
-        shared: seats.shared,
+        shared: placements.shared,
         stolen,
         ..gather(plan, model_turns, rank_turns, &tallies)
     })
@@ -363,11 +363,11 @@ impl Run {
         &mut self,
         at: usize,
         links: RankLinks,
-        seat: Seat,
+        placement: Placement,
         results: Sender<(Turns, ())>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
-        self.start(format!("rank-{at}"), seat, move || {
+        self.start(format!("rank-{at}"), placement, move || {
             let disturbance = world.disturbances[at].clone();
             Measured::new(world.rank_thread(at, links, watch), world.window, disturbance, results)
         })
@@ -377,11 +377,11 @@ impl Run {
         &mut self,
         at: usize,
         links: ModelLinks,
-        seat: Seat,
+        placement: Placement,
         results: Sender<(Turns, ModelTally)>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
-        self.start(format!("model-{at}"), seat, move || {
+        self.start(format!("model-{at}"), placement, move || {
             let thread = world.model_thread(at, links, watch);
             Measured::new(thread, world.window, Disturbance::default(), results)
         })
@@ -390,10 +390,10 @@ impl Run {
     fn start<A: Agent>(
         &mut self,
         role: String,
-        seat: Seat,
+        placement: Placement,
         make: impl FnOnce() -> A + Send + 'static,
     ) -> io::Result<()> {
-        self.threads.push(spawn(role, seat, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
+        self.threads.push(spawn(role, placement, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
         Ok(())
     }
 
@@ -409,8 +409,8 @@ impl Run {
 
     fn start_gap(&self, core: usize) -> JoinHandle<Nanos> {
         let (clock, stop) = (self.world.clock.clone(), Arc::clone(&self.stop));
-        let seat = Seat { core: Some(core), idle: Idle::Spin };
-        std::thread::spawn(move || longest_gap(seat, &clock, &stop))
+        let placement = Placement { core: Some(core), idle: Idle::Spin };
+        std::thread::spawn(move || longest_gap(placement, &clock, &stop))
     }
 }
 

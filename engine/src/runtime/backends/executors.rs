@@ -5,7 +5,7 @@ use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::clock::Clock;
-use crate::runtime::threads::agent::{Seat, run};
+use crate::runtime::threads::agent::{Placement, run};
 use crate::runtime::threads::changes::Taker;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,22 +70,22 @@ pub(crate) struct Setup {
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
 ///
 /// Errors: the system gives no thread.
-pub(crate) fn start(index: usize, seat: Seat, setup: Setup) -> std::io::Result<Loading> {
+pub(crate) fn start(index: usize, placement: Placement, setup: Setup) -> std::io::Result<Loading> {
     let (report, reports) = channel();
     let (wiring, rings) = channel();
     let role = format!("cpu-{index}");
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
-        seat.take(&role);
+        placement.take(&role);
         // The whole loop runs on the compute thread: a batch then costs no hand-over between threads.
         let compute = ComputeThread::new();
-        compute.clone().run(move || live(index, seat, setup, &compute, report, rings));
+        compute.clone().run(move || live(index, placement, setup, &compute, report, rings));
     })?;
     Ok(Loading { reports, wiring, thread })
 }
 
 fn live(
     index: usize,
-    seat: Seat,
+    placement: Placement,
     setup: Setup,
     compute: &ComputeThread,
     report: Sender<Report>,
@@ -117,7 +117,7 @@ fn live(
     let (clock, compute) = (setup.clock.clone(), compute.clone());
     let mut backend =
         CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
-    run(&mut backend, seat.idle, &setup.clock, &setup.stop);
+    run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
 /// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for it.

@@ -2,7 +2,7 @@
 //! own where there are enough, else CPU executors keep theirs and the light roles share what is left.
 
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::threads::agent::{Idle, Seat};
+use crate::runtime::threads::agent::{Idle, Placement};
 use std::collections::HashMap;
 use symphony_scheduler::limits;
 
@@ -11,19 +11,19 @@ pub fn rank_role(at: usize) -> String {
     if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
 }
 
-/// The seats of every thread of an engine.
+/// The placements of every thread of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Of each RankThread.
-    pub ranks: Vec<Seat>,
+    pub ranks: Vec<Placement>,
     /// Of each ModelThread.
-    pub models: Vec<Seat>,
+    pub models: Vec<Placement>,
     /// Of each CPU executor.
-    pub executors: Vec<Seat>,
+    pub executors: Vec<Placement>,
     /// Of the emulated GPUs' thread, if there are any.
-    pub emulated: Option<Seat>,
+    pub emulated: Option<Placement>,
     /// Of each frontend's thread: API cores, or load generators.
-    pub frontends: Vec<Seat>,
+    pub frontends: Vec<Placement>,
     /// Whether some role has to share its core.
     pub shared: bool,
 }
@@ -57,7 +57,7 @@ impl Layout {
     pub fn cores(&self) -> Vec<usize> {
         let alone = self.emulated.iter();
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
-        others.into_iter().flatten().chain(alone).filter_map(|seat| seat.core).collect()
+        others.into_iter().flatten().chain(alone).filter_map(|placement| placement.core).collect()
     }
 
     /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
@@ -66,31 +66,31 @@ impl Layout {
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
         let mut roles_of_crew = HashMap::<usize, usize>::new();
-        for core in self.seats().filter_map(|seat| seat.core) {
+        for core in self.placements().filter_map(|placement| placement.core) {
             *roles.entry(core).or_default() += 1;
         }
-        for core in self.crew_seats().filter_map(|seat| seat.core) {
+        for core in self.crew_seats().filter_map(|placement| placement.core) {
             *roles_of_crew.entry(core).or_default() += 1;
         }
         let mut shared = false;
-        for seat in self.seats() {
-            let is_alone = seat.core.is_some_and(|core| {
+        for placement in self.placements() {
+            let is_alone = placement.core.is_some_and(|core| {
                 let all = roles[&core];
                 let is_one_thread = all == 1 || roles_of_crew.get(&core) == Some(&all);
                 is_one_thread && named.get(&core) == Some(&all) || all == 1 && !too_few
             });
-            seat.idle = if is_alone { Idle::Spin } else { Idle::Nap };
+            placement.idle = if is_alone { Idle::Spin } else { Idle::Nap };
             shared |= !is_alone;
         }
         self.shared = shared;
     }
 
-    /// The seats of the roles that share a thread where they share a core.
-    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+    /// The placements of the roles that share a thread where they share a core.
+    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
     }
 
-    fn seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+    fn placements(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks
             .iter_mut()
             .chain(&mut self.models)
@@ -155,19 +155,19 @@ impl Dealer<'_> {
         Dealer { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
     }
 
-    fn light(&mut self, given: Option<usize>) -> Seat {
+    fn light(&mut self, given: Option<usize>) -> Placement {
         let dealt = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
         self.next_light += usize::from(given.is_none());
         self.name(given);
-        Seat { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(dealt), idle: Idle::Nap }
     }
 
-    fn heavy(&mut self, given: Option<usize>) -> Seat {
+    fn heavy(&mut self, given: Option<usize>) -> Placement {
         let count = self.cores.len();
         let dealt = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
         self.next_heavy += usize::from(given.is_none());
         self.name(given);
-        Seat { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(dealt), idle: Idle::Nap }
     }
 
     fn name(&mut self, given: Option<usize>) {

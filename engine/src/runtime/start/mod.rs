@@ -1,5 +1,5 @@
 //! Start-up: checks what is asked for against the limits, loads and measures the models, and puts an [`Engine`] together:
-//! its threads' parts, the rings between them, the seats that they take.
+//! its threads' parts, the rings between them, the placements that they take.
 
 pub(crate) mod layout;
 pub(crate) mod rings;
@@ -21,7 +21,7 @@ use crate::runtime::start::layout::{Layout, rank_role};
 use crate::runtime::start::rings::{Ends, ModelEnds, Plumbing};
 use crate::runtime::start::sub_clusters::{Division, Group};
 use crate::runtime::threads::agenda::Agenda;
-use crate::runtime::threads::agent::{Crew, Idle, Member, Seat, measure_lateness};
+use crate::runtime::threads::agent::{Crew, Idle, Member, Placement, measure_lateness};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
 use crate::runtime::threads::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
 use crate::runtime::threads::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
@@ -48,16 +48,16 @@ const LATENESS_IN_SLO: u64 = 50;
 
 /// The crews of an engine: a thread each.
 #[derive(Default)]
-struct Crews(Vec<(Seat, Crew)>);
+struct Crews(Vec<(Placement, Crew)>);
 
 impl Crews {
     /// Adds a role: to the crew of its core if it shares that, else to one of its own.
-    fn add(&mut self, seat: Seat, member: Member) {
+    fn add(&mut self, placement: Placement, member: Member) {
         // Threads that spin need not be on one core where none is known.
-        let may_share = seat.core.is_some() || seat.idle == Idle::Nap;
-        match self.0.iter_mut().find(|(taken, _)| *taken == seat && may_share) {
+        let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
+        match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
             Some((_, crew)) => crew.0.push(member),
-            None => self.0.push((seat, Crew(vec![member]))),
+            None => self.0.push((placement, Crew(vec![member]))),
         }
     }
 }
@@ -137,21 +137,21 @@ impl Builder {
         }
         let mut stages: [Stage; 3] = Default::default();
         let mut crews = Crews::default();
-        for (at, &seat) in self.layout.models.iter().enumerate() {
+        for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
             thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
-            crews.add(seat, stages[0].member(format!("model-{at}"), thread));
+            crews.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
-        for (at, &seat) in self.layout.ranks.iter().enumerate() {
-            crews.add(seat, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
+        for (at, &placement) in self.layout.ranks.iter().enumerate() {
+            crews.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
         }
-        if let Some(seat) = self.layout.emulated {
+        if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
             backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
-            crews.add(seat, stages[2].member("emulated".to_owned(), backend));
+            crews.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
-        for (seat, crew) in crews.0 {
-            threads.push(crew.spawn(seat, self.clock.clone(), self.options.seated.clone())?);
+        for (placement, crew) in crews.0 {
+            threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
         }
         let bulletin = Bulletin::new(Arc::clone(&findings.models));
         let held: Vec<Held> =
@@ -287,8 +287,8 @@ impl Builder {
             stop: Arc::clone(stop),
             say: Arc::clone(&self.say),
         };
-        let seats = self.layout.executors.iter().enumerate();
-        Ok(seats.map(|(at, &seat)| executors::start(at, seat, setup.clone())).collect::<Result<_, _>>()?)
+        let placements = self.layout.executors.iter().enumerate();
+        Ok(placements.map(|(at, &placement)| executors::start(at, placement, setup.clone())).collect::<Result<_, _>>()?)
     }
 
     /// What there is to know of every model, from the configuration and the executors; and of the machine.
@@ -318,7 +318,7 @@ impl Builder {
         }
         let vacant = infos.len()..self.config.places().len();
         infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
-        let lateness = self.layout.ranks.iter().map(|&seat| measure_lateness(seat, &self.clock)).max();
+        let lateness = self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
         Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
     }
 

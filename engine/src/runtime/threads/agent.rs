@@ -3,7 +3,7 @@
 //! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
 //! turn and not a switch between threads.
 
-use crate::runtime::Seated;
+use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -46,15 +46,15 @@ const NAPS_BEFORE_LONG_ONES: u32 = 1_500;
 
 /// Where a thread runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seat {
+pub struct Placement {
     /// The core to pin it to; `None` leaves it to the system.
     pub core: Option<usize>,
     /// What its turns without work do.
     pub idle: Idle,
 }
 
-impl Seat {
-    /// Makes the calling thread this seat's: pins it, and has the system wake it without the usual delay of
+impl Placement {
+    /// Makes the calling thread this placement's: pins it, and has the system wake it without the usual delay of
     /// 50 us that lets wake-ups coincide.
     ///
     /// A core that can't be had is said, not fatal: the engine works, slower.
@@ -117,22 +117,22 @@ impl Drop for Member {
 pub(crate) struct Crew(pub(crate) Vec<Member>);
 
 impl Crew {
-    /// Starts the thread of the crew; it ends when all its members have. `seated` is called on it first.
+    /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is called on it first.
     ///
     /// Errors: the system gives no thread.
     pub(crate) fn spawn(
         mut self,
-        seat: Seat,
+        placement: Placement,
         clock: Clock,
-        seated: Option<Seated>,
+        on_thread_start: Option<ThreadHook>,
     ) -> std::io::Result<JoinHandle<()>> {
         let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
         std::thread::Builder::new().name(name.clone()).spawn(move || {
-            seat.take(&name);
-            if let Some(seated) = seated {
-                seated(&name);
+            placement.take(&name);
+            if let Some(on_thread_start) = on_thread_start {
+                on_thread_start(&name);
             }
-            take_turns(seat.idle, &clock, |now| {
+            take_turns(placement.idle, &clock, |now| {
                 let going_on = !self.0.iter().all(Member::has_ended);
                 going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())
             });
@@ -145,15 +145,15 @@ impl Crew {
 /// Errors: the system gives no thread.
 pub fn spawn<A: Agent>(
     role: String,
-    seat: Seat,
+    placement: Placement,
     clock: Clock,
     stop: Arc<AtomicBool>,
     make: impl FnOnce() -> A + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(role.clone()).spawn(move || {
-        seat.take(&role);
+        placement.take(&role);
         let mut agent = make();
-        run(&mut agent, seat.idle, &clock, &stop);
+        run(&mut agent, placement.idle, &clock, &stop);
     })
 }
 
@@ -183,17 +183,17 @@ fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<u
     }
 }
 
-/// Measures how late a thread in this seat sees that a time has come: the 99th percentile of 400 naps' excess, or
+/// Measures how late a thread in this placement sees that a time has come: the 99th percentile of 400 naps' excess, or
 /// of 20,000 spinning turns' length. Takes about 40 ms at most.
-pub fn measure_lateness(seat: Seat, clock: &Clock) -> Nanos {
+pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {
-        seat.take("the timer measurement");
-        let turns = if seat.idle == Idle::Nap { 400 } else { 20_000 };
+        placement.take("the timer measurement");
+        let turns = if placement.idle == Idle::Nap { 400 } else { 20_000 };
         let mut gaps: Vec<Nanos> = (0..turns)
             .map(|_| {
                 let before = clock.now();
-                match seat.idle {
+                match placement.idle {
                     Idle::Nap => std::thread::sleep(NAP),
                     Idle::Spin => std::hint::spin_loop(),
                 }

@@ -76,8 +76,8 @@ pub struct Figures {
 /// Runs it for `seconds`, of which the first fifth is not judged for memory.
 ///
 /// Errors: something broke down; what leaks is no error but in the figures.
-pub fn run(binaries: &Binaries, seats: Seats, seconds: f64) -> Result<Figures, Stop> {
-    let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", seats.config(GPUS, Spin::No, &MODELS));
+pub fn run(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Figures, Stop> {
+    let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", placements.config(GPUS, Spin::No, &MODELS));
     let server = Server::symphony(binaries, &config, Share::Whole)?;
     let before = Ledger::read(&server)?;
     let files_before = open_files(&server, 0)?;
