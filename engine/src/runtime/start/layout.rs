@@ -62,7 +62,7 @@ impl Layout {
 
     /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
     /// cores for all, a thread spins only on a core that the configuration `named` for each of its roles: other programs
-    /// need the cores that nobody spoke of. The roles of a crew are one thread.
+    /// need the cores that nobody spoke of. The roles of a composite agent are one thread.
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
         let mut roles_of_crew = HashMap::<usize, usize>::new();

@@ -21,7 +21,7 @@ use crate::runtime::start::layout::{Layout, rank_role};
 use crate::runtime::start::rings::{Ends, ModelEnds, Plumbing};
 use crate::runtime::start::sub_clusters::{Division, Group};
 use crate::runtime::threads::agenda::Agenda;
-use crate::runtime::threads::agent::{Crew, Idle, Member, Placement, measure_lateness};
+use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement, measure_lateness};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
 use crate::runtime::threads::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
 use crate::runtime::threads::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
@@ -46,18 +46,18 @@ use symphony_transport::ring::Consumer;
 /// no time to wait for a batch to grow.
 const LATENESS_IN_SLO: u64 = 50;
 
-/// The crews of an engine: a thread each.
+/// The composite agents of an engine: a thread each.
 #[derive(Default)]
-struct Crews(Vec<(Placement, Crew)>);
+struct CompositeAgents(Vec<(Placement, CompositeAgent)>);
 
-impl Crews {
+impl CompositeAgents {
     /// Adds a role: to the crew of its core if it shares that, else to one of its own.
     fn add(&mut self, placement: Placement, member: Member) {
         // Threads that spin need not be on one core where none is known.
         let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
         match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
             Some((_, crew)) => crew.0.push(member),
-            None => self.0.push((placement, Crew(vec![member]))),
+            None => self.0.push((placement, CompositeAgent(vec![member]))),
         }
     }
 }
@@ -136,21 +136,21 @@ impl Builder {
             threads.push(loading.wire(plumbing.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
-        let mut crews = Crews::default();
+        let mut composite agents = CompositeAgents::default();
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
             thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
-            crews.add(placement, stages[0].member(format!("model-{at}"), thread));
+            composite agents.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            crews.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
+            composite agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
             backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
-            crews.add(placement, stages[2].member("emulated".to_owned(), backend));
+            composite agents.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
-        for (placement, crew) in crews.0 {
+        for (placement, crew) in composite agents.0 {
             threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
         }
         let bulletin = Bulletin::new(Arc::clone(&findings.models));

@@ -1,6 +1,6 @@
 //! An agent is a role: its name and one duty-cycle function. This file owns the loop around it, which reads the clock
 //! once a turn and decides what a turn without work does. An agent has a pinned thread of its own where there are cores
-//! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
+//! enough; those that would share a core share a thread instead, a [`CompositeAgent`], so that a message from one to the other costs a
 //! turn and not a switch between threads.
 
 use crate::runtime::ThreadHook;
@@ -71,7 +71,7 @@ impl Placement {
     }
 }
 
-/// How a member of a crew is told to end, and tells that it has.
+/// How a member of a composite agent is told to end, and tells that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     /// Set from outside.
@@ -80,7 +80,7 @@ pub(crate) struct Ending {
     pub(crate) done: AtomicBool,
 }
 
-/// A role in a crew.
+/// A role in a composite agent.
 pub(crate) struct Member {
     pub(crate) role: String,
     pub(crate) agent: Box<dyn Agent + Send>,
@@ -114,9 +114,9 @@ impl Drop for Member {
 }
 
 /// Agents that share a thread, in the order in which they take their turns.
-pub(crate) struct Crew(pub(crate) Vec<Member>);
+pub(crate) struct CompositeAgent(pub(crate) Vec<Member>);
 
-impl Crew {
+impl CompositeAgent {
     /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is called on it first.
     ///
     /// Errors: the system gives no thread.
