@@ -34,7 +34,7 @@ use crate::config::{Config, Diagnostics};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::clock::Clock;
 use counters::Counters;
-use frontend::{Bulletin, ModelInfo};
+use frontend::{ModelTable, ModelInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -102,7 +102,7 @@ pub struct Options {
 /// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
 pub struct Engine {
     models: Arc<[ModelInfo]>,
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     profiles: Vec<Profile>,
     layout: Layout,
     clock: Clock,
@@ -178,8 +178,8 @@ impl Engine {
     }
 
     /// What is served at any moment.
-    pub fn bulletin(&self) -> &Arc<Bulletin> {
-        &self.bulletin
+    pub fn model_table(&self) -> &Arc<ModelTable> {
+        &self.model_table
     }
 
     /// Every place for a model, by id, as it was at start-up.

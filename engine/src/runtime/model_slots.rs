@@ -1,6 +1,6 @@
 //! The control thread's end of the engine: the places for models, taken and given back while it runs. Each place is of
 //! one ModelThread and one sub-cluster for good, so that every table of the dataplane stays as it was made at start-up; what
-//! changes is the queue at that place, what backends run there, and what the bulletin says. `control` owns [`ModelSlots`] and
+//! changes is the queue at that place, what backends run there, and what the model_table says. `control` owns [`ModelSlots`] and
 //! says when; docs of that module tell the whole way of a change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
@@ -8,7 +8,7 @@ use super::start::{Known, output_range, platform, queue_of_class, settle};
 use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
 use crate::runtime::backends::executors::{self, Found, Say};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{Bulletin, Held};
+use crate::runtime::frontend::model_table::{ModelTable, Held};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::changes::Giver;
 use crate::runtime::threads::model_thread::SlotQueues;
@@ -121,7 +121,7 @@ pub(crate) struct Ways {
 
 /// See the module's description.
 pub struct ModelSlots {
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     /// What the current table says.
     models: Vec<ModelInfo>,
     kinds: Vec<ExecutorKind>,
@@ -148,13 +148,13 @@ struct Leaving {
 
 impl ModelSlots {
     pub(crate) fn new(
-        bulletin: Arc<Bulletin>,
+        model_table: Arc<ModelTable>,
         kinds: Vec<ExecutorKind>,
         held: Vec<Held>,
         ways: Ways,
         common: Common,
     ) -> ModelSlots {
-        let models = bulletin.read().1.to_vec();
+        let models = model_table.read().1.to_vec();
         let mut counts = vec![0; ways.queues.len()];
         let on_thread = models.iter().map(|model| {
             let count = &mut counts[model.thread];
@@ -163,7 +163,7 @@ impl ModelSlots {
         });
         let on_thread = on_thread.collect();
         let (old, leaving) = (Vec::new(), Vec::new());
-        ModelSlots { bulletin, models, kinds, on_thread, held, ways, common, old, leaving }
+        ModelSlots { model_table, models, kinds, on_thread, held, ways, common, old, leaving }
     }
 
     /// Every place, by id: what is served there.
@@ -222,14 +222,14 @@ impl ModelSlots {
         add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
         remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
         self.post();
-        let number = self.bulletin.number();
+        let number = self.model_table.number();
         let since = Instant::now();
         self.leaving.extend(remove.iter().map(|&id| Leaving { id, number, since, patient: true }));
     }
 
     fn post(&mut self) {
-        let before = self.bulletin.number();
-        let old = self.bulletin.post(self.models.as_slice().into());
+        let before = self.model_table.number();
+        let old = self.model_table.post(self.models.as_slice().into());
         self.old.push((before, old));
     }
 

@@ -27,7 +27,7 @@ pub use view::Query;
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Bulletin, Frontend, ModelInfo};
+use crate::runtime::frontend::{ModelTable, Frontend, ModelInfo};
 use crate::telemetry::otlp::TraceCounts;
 use health::Pulse;
 use history::{Ended, HISTORY_MODELS, Past, Second};
@@ -43,7 +43,7 @@ use symphony_transport::message::ModelId;
 #[derive(Debug)]
 pub struct Observatory {
     clock: Clock,
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     /// By model; empty where they are not known.
     profiles: Vec<Profile>,
     counters: Counters,
@@ -59,7 +59,7 @@ impl Observatory {
     pub fn of(engine: &Engine) -> Observatory {
         Observatory {
             clock: engine.clock().clone(),
-            bulletin: Arc::clone(engine.bulletin()),
+            model_table: Arc::clone(engine.model_table()),
             profiles: engine.profiles().to_vec(),
             counters: engine.counters().clone(),
             accepting: Arc::clone(engine.accepting()),
@@ -74,7 +74,7 @@ impl Observatory {
     pub fn through(frontend: &Frontend) -> Observatory {
         Observatory {
             clock: frontend.clock().clone(),
-            bulletin: Arc::clone(frontend.bulletin()),
+            model_table: Arc::clone(frontend.model_table()),
             profiles: Vec::new(),
             counters: Counters::default(),
             accepting: Arc::clone(frontend.accepting_flag()),
@@ -99,7 +99,7 @@ impl Observatory {
 
     /// Every place for a model at the moment, by id; to be let go of soon.
     pub fn models(&self) -> Arc<[ModelInfo]> {
-        self.bulletin.models()
+        self.model_table.models()
     }
 
     /// How long a model's batches take; `None` where that is not known.

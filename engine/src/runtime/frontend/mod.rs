@@ -8,7 +8,7 @@ pub(crate) mod response_delay;
 
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::in_flight::{InFlight, Sent};
-pub use crate::runtime::frontend::model_table::Bulletin;
+pub use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::model_table::Held;
 use crate::runtime::frontend::response_delay::Reserve;
 use crate::runtime::queue_ids::QueueIds;
@@ -278,7 +278,7 @@ pub struct Frontend {
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     /// ModelSlots that have got another model in tables taken since somebody asked.
     newcomers: Vec<ModelId>,
     /// Its requests in the engine, by model.
@@ -321,7 +321,7 @@ impl Frontend {
             held: Held::new(setup.models.len()),
             lanes: QueueIds::new(setup.models.len()),
             table: 0,
-            bulletin: Bulletin::new(Arc::clone(&setup.models)),
+            model_table: ModelTable::new(Arc::clone(&setup.models)),
             newcomers: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
@@ -368,27 +368,27 @@ impl Frontend {
     }
 
     /// Where it gets its tables from.
-    pub fn bulletin(&self) -> &Arc<Bulletin> {
-        &self.bulletin
+    pub fn model_table(&self) -> &Arc<ModelTable> {
+        &self.model_table
     }
 
-    /// From now on it follows the tables of this bulletin, whose first one it has. What it tells of its requests.
-    pub(crate) fn follow(&mut self, bulletin: Arc<Bulletin>) -> Held {
-        self.bulletin = bulletin;
+    /// From now on it follows the tables of this model_table, whose first one it has. What it tells of its requests.
+    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> Held {
+        self.model_table = model_table;
         self.held.clone()
     }
 
     /// Takes the newest table, if there is one.
     #[inline]
     fn look(&mut self) {
-        if self.bulletin.number() != self.table {
+        if self.model_table.number() != self.table {
             self.take_table();
         }
     }
 
     #[cold]
     fn take_table(&mut self) {
-        let (number, models) = self.bulletin.read();
+        let (number, models) = self.model_table.read();
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
             let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
             if new.state == SlotState::Serving && (old.state != SlotState::Serving || is_another) {

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The current table. See the module's description.
 #[derive(Debug)]
-pub struct Bulletin {
+pub struct ModelTable {
     /// Counts the tables posted.
     number: AtomicU64,
     current: Mutex<Arc<[ModelInfo]>>,
 }
 
-impl Bulletin {
+impl ModelTable {
     /// The first table.
-    pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<Bulletin> {
-        Arc::new(Bulletin { number: AtomicU64::new(0), current: Mutex::new(models) })
+    pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
+        Arc::new(ModelTable { number: AtomicU64::new(0), current: Mutex::new(models) })
     }
 
     /// How many tables were posted after the first. A cheap look: the table itself is behind a lock.

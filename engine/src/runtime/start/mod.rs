@@ -14,7 +14,7 @@ use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiring};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{Bulletin, Held};
+use crate::runtime::frontend::model_table::{ModelTable, Held};
 use crate::runtime::model_slots::{Common, ModelSlots, Ways};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::start::layout::{Layout, rank_role};
@@ -153,17 +153,17 @@ impl Builder {
         for (placement, crew) in composite agents.0 {
             threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
         }
-        let bulletin = Bulletin::new(Arc::clone(&findings.models));
+        let model_table = ModelTable::new(Arc::clone(&findings.models));
         let held: Vec<Held> =
-            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&bulletin))).collect();
-        let places = ways.map(|ways| self.places(ways, &findings, Arc::clone(&bulletin), held));
+            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
+        let places = ways.map(|ways| self.places(ways, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
         // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
         let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
-            bulletin,
+            model_table,
             profiles,
             layout,
             clock: self.clock,
@@ -199,7 +199,7 @@ impl Builder {
     }
 
     /// The control thread's end of the engine.
-    fn places(&self, ways: Ways, findings: &Findings, bulletin: Arc<Bulletin>, held: Vec<Held>) -> ModelSlots {
+    fn places(&self, ways: Ways, findings: &Findings, model_table: Arc<ModelTable>, held: Vec<Held>) -> ModelSlots {
         let (terms, lateness) = (self.terms(), findings.lateness);
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = Common {
@@ -208,7 +208,7 @@ impl Builder {
             lanes: self.lanes(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
-        ModelSlots::new(bulletin, self.config.places(), held, ways, common)
+        ModelSlots::new(model_table, self.config.places(), held, ways, common)
     }
 
     fn lanes(&self) -> QueueIds {
