@@ -1,5 +1,5 @@
 //! A file's words in memory: the one place of the recorder that needs `unsafe`. Written by one thread, the
-//! tape's; whoever reads the file reads it as a file. The system keeps what was stored even if the process is
+//! journal's; whoever reads the file reads it as a file. The system keeps what was stored even if the process is
 //! killed the moment after.
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -52,7 +52,7 @@ impl Mapping {
     pub(super) fn store<const N: usize>(&mut self, at: usize, words: [u64; N]) {
         const { assert!(N <= LONGEST) };
         let fits = at <= self.last;
-        debug_assert!(fits, "a tape keeps room for what an event can write");
+        debug_assert!(fits, "a journal keeps room for what an event can write");
         if fits {
             // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from `base` on, and these
             // are among them. Nothing else in this process refers to the mapping's memory, and a store through a raw

@@ -3,7 +3,7 @@
 //!
 //! # How history is kept replayable from its middle
 //!
-//! A file is a ring of segments (`tape.rs`). A state machine's input depends on all that came before, and what
+//! A file is a ring of segments (`journal.rs`). A state machine's input depends on all that came before, and what
 //! came before is overwritten; so a segment holds, besides inputs and decisions, the states that they start from:
 //!
 //! - **A ModelThread's models do not know of each other**, so each is written on its own: before the first event of a
@@ -37,9 +37,9 @@ mod model_recorder;
 mod rank_recorder;
 mod record;
 pub mod replay;
-mod story;
-mod tape;
-mod words;
+mod explain;
+mod journal;
+mod codec;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};

@@ -3,7 +3,7 @@
 
 use super::description::{ClusterDescription, Description, RankDescription};
 use super::record::Record;
-use super::tape::{Split, Tape};
+use super::journal::{Split, Journal};
 use super::{RecordConfig, RecordError};
 use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_transport::Nanos;
@@ -45,7 +45,7 @@ pub struct ClusterTerms {
 
 /// The recorder of one RankThread.
 pub struct RankRecorder {
-    tape: Tape,
+    journal: Journal,
 }
 
 impl RankRecorder {
@@ -84,7 +84,7 @@ impl RankRecorder {
         };
         let text =
             serde_json::to_vec(&Description::Rank(description)).expect("a description is plain numbers");
-        Ok(RankRecorder { tape: Tape::create(&config.file(role), &text, split, reserve)? })
+        Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
     /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters, in order, which
@@ -98,21 +98,21 @@ impl RankRecorder {
         states: impl Iterator<Item = &'a RankState>,
     ) {
         self.begin(now, states);
-        self.tape.write(record_of(input, cluster));
+        self.journal.write(record_of(input, cluster));
     }
 
     /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come, before it does.
     #[inline]
     pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
         self.begin(now, states);
-        self.tape.write(Record::matched().in_cluster(cluster));
+        self.journal.write(Record::matched().in_cluster(cluster));
     }
 
     #[inline]
     fn begin<'a>(&mut self, now: Nanos, states: impl Iterator<Item = &'a RankState>) {
-        if self.tape.begin(now) {
+        if self.journal.begin(now) {
             for (cluster, state) in states.enumerate() {
-                for_each_saved(cluster, state, |record| self.tape.write(record));
+                for_each_saved(cluster, state, |record| self.journal.write(record));
             }
         }
     }
@@ -120,13 +120,13 @@ impl RankRecorder {
     /// Records a grant that the last matching has led to.
     #[inline]
     pub fn granted(&mut self, cluster: usize, grant: Grant) {
-        self.tape.write(Record::granted(cluster, grant));
+        self.journal.write(Record::granted(cluster, grant));
     }
 
     /// Makes what was recorded count: call it at the end of each turn that found work.
     #[inline]
     pub fn publish(&mut self) {
-        self.tape.publish();
+        self.journal.publish();
     }
 }
 

@@ -2,7 +2,7 @@
 //! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
 //! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
 
-use super::words::FULL;
+use super::codec::FULL;
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;

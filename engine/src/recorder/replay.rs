@@ -3,8 +3,8 @@
 
 use super::description::{Description, ModelsDescription, RankDescription};
 use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
-use super::story::{Event, Story};
-use super::tape::Recording;
+use super::explain::{Event, Story};
+use super::journal::Recording;
 use super::{RecordError, model_recorder, rank_recorder};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use symphony_scheduler::rank::{GpuReport, Reservation, Offer, RankInput, RankSta
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
-pub use super::story::{Ride, Wanted, completed};
+pub use super::explain::{Ride, Wanted, completed};
 
 /// Times beyond this, a century, are damage.
 const LAST_INSTANT: Nanos = Nanos(1 << 61);

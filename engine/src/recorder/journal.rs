@@ -1,5 +1,5 @@
 //! The file under a recording: a header, a description in JSON, then a ring of segments of records, which are words of
-//! 64 bits here (`words.rs`). [`Tape`] writes it, one per recorded thread; [`Recording`] reads it, also that of a
+//! 64 bits here (`words.rs`). [`Journal`] writes it, one per recorded thread; [`Recording`] reads it, also that of a
 //! process that runs or was killed.
 //!
 //! A segment starts with its number and is written from front to back. A reader takes, of the segments that the head
@@ -10,7 +10,7 @@
 use super::RecordError;
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
-use super::words::{FULL, Words};
+use super::codec::{FULL, Words};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl Split {
 }
 
 /// The writing end of a recording.
-pub(super) struct Tape {
+pub(super) struct Journal {
     mapping: Mapping,
     split: Split,
     /// Words that one event can write at most: so many are left when it begins.
@@ -82,7 +82,7 @@ pub(super) struct Tape {
     now: Nanos,
 }
 
-impl Tape {
+impl Journal {
     /// Makes the file `path`, all of it on the disk, and its first segment empty. `reserve`: records that one event
     /// can write at most.
     ///
@@ -92,7 +92,7 @@ impl Tape {
         description: &[u8],
         split: Split,
         reserve: usize,
-    ) -> Result<Tape, RecordError> {
+    ) -> Result<Journal, RecordError> {
         let failed = |error| RecordError::Create(path.to_owned(), error);
         let first = (HEADER_BYTES + description.len()).next_multiple_of(PAGE);
         let bytes = first + split.words() * size_of::<u64>();
@@ -115,7 +115,7 @@ impl Tape {
         file.write_all(&header).and_then(|()| file.write_all(description)).map_err(failed)?;
         let mapping = Mapping::new(&file, HEAD_AT, first, split.words()).map_err(failed)?;
         let reserve = FULL * reserve;
-        Ok(Tape {
+        Ok(Journal {
             mapping,
             split,
             reserve,
@@ -135,7 +135,7 @@ impl Tape {
     }
 
     /// An event begins: makes room for all it can write, and writes its time if it is the first since
-    /// [`Tape::publish`]; up to the next, `now` stays the same. True if a segment begins with it.
+    /// [`Journal::publish`]; up to the next, `now` stays the same. True if a segment begins with it.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
         debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");

@@ -1,5 +1,5 @@
 //! Records as a file has them: one to four words of 64 bits. What is said of a batch has a short form, where its times
-//! are near the turn's; everything can be written in full. Used by the tape, in both directions. Requests, of which
+//! are near the turn's; everything can be written in full. Used by the journal, in both directions. Requests, of which
 //! there are most, are neither: they follow a [`Kind::Came`] as four plain words each.
 //!
 //! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with [`SHORT`] added, and
