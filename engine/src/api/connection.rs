@@ -5,7 +5,7 @@
 //!
 //! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
-use super::access::{Door, Peer};
+use super::access::{ListenerRules, Peer};
 use super::core::Core;
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
 use super::reply::{Progress, Reply};
@@ -128,7 +128,7 @@ impl Write for Watched {
 struct Requests {
     core: Rc<Core>,
     watch: Rc<Watch>,
-    door: Door,
+    listener: ListenerRules,
 }
 
 impl Service<Request<Incoming>> for Requests {
@@ -140,7 +140,7 @@ impl Service<Request<Incoming>> for Requests {
         let (core, watch) = (self.core.clone(), self.watch.clone());
         watch.enter(Phase::Busy);
         let at_hand = watch.at_hand.clone();
-        let peer = Peer { door: self.door, at_hand: at_hand.clone() };
+        let peer = Peer { listener: self.listener, at_hand: at_hand.clone() };
         Box::pin(async move {
             let response = core.respond(request, peer).await;
             watch.enter(Phase::Responding);
@@ -215,10 +215,10 @@ enum End {
 }
 
 /// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
-pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, door: Door, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, listener: ListenerRules, mut stop: oneshot::Receiver<()>) {
     // Only a zero is refused, which then means no limit.
     let _ = io.set_write_timeout(core.config.write_timeout);
-    let mut io = match core.config.tls.as_ref().filter(|_| door.tls) {
+    let mut io = match core.config.tls.as_ref().filter(|_| listener.tls) {
         None => Socket::Plain(io),
         Some(tls) => match handshake(&core, tls, io, &mut stop).await {
             Some(io) => Socket::Tls(io),
@@ -232,7 +232,7 @@ pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, door: Door, mut stop: o
     let two = first == PREFACE;
     let (phase, since) = (Cell::new(Phase::Head), Cell::new(Instant::now()));
     let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()), progress: Progress::new() });
-    let service = Requests { core: core.clone(), watch: watch.clone(), door };
+    let service = Requests { core: core.clone(), watch: watch.clone(), listener };
     let mut http = Http::new(&core, Watched { io, first, watch: watch.clone() }, service, two);
     let tick = core.config.header_timeout.min(core.config.idle_timeout).min(core.config.write_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));

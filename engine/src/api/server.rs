@@ -2,7 +2,7 @@
 //! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
 //! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
 
-use super::access::Door;
+use super::access::ListenerRules;
 use super::connection;
 use super::core::Core;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
@@ -156,16 +156,16 @@ pub struct ApiHandle {
 pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
     let mut config = config;
     let mut listeners = Vec::new();
-    let mut open = |addr: SocketAddr, door: Door| {
+    let mut open = |addr: SocketAddr, listener: ListenerRules| {
         let (listener, addr) = listen(addr, config.share_port)?;
-        listeners.push((listener, door));
+        listeners.push((listener, listener));
         Ok::<SocketAddr, ApiError>(addr)
     };
     let (alone, has_tls) = (config.admin.is_none(), config.tls.is_some());
-    let door = |addr: SocketAddr| Door { admin: alone && addr.ip().is_loopback(), tls: has_tls };
-    let local_addr = open(config.addr, door(config.addr))?;
-    let grpc_addr = config.grpc.map(|addr| open(addr, door(addr))).transpose()?;
-    let admin_door = |addr: SocketAddr| Door { admin: true, tls: has_tls && !addr.ip().is_loopback() };
+    let listener = |addr: SocketAddr| ListenerRules { admin: alone && addr.ip().is_loopback(), tls: has_tls };
+    let local_addr = open(config.addr, listener(config.addr))?;
+    let grpc_addr = config.grpc.map(|addr| open(addr, listener(addr))).transpose()?;
+    let admin_door = |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
     let admin_addr = config.admin.map(|addr| open(addr, admin_door(addr))).transpose()?;
     config.admin = admin_addr;
     let (stop, stopped) = oneshot::channel();
@@ -241,7 +241,7 @@ impl Drop for ApiHandle {
 fn run(
     frontend: Frontend,
     config: ApiConfig,
-    listeners: Vec<(Listener, Door)>,
+    listeners: Vec<(Listener, ListenerRules)>,
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
@@ -254,10 +254,10 @@ fn run(
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
         let mut accepting = Vec::new();
-        for (listener, door) in listeners {
+        for (listener, listener) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
             let (stop, stopped) = oneshot::channel::<()>();
-            let task = glommio::spawn_local(async move { accept(&core, listener, door, stopped).await });
+            let task = glommio::spawn_local(async move { accept(&core, listener, listener, stopped).await });
             accepting.push((stop, task));
         }
         // Whoever called `start` is waiting for this.
@@ -273,7 +273,7 @@ fn run(
 }
 
 /// Accepts connections until `stop` is dropped; then the port is closed.
-async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: oneshot::Receiver<()>) {
+async fn accept(core: &Rc<Core>, listener: TcpListener, listener: ListenerRules, mut stop: oneshot::Receiver<()>) {
     let refusing = Rc::new(());
     loop {
         let mut next = pin!(listener.accept());
@@ -288,7 +288,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: on
             None => return,
             Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
             Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, stream, door);
+                serve(core, stream, listener);
             }
             Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
                 let counted = refusing.clone();
@@ -303,12 +303,12 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: on
     }
 }
 
-fn serve(core: &Rc<Core>, stream: TcpStream, door: Door) {
+fn serve(core: &Rc<Core>, stream: TcpStream, listener: ListenerRules) {
     let (stop, stopped) = oneshot::channel();
     let number = core.opened(stop);
     let core = core.clone();
     glommio::spawn_local(async move {
-        connection::serve(core.clone(), GlommioIo::new(stream), door, stopped).await;
+        connection::serve(core.clone(), GlommioIo::new(stream), listener, stopped).await;
         core.closed(number);
     })
     .detach();

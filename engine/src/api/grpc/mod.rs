@@ -80,8 +80,8 @@ pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>, peer: Pe
 /// Errors: 401, 403, 429.
 fn caller(core: &Core, method: &str, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Problem> {
     let caller = match method {
-        "ServerLive" | "ServerReady" => core.anybody(peer.door),
-        _ => core.identify(peer.door, headers)?,
+        "ServerLive" | "ServerReady" => core.anybody(peer.listener),
+        _ => core.identify(peer.listener, headers)?,
     };
     if admin::is_admin(method) {
         caller.see_admin()?;
