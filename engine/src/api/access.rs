@@ -1,4 +1,4 @@
-//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it brought. Both faces ask here before
+//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it brought. Both protocol adapters ask here before
 //! they do anything for it.
 
 use super::core::Core;

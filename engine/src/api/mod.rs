@@ -8,7 +8,7 @@
 //!  grpc/  envelope, messages, streams ────┘       ▲ tensors/ elements, regions shared memory
 //! ```
 //!
-//! The two faces only translate; what a request means, which diagnostics there are and what they are called is said once,
+//! The two protocol adapters only translate; what a request means, which diagnostics there are and what they are called is said once,
 //! behind them. What is counted is in `statistics` and in [`observe`](crate::telemetry).
 
 mod access;

@@ -1,4 +1,4 @@
-//! The slow plane: a thread of its own that loads and unloads the models of a repository while the engine serves. It may
+//! The control plane: a thread of its own that loads and unloads the models of a repository while the engine serves. It may
 //! take as long as it takes; what the pinned threads get from it is ready made.
 //!
 //! # The way of a new version

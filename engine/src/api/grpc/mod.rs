@@ -1,4 +1,4 @@
-//! The gRPC face, on hyper's HTTP/2: `framing` is gRPC's envelope, `messages` are those of proto/inference.proto, `infer`
+//! The gRPC adapter, on hyper's HTTP/2: `framing` is gRPC's envelope, `messages` are those of proto/inference.proto, `infer`
 //! and `stream` translate infer requests, `admin` everything else; this file leads a call through them.
 
 mod admin;

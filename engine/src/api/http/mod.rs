@@ -1,4 +1,4 @@
-//! The HTTP face: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all other bodies; this file
+//! The HTTP adapter: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all other bodies; this file
 //! leads a request through them.
 
 mod admin;
