@@ -449,7 +449,7 @@ fn places_of(bytes: &[u8], kind: u8) -> Vec<Range<usize>> {
 #[test]
 fn a_segment_may_begin_within_a_turn() {
     let folder = tempfile::tempdir().unwrap();
-    // Turns so long that most segments begin in the middle of one, before some of its models are settled.
+    // DutyCycles so long that most segments begin in the middle of one, before some of its models are settled.
     let setting = Setting {
         models: 7,
         gpus: 1,

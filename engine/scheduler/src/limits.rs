@@ -44,7 +44,7 @@ pub const MAX_OUTSTANDING_BATCHES: usize = 4;
 pub const REQUEST_RING: usize = 16_384;
 
 /// Requests that a ModelThread takes from one ring in one turn, so that timers are seen to in between.
-pub const REQUESTS_PER_TURN: usize = 256;
+pub const REQUESTS_PER_CYCLE: usize = 256;
 
 /// One sample of a model's request rate. DESIGN.md, section 6.
 pub const RATE_SAMPLE: Nanos = Nanos::from_millis(50);

@@ -129,10 +129,10 @@ fn seconds(time: Nanos) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::counters::{BackendTally, ModelTally, RankTally, Turns};
+    use crate::runtime::counters::{BackendTally, ModelTally, RankTally, DutyCycles};
 
     fn turned(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
-        let turns = |all| Turns { all, ..Turns::default() };
+        let turns = |all| DutyCycles { all, ..DutyCycles::default() };
         let backend =
             |(at, all)| (format!("cpu-{at}"), BackendTally { turns: turns(all), ..BackendTally::default() });
         CountersSnapshot {

@@ -38,7 +38,7 @@ impl Window {
 
 /// A thread's turns within the window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turns {
+pub struct DutyCycles {
     /// All of them.
     pub all: u64,
     /// Those that found work.
@@ -89,12 +89,12 @@ pub struct Measured<A: Measurable> {
     window: Window,
     last: Nanos,
     found_work: bool,
-    turns: Turns,
+    turns: DutyCycles,
     disturbance: Disturbance,
     is_disturbed: bool,
     cpu: CpuTime,
     at_start: Option<ThreadDelay>,
-    results: Sender<(Turns, A::Tally)>,
+    results: Sender<(DutyCycles, A::Tally)>,
 }
 
 impl<A: Measurable> Measured<A> {
@@ -103,14 +103,14 @@ impl<A: Measurable> Measured<A> {
         agent: A,
         window: Window,
         disturbance: Disturbance,
-        results: Sender<(Turns, A::Tally)>,
+        results: Sender<(DutyCycles, A::Tally)>,
     ) -> Measured<A> {
         Measured {
             agent,
             window,
             last: Nanos::MAX,
             found_work: false,
-            turns: Turns::default(),
+            turns: DutyCycles::default(),
             disturbance,
             is_disturbed: false,
             cpu: CpuTime::default(),
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    fn measure(window: Window, turns: &[u64]) -> (Turns, (usize, Vec<Nanos>)) {
+    fn measure(window: Window, turns: &[u64]) -> (DutyCycles, (usize, Vec<Nanos>)) {
         let (results, received) = channel();
         let mut agent = Measured::new(EveryOther::default(), window, Disturbance::default(), results);
         for &now in turns {

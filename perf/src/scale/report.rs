@@ -3,7 +3,7 @@
 use super::gaps::{GapFigures, Gaps, lag_of_gaps};
 use super::lags::Lags;
 use super::machine::Machine;
-use super::measured::Turns;
+use super::measured::DutyCycles;
 use super::world::Outcome;
 use serde::Serialize;
 use symphony_transport::Nanos;
@@ -264,7 +264,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(turns: &[Turns]) -> Sum {
+    fn of(turns: &[DutyCycles]) -> Sum {
         Sum {
             all: turns.iter().map(|t| t.all).sum::<u64>().max(1) as f64,
             working: turns.iter().map(|t| t.working).sum(),
@@ -277,7 +277,7 @@ impl Sum {
 
 /// Of a RankThread and a ModelThread: the first of each.
 fn lag_of(outcome: &Outcome, gaps: &[Gaps]) -> Option<LagOfGaps> {
-    let busy = |turns: &[Turns]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
+    let busy = |turns: &[DutyCycles]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
     let rank = (gaps.first()?, busy(&outcome.rank_turns));
     let model = (gaps.get(outcome.plan.rank_threads)?, busy(&outcome.model_turns));
     let us = |quantile| lag_of_gaps(&[rank, model], quantile).map(Nanos::as_micros_f64);

@@ -4,7 +4,7 @@
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
 use super::machine::{longest_gap, stolen};
-use super::measured::{Disturbance, Measurable, Measured, Turns, Window};
+use super::measured::{Disturbance, Measurable, Measured, DutyCycles, Window};
 use super::options::{Plan, Watch};
 use super::stream::{Stream, Taken};
 use std::io;
@@ -46,9 +46,9 @@ pub struct Outcome {
     /// What was asked for.
     pub plan: Plan,
     /// Each ModelThread's turns.
-    pub model_turns: Vec<Turns>,
+    pub model_turns: Vec<DutyCycles>,
     /// Each RankThread's turns.
-    pub rank_turns: Vec<Turns>,
+    pub rank_turns: Vec<DutyCycles>,
     /// Requests taken up, by all.
     pub requests: u64,
     /// How late they were taken up.
@@ -151,8 +151,8 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
 /// What the threads have to tell, together.
 pub(super) fn gather(
     plan: &Plan,
-    model_turns: Vec<Turns>,
-    rank_turns: Vec<Turns>,
+    model_turns: Vec<DutyCycles>,
+    rank_turns: Vec<DutyCycles>,
     tallies: &[ModelTally],
 ) -> Outcome {
     let mut outcome = Outcome {
@@ -179,7 +179,7 @@ fn sleep_until(clock: &Clock, when: Nanos) {
     std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
 }
 
-fn collect<R>(results: &Receiver<(Turns, R)>) -> (Vec<Turns>, Vec<R>) {
+fn collect<R>(results: &Receiver<(DutyCycles, R)>) -> (Vec<DutyCycles>, Vec<R>) {
     results.iter().unzip()
 }
 
@@ -364,7 +364,7 @@ impl Run {
         at: usize,
         links: RankLinks,
         placement: Placement,
-        results: Sender<(Turns, ())>,
+        results: Sender<(DutyCycles, ())>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
         self.start(format!("rank-{at}"), placement, move || {
@@ -378,7 +378,7 @@ impl Run {
         at: usize,
         links: ModelLinks,
         placement: Placement,
-        results: Sender<(Turns, ModelTally)>,
+        results: Sender<(DutyCycles, ModelTally)>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
         self.start(format!("model-{at}"), placement, move || {

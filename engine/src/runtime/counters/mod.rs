@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// Turns of any thread.
+/// DutyCycles of any thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub struct Turns {
-    /// Turns of the loop.
+pub struct DutyCycles {
+    /// DutyCycles of the loop.
     pub all: u64,
     /// Those that found work.
     pub busy: u64,
@@ -33,7 +33,7 @@ pub struct Turns {
 #[repr(C)]
 pub struct ModelTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Requests taken from the rings.
     pub requests: u64,
     /// Times that a model was re-selected since requests had come for it: once for all requests of a turn.
@@ -67,7 +67,7 @@ pub struct ModelTally {
 #[repr(C)]
 pub struct RankTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Words heard from ModelThreads: ready, withdrawn, reports.
     pub words: u64,
     /// GPUs granted.
@@ -132,7 +132,7 @@ impl Lateness {
 #[repr(C)]
 pub struct BackendTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Batches run.
     pub batches: u64,
     /// Batches that could not start in time.
@@ -146,23 +146,23 @@ pub struct BackendTally {
 /// A tally as its words, which is how it is stored.
 pub(crate) trait Tally: Pod + Default {
     /// Its turns.
-    fn turns(&mut self) -> &mut Turns;
+    fn turns(&mut self) -> &mut DutyCycles;
 }
 
 impl Tally for ModelTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
 
 impl Tally for RankTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
 
 impl Tally for BackendTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
@@ -346,7 +346,7 @@ mod tests {
         counting.turn_ends(Nanos(10), 1);
         assert_eq!(board.read(), counting.tally);
         counting.turn_begins(Nanos(110));
-        assert_eq!(counting.tally.turns, Turns { all: 2, busy: 1, longest_ns: 100 });
+        assert_eq!(counting.tally.turns, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
     }
 
     #[test]

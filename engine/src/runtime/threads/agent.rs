@@ -34,7 +34,7 @@ pub enum Idle {
 /// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Turns without work before the first nap: a few microseconds, in which an answer often comes.
+/// DutyCycles without work before the first nap: a few microseconds, in which an answer often comes.
 const TURNS_BEFORE_NAP: u32 = 200;
 
 /// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what [`measure_lateness`] makes

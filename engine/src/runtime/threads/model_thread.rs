@@ -253,7 +253,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
             // A model that is settled says a few words at most, and no more models are than requests came.
-            let wanted = (taken + limits::REQUESTS_PER_TURN) * WORDS_PER_SETTLING;
+            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * WORDS_PER_SETTLING;
             let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
             // A request's rows are all taken in the same turn, so that no batch finds only some of them.
             let mut rows_after = 0;
