@@ -11,7 +11,7 @@
 use super::glommio_io::within;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
-use crate::telemetry::Recorder;
+use crate::telemetry::Metrics;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -82,7 +82,7 @@ impl Reply {
 /// The frontend of an API core with everybody who waits for an answer from it.
 pub(super) struct Answers {
     frontend: RefCell<Frontend>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Metrics>,
     idle: Idle,
     /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
     /// still taken from the frontend, once, and forgotten.
@@ -107,7 +107,7 @@ impl Drop for Waiting<'_> {
 impl Answers {
     /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run [`Answers::pump`], on a
     /// thread that is `idle` in this way.
-    pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>, idle: Idle) -> Answers {
+    pub(super) fn new(frontend: Frontend, recorder: Rc<Metrics>, idle: Idle) -> Answers {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         Answers {
             frontend: RefCell::new(frontend),

@@ -12,7 +12,7 @@ use super::{grpc, http};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::runtime::frontend::{Ask, Frontend, ModelInfo};
 use crate::telemetry::otlp::{Call, Parent, Ran, Traced, Tracer};
-use crate::telemetry::{FailureLog, InferOutcome, Observatory, Recorder};
+use crate::telemetry::{FailureLog, InferOutcome, Observatory, Metrics};
 use futures_channel::oneshot;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
@@ -43,7 +43,7 @@ pub(super) struct Core {
     /// What all cores have counted.
     pub(super) observatory: Arc<Observatory>,
     /// What this one counts.
-    pub(super) recorder: Rc<Recorder>,
+    pub(super) recorder: Rc<Metrics>,
     /// What Triton's clients want counted.
     statistics: CoreStatistics,
     failures: FailureLog,

@@ -1,5 +1,5 @@
 //! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers. An [`Observatory`]
-//! is shared by all API cores, so each can answer for all of them; every core counts with a [`Recorder`] of its own.
+//! is shared by all API cores, so each can answer for all of them; every core counts with a [`Metrics`] of its own.
 //! The thread that waits for the server's end calls [`Observatory::look`] now and then, which keeps what needs a past.
 //! Nothing here is ever called by a ModelThread or a RankThread.
 
@@ -21,7 +21,7 @@ pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
 pub use outcome::InferOutcome;
-pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use recorder::{ModelRequests, Metrics, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use view::Query;
 
 use crate::runtime::Engine;
@@ -91,10 +91,10 @@ impl Observatory {
     }
 
     /// The counting end of a new API core.
-    pub fn recorder(&self) -> Recorder {
+    pub fn recorder(&self) -> Metrics {
         let counts = Arc::new(CoreCounts::new());
         lock(&self.cores).push(Arc::clone(&counts));
-        Recorder::new(counts)
+        Metrics::new(counts)
     }
 
     /// Every place for a model at the moment, by id; to be let go of soon.
