@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use symphony::config::{Config, read_config};
 use symphony::control::{ControlError, IndexEntry, Repository, State};
 use symphony::runtime::frontend::{Ask, ModelInfo, Outcome};
-use symphony::runtime::{Engine, Frontend, Say};
+use symphony::runtime::{Engine, Frontend, Progress};
 
 /// Ten times what the slowest machine seen needed, and more.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -54,7 +54,7 @@ fn serve(folder: &Path, control: &str) -> Served {
     let config = config(folder, control);
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
-    let say: Say = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
+    let say: Progress = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::clone(&say)).unwrap();
     let places = engine.take_model_slots().unwrap();
     let repository = Repository::start(&config, places, say).unwrap();

@@ -18,7 +18,7 @@ use crate::config::{
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Options, Say, Placement, StartError};
+use crate::runtime::{Engine, Options, Progress, Placement, StartError};
 use crate::telemetry::Observatory;
 use crate::telemetry::log::LogFlags;
 use crate::telemetry::otlp::{Exporter, TraceFlags};
@@ -187,7 +187,7 @@ pub fn serve(
     let http_limits = config.http.clone();
     let access = Access::load(config.access.with(access))?;
     let api_threads = config.cores.api.len().max(1);
-    let say: Say = Arc::new(|line| tracing::info!("{line}"));
+    let say: Progress = Arc::new(|line| tracing::info!("{line}"));
     let recorded = record.is_some();
     let (mut engine, frontends) = Engine::start_with(
         config.clone(),
@@ -263,7 +263,7 @@ fn control_repository(
     config: &Config,
     engine: &mut Engine,
     recorded: bool,
-    say: &Say,
+    say: &Progress,
 ) -> Result<Option<Arc<Repository>>, Failure> {
     let controlled = config.repository.as_ref().is_some_and(|from| from.control != Control::None);
     if controlled && recorded {

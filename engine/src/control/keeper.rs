@@ -4,7 +4,7 @@
 use super::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Control, ExecutorKind, Diagnostics, RepositoryConfig, Stamp};
 use crate::runtime::frontend::SlotState;
-use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Say};
+use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -44,7 +44,7 @@ struct Kept {
 pub(super) struct Keeper {
     places: ModelSlots,
     kinds: Vec<ExecutorKind>,
-    say: Say,
+    say: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     models: BTreeMap<String, Kept>,
     /// The models of CONFIG itself, which come from no repository.
@@ -59,7 +59,7 @@ impl Keeper {
         config: &Config,
         places: ModelSlots,
         kinds: Vec<ExecutorKind>,
-        say: Say,
+        say: Progress,
         index: Arc<Mutex<Vec<IndexEntry>>>,
     ) -> Keeper {
         let (mut models, mut own) = (BTreeMap::<String, Kept>::new(), BTreeSet::new());
@@ -300,7 +300,7 @@ fn load_one(
     compute: &mut Option<ComputeThread>,
     version: crate::config::ModelConfig,
     executors: usize,
-    say: &Say,
+    say: &Progress,
 ) -> Result<LoadedModel, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();

@@ -33,7 +33,7 @@
 mod keeper;
 
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::{ModelSlots, Say};
+use crate::runtime::{ModelSlots, Progress};
 use keeper::Keeper;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +119,7 @@ impl Repository {
     /// line each, what it does.
     ///
     /// Errors: the system gives no thread.
-    pub fn start(config: &Config, places: ModelSlots, say: Say) -> std::io::Result<Repository> {
+    pub fn start(config: &Config, places: ModelSlots, say: Progress) -> std::io::Result<Repository> {
         let (orders, taken) = sync_channel(MAX_ORDERS);
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));

@@ -24,7 +24,7 @@ mod queue_ids;
 mod start;
 pub mod threads;
 
-pub use backends::executors::Say;
+pub use backends::executors::Progress;
 pub use frontend::Frontend;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
@@ -143,7 +143,7 @@ impl Engine {
     /// Loads the models, measures what has to be, and starts every thread, with `frontends` frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
-    pub fn start(config: Config, frontends: usize, say: Say) -> Result<(Engine, Vec<Frontend>), StartError> {
+    pub fn start(config: Config, frontends: usize, say: Progress) -> Result<(Engine, Vec<Frontend>), StartError> {
         Engine::start_with(config, frontends, say, Options::default())
     }
 
@@ -153,7 +153,7 @@ impl Engine {
     pub fn start_with(
         config: Config,
         frontends: usize,
-        say: Say,
+        say: Progress,
         options: Options,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =

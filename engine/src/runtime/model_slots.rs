@@ -6,7 +6,7 @@
 use super::frontend::{Class, ModelInfo, SlotState};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
 use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
-use crate::runtime::backends::executors::{self, Found, Say};
+use crate::runtime::backends::executors::{self, Found, Progress};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{ModelTable, Held};
 use crate::runtime::queue_ids::QueueIds;
@@ -75,7 +75,7 @@ impl LoadedModel {
         config: ModelConfig,
         executors: usize,
         compute: &ComputeThread,
-        say: &Say,
+        say: &Progress,
     ) -> Result<LoadedModel, Diagnostics> {
         let mut loaded = LoadedModel::emulated(config);
         if loaded.config.source.kind() == ExecutorKind::Emulated {

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
 
 /// Told, in a line each, what a start-up is doing.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What an executor found out about a model.
 pub(crate) struct Found {
@@ -64,7 +64,7 @@ pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) say: Say,
+    pub(crate) say: Progress,
 }
 
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
@@ -125,7 +125,7 @@ pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
     measuring: Option<MeasureOptions>,
-    say: &Say,
+    say: &Progress,
 ) -> Result<Option<(CpuModel, Found)>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
@@ -146,7 +146,7 @@ fn measure_one(
     model: &ModelConfig,
     loaded: &mut CpuModel,
     options: &MeasureOptions,
-    say: &Say,
+    say: &Progress,
 ) -> Result<ProfileTable, Diagnostic> {
     let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
         model.places.file.diagnostic(error, "give a model that runs on inputs of its own shapes")

@@ -12,7 +12,7 @@ use super::{Engine, Options, Stage, StartError};
 use crate::config::{Config, Control, ExecutorKind, Diagnostics, ModelConfig, ModelSource, ProfileSource};
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
-use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiring};
+use crate::runtime::backends::executors::{self, Found, Loading, Progress, Setup, Wiring};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{ModelTable, Held};
 use crate::runtime::model_slots::{Common, ModelSlots, Ways};
@@ -67,7 +67,7 @@ pub(crate) struct Builder {
     config: Arc<Config>,
     layout: Layout,
     clock: Clock,
-    say: Say,
+    say: Progress,
     division: Division,
     deferral: &'static dyn Deferral,
     options: Options,
@@ -90,7 +90,7 @@ impl Builder {
     pub(crate) fn new(
         config: Config,
         layout: Layout,
-        say: Say,
+        say: Progress,
         options: Options,
     ) -> Result<Builder, StartError> {
         let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
