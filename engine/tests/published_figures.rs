@@ -1,5 +1,5 @@
 //! The simulator against figures that an independent simulator and the papers' own code gave for the same workloads
-//! (DESIGN.md, section 8), good to 2 %; and the shape that Symphony's Figure 5 asks for.
+//! (docs/design/specification.md, "Reference figures"), good to 2 %; and the shape that Symphony's Figure 5 asks for.
 
 use std::path::Path;
 use symphony::config::read_workload;

@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
-use symphony_scheduler::deferral::{Slack, QueueConfig};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, RankInput, RankState, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
@@ -284,8 +284,7 @@ impl World {
         while !self.out.words.is_empty() {
             for input in std::mem::take(&mut self.out.words) {
                 self.hear(input);
-                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.foretell, true)
-                {
+                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.foretell, true) {
                     self.foretell();
                 }
             }
@@ -591,8 +590,9 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     };
     let class = |lane| Class::new((lane / limits::MAX_MODELS) as u8).unwrap();
     let classes: Vec<Class> = (0..limits::MAX_QUEUES).map(class).collect();
-    let create =
-        |config: &RecordConfig| RankRecorder::create(config, "rank", limits::MAX_QUEUES, &classes, &[cluster]);
+    let create = |config: &RecordConfig| {
+        RankRecorder::create(config, "rank", limits::MAX_QUEUES, &classes, &[cluster])
+    };
     let refused = create(&config).err().unwrap();
     let RecordError::TooSmall { least, .. } = refused else { panic!("{refused}") };
     let config = RecordConfig { folder: folder.path().to_owned(), mib: least };

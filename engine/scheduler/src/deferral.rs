@@ -11,7 +11,7 @@ use symphony_transport::message::ModelId;
 pub trait Deferral: Sync + Send + core::fmt::Debug {
     /// Its name, unique among them: [`deferral`] finds it again, for recordings.
     fn name(&self) -> &'static str;
-    /// The time from which the candidate of this moment may start (the `when` of DESIGN.md, section 6). It is
+    /// The time from which the candidate of this moment may start (the `when` of docs/design/specification.md, "Deferral"). It is
     /// never held beyond `latest`, whatever this says.
     fn when(&self, moment: &Moment<'_>) -> Nanos;
     /// From when, before that, the candidate would take a GPU that else idles. `None`: never. Asked once a rate

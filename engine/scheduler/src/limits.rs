@@ -46,7 +46,7 @@ pub const REQUEST_RING: usize = 16_384;
 /// Requests that a ModelThread takes from one ring in one turn, so that timers are seen to in between.
 pub const REQUESTS_PER_CYCLE: usize = 256;
 
-/// One sample of a model's request rate. DESIGN.md, section 6.
+/// One sample of a model's request rate. docs/design/specification.md, "Quantities".
 pub const RATE_SAMPLE: Nanos = Nanos::from_millis(50);
 
 /// Samples whose mean is the rate: a window of 5 s.

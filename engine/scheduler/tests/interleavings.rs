@@ -3,12 +3,12 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use symphony_scheduler::deferral::{Slack, QueueConfig};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::by_name;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, RankInput, RankState, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};

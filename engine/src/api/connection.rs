@@ -215,7 +215,12 @@ enum End {
 }
 
 /// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
-pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, listener: ListenerRules, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn serve(
+    core: Rc<Core>,
+    io: GlommioIo,
+    listener: ListenerRules,
+    mut stop: oneshot::Receiver<()>,
+) {
     // Only a zero is refused, which then means no limit.
     let _ = io.set_write_timeout(core.config.write_timeout);
     let mut io = match core.config.tls.as_ref().filter(|_| listener.tls) {

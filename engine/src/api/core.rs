@@ -12,7 +12,7 @@ use super::{grpc, http};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::runtime::frontend::{Ask, Frontend, ModelInfo};
 use crate::telemetry::otlp::{Call, Parent, Ran, Traced, Tracer};
-use crate::telemetry::{FailureLog, InferOutcome, Observatory, Metrics};
+use crate::telemetry::{FailureLog, InferOutcome, Metrics, Observatory};
 use futures_channel::oneshot;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};

@@ -6,7 +6,7 @@
 use crate::runtime::{Idle, Placement};
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
-use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind};
+use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, ReactorErrorKind};
 use hyper::rt::ReadBufCursor;
 use io_uring::{IoUring, Probe, opcode};
 use send_wrapper::SendWrapper;
@@ -77,9 +77,9 @@ pub fn local_executor(placement: Placement) -> Result<LocalExecutor, MachineErro
     // Pinned already, and glommio would say less of what is wrong with a core; but it spins only if it has pinned itself.
     let builder = match placement {
         Placement { core: Some(core), idle: Idle::Spin } => {
-            LocalExecutorBuilder::new(Placement::Fixed(core)).spin_before_park(SPIN)
+            LocalExecutorBuilder::new(glommio::Placement::Fixed(core)).spin_before_park(SPIN)
         }
-        _ => LocalExecutorBuilder::new(Placement::Unbound),
+        _ => LocalExecutorBuilder::new(glommio::Placement::Unbound),
     };
     builder.io_memory(IO_MEMORY).preempt_timer(PREEMPT_EVERY).make().map_err(|error| match error {
         GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)) => MachineError::Memlock(limit),
@@ -301,10 +301,11 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_is_named_with_those_that_are() {
-        let error =
-            std::thread::spawn(|| local_executor(Placement { core: Some(99_999), idle: Idle::Nap }).unwrap_err())
-                .join()
-                .unwrap();
+        let error = std::thread::spawn(|| {
+            local_executor(Placement { core: Some(99_999), idle: Idle::Nap }).unwrap_err()
+        })
+        .join()
+        .unwrap();
         assert!(error.to_string().contains("core 99999"), "{error}");
     }
 }

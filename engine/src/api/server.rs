@@ -156,17 +156,18 @@ pub struct ApiHandle {
 pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
     let mut config = config;
     let mut listeners = Vec::new();
-    let mut open = |addr: SocketAddr, listener: ListenerRules| {
+    let mut open = |addr: SocketAddr, rules: ListenerRules| {
         let (listener, addr) = listen(addr, config.share_port)?;
-        listeners.push((listener, listener));
+        listeners.push((listener, rules));
         Ok::<SocketAddr, ApiError>(addr)
     };
     let (alone, has_tls) = (config.admin.is_none(), config.tls.is_some());
-    let listener = |addr: SocketAddr| ListenerRules { admin: alone && addr.ip().is_loopback(), tls: has_tls };
-    let local_addr = open(config.addr, listener(config.addr))?;
-    let grpc_addr = config.grpc.map(|addr| open(addr, listener(addr))).transpose()?;
-    let admin_door = |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
-    let admin_addr = config.admin.map(|addr| open(addr, admin_door(addr))).transpose()?;
+    let rules = |addr: SocketAddr| ListenerRules { admin: alone && addr.ip().is_loopback(), tls: has_tls };
+    let local_addr = open(config.addr, rules(config.addr))?;
+    let grpc_addr = config.grpc.map(|addr| open(addr, rules(addr))).transpose()?;
+    let admin_rules =
+        |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
+    let admin_addr = config.admin.map(|addr| open(addr, admin_rules(addr))).transpose()?;
     config.admin = admin_addr;
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
@@ -254,10 +255,10 @@ fn run(
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
         let mut accepting = Vec::new();
-        for (listener, listener) in listeners {
+        for (listener, rules) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
             let (stop, stopped) = oneshot::channel::<()>();
-            let task = glommio::spawn_local(async move { accept(&core, listener, listener, stopped).await });
+            let task = glommio::spawn_local(async move { accept(&core, listener, rules, stopped).await });
             accepting.push((stop, task));
         }
         // Whoever called `start` is waiting for this.
@@ -273,7 +274,12 @@ fn run(
 }
 
 /// Accepts connections until `stop` is dropped; then the port is closed.
-async fn accept(core: &Rc<Core>, listener: TcpListener, listener: ListenerRules, mut stop: oneshot::Receiver<()>) {
+async fn accept(
+    core: &Rc<Core>,
+    listener: TcpListener,
+    rules: ListenerRules,
+    mut stop: oneshot::Receiver<()>,
+) {
     let refusing = Rc::new(());
     loop {
         let mut next = pin!(listener.accept());
@@ -288,7 +294,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, listener: ListenerRules,
             None => return,
             Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
             Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, stream, listener);
+                serve(core, stream, rules);
             }
             Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
                 let counted = refusing.clone();
@@ -303,12 +309,12 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, listener: ListenerRules,
     }
 }
 
-fn serve(core: &Rc<Core>, stream: TcpStream, listener: ListenerRules) {
+fn serve(core: &Rc<Core>, stream: TcpStream, rules: ListenerRules) {
     let (stop, stopped) = oneshot::channel();
     let number = core.opened(stop);
     let core = core.clone();
     glommio::spawn_local(async move {
-        connection::serve(core.clone(), GlommioIo::new(stream), listener, stopped).await;
+        connection::serve(core.clone(), GlommioIo::new(stream), rules, stopped).await;
         core.closed(number);
     })
     .detach();

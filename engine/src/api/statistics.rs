@@ -147,14 +147,14 @@ impl Place {
 pub(super) struct CoreStatistics(Arc<Mutex<Vec<Place>>>);
 
 impl CoreStatistics {
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn model_slots(&self) -> MutexGuard<'_, Vec<Place>> {
         // A panic while counting leaves a count off by one at the worst.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request of so many rows that the engine accepted and has answered.
     pub(super) fn count(&self, model: &ModelInfo, rows: usize, reply: &Reply) {
-        let mut places = self.places();
+        let mut places = self.model_slots();
         let at = model.id.0 as usize;
         if at >= places.len() {
             places.resize_with(at + 1, Place::default);
@@ -188,7 +188,7 @@ impl Statistics {
     pub(super) fn of(&self, model: &ModelInfo) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
         for core in &*self.cores() {
-            let places = core.places();
+            let places = core.model_slots();
             let place = places.get(model.id.0 as usize).filter(|place| place.is_of(model));
             place.iter().for_each(|place| sum.merge(&place.statistics));
         }

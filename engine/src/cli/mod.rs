@@ -12,13 +12,13 @@ use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    AccessConfig, Config, Control, ExecutorKind, HttpLimits, Diagnostic, Diagnostics, ModelConfig, ModelSource,
-    RepositoryFlags, read_config_with,
+    AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, ModelConfig,
+    ModelSource, RepositoryFlags, read_config_with,
 };
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Options, Progress, Placement, StartError};
+use crate::runtime::{Engine, Options, Placement, Progress, StartError};
 use crate::telemetry::Observatory;
 use crate::telemetry::log::LogFlags;
 use crate::telemetry::otlp::{Exporter, TraceFlags};
@@ -151,7 +151,7 @@ fn try_to_load(model: &ModelConfig) -> Vec<Diagnostic> {
     match CpuModel::load(file, model.max_batch) {
         Ok(loaded) => model.declared.check(loaded.signature()),
         Err(error) => {
-            vec![model.places.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
+            vec![model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
         }
     }
 }

@@ -210,6 +210,6 @@ fn report_twins(root: &Table<'_>, tokens: &[(Location, TokenGrant)]) {
             twin(names.insert(&token.name, location.line), "has the name of the token"),
             twin(prints.insert(token.fingerprint, location.line), "is the token"),
         ];
-        diagnostics.into_iter().flatten().for_each(|mistake| root.add(diagnostic));
+        diagnostics.into_iter().flatten().for_each(|diagnostic| root.add(diagnostic));
     }
 }

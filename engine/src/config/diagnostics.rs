@@ -58,7 +58,7 @@ impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, diagnostic) in self.0.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
-            write!(f, "{newline}{mistake}")?;
+            write!(f, "{newline}{diagnostic}")?;
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! The engine's CONFIG (DESIGN.md, sections 9 and 10; docs/configuration.md lists every key): a TOML file, or
+//! The engine's CONFIG (docs/design/specification.md, "Command lines" and "Model configuration"; docs/configuration.md lists every key): a TOML file, or
 //! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
 //! reads one and goes on to load the models. The models of a repository (`repository.rs`) come after those of the file.
 
 use super::access::AccessConfig;
-use super::linear;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
+use super::linear;
 use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
@@ -76,7 +76,7 @@ impl Config {
 
     /// What runs the model of each id: that of each model to serve from the start, then of the ids that are kept for models
     /// which are loaded later.
-    pub fn locations(&self) -> Vec<ExecutorKind> {
+    pub fn model_slots(&self) -> Vec<ExecutorKind> {
         let mut locations: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
         let Some(repository) = self.repository.as_ref().filter(|from| from.control != Control::None) else {
             return locations;
@@ -93,7 +93,7 @@ impl Config {
 
     /// How many models can be served at once by executors of a kind.
     pub fn models_of(&self, kind: ExecutorKind) -> usize {
-        self.locations().into_iter().filter(|location| *location == kind).count()
+        self.model_slots().into_iter().filter(|location| *location == kind).count()
     }
 
     /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
@@ -328,7 +328,8 @@ impl Config {
 
     /// What the command line says of the repository holds over what CONFIG does.
     fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Diagnostics> {
-        let location = |field: &str| Location { file: "command line".into(), line: 1, field: field.to_owned() };
+        let location =
+            |field: &str| Location { file: "command line".into(), line: 1, field: field.to_owned() };
         let given = self.repository.take();
         let mut repository = match (&flags.path, given) {
             (Some(path), Some(given)) => {
@@ -341,7 +342,7 @@ impl Config {
                 let right = "give --model-repository DIR too, or [repository] in CONFIG";
                 let diagnostic =
                     location("--model-control-mode").diagnostic("there is no repository to control", right);
-                return Err(Diagnostics(vec![mistake]));
+                return Err(Diagnostics(vec![diagnostic]));
             }
         };
         repository.control = flags.control.unwrap_or(repository.control);
@@ -384,10 +385,12 @@ impl Config {
         if repository.control != Control::None && most > repository.max_versions {
             let wrong =
                 format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
-            diagnostics.push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
+            diagnostics
+                .push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
         }
-        if self.locations().len() > limits::MAX_MODELS {
-            let wrong = format!("{} models and locations for later ones are too many", self.locations().len());
+        if self.model_slots().len() > limits::MAX_MODELS {
+            let wrong =
+                format!("{} models and locations for later ones are too many", self.model_slots().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
             diagnostics.push(repository.location.diagnostic(wrong, right));
         }
@@ -717,7 +720,8 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Location, ModelConfig
     };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
     let declared = Declared::default();
-    let model = ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
+    let model =
+        ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
     Some((table.location("name"), model))
 }
 

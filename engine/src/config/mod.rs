@@ -3,9 +3,9 @@
 //! start-up; later only `control` does, for the models of a repository.
 
 mod access;
+mod diagnostics;
 mod engine_config;
 mod linear;
-mod diagnostics;
 pub mod pbtxt;
 mod reader;
 mod repository;
@@ -15,11 +15,11 @@ mod workload_file;
 mod zoo;
 
 pub use access::{AccessConfig, read_tokens};
-pub use engine_config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    RepositoryFlags, read_config, read_config_with,
-};
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
+pub use engine_config::{
+    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource,
+    ProfileSource, RepositoryFlags, read_config, read_config_with,
+};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
 pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
 pub use triton::{Declared, DeclaredTensor, check_pbtxt};

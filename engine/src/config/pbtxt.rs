@@ -122,8 +122,9 @@ pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
     let diagnostic = |wrong: String, right: &str| {
         Location { file: path.into(), line: 1, field: "config.pbtxt".into() }.diagnostic(wrong, right)
     };
-    let bytes = std::fs::read(path)
-        .map_err(|error| diagnostic(format!("the file can't be read ({error})"), "let this process read it"))?;
+    let bytes = std::fs::read(path).map_err(|error| {
+        diagnostic(format!("the file can't be read ({error})"), "let this process read it")
+    })?;
     if bytes.len() >= MAX_FILE_BYTES {
         return Err(diagnostic(
             format!("the file has {} bytes", bytes.len()),
@@ -141,8 +142,12 @@ pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Diagnosti
     let mut tokens = Tokenizer::new(text);
     let fields = message(&mut tokens, TokenKind::Eof);
     fields.map_err(|error| {
-        let location = Location { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
-        location.diagnostic(error.kind, "see protobuf.dev/reference/protobuf/textformat-spec for how it is written")
+        let location =
+            Location { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
+        location.diagnostic(
+            error.kind,
+            "see protobuf.dev/reference/protobuf/textformat-spec for how it is written",
+        )
     })
 }
 
@@ -209,7 +214,7 @@ mod tests {
         for (text, line) in [("name: \"a\"\ninput {", 2), ("\n\nname: }", 3), ("a: 1\n}", 2), ("a: [1 2]", 1)]
         {
             let diagnostic = read(text).unwrap_err();
-            assert_eq!(diagnostic.line, line, "{mistake}");
+            assert_eq!(diagnostic.line, line, "{diagnostic}");
         }
     }
 

@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts only if
 /// no diagnostic was reported, and it may be `None` only if one was.
 pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Diagnostics> {
-    let text = load(path).map_err(|mistake| Diagnostics(vec![mistake]))?;
+    let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
     let source = Source { path, text: &text, diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
         let root = Table::new(&source, root.get_ref(), String::new(), 0..0);
@@ -47,9 +47,9 @@ fn load(path: &Path) -> Result<String, Diagnostic> {
         right: right.into(),
     };
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes))
-        .map_err(|e| diagnostic(1, format!("the file can't be read ({e})"), "name a TOML file that can be"))?;
+    File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).map_err(|e| {
+        diagnostic(1, format!("the file can't be read ({e})"), "name a TOML file that can be")
+    })?;
     if bytes.len() as u64 == MAX_FILE_BYTES {
         let wrong = format!("the file has {} MiB or more", MAX_FILE_BYTES >> 20);
         return Err(diagnostic(1, wrong, "name a TOML file (they are far smaller)"));
@@ -185,7 +185,11 @@ impl<'d> Table<'d> {
     /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only later.
     pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
-        Location { file: self.source.path.into(), line: self.source.line(span.start), field: self.field(name) }
+        Location {
+            file: self.source.path.into(),
+            line: self.source.line(span.start),
+            field: self.field(name),
+        }
     }
 
     /// Adds a diagnostic found elsewhere: in a file that this one names, or at a [`Location`].

@@ -13,12 +13,12 @@
 //! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is loaded. Nothing here
 //! remembers anything.
 
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::engine_config::{
-    ExecutorKind, ModelConfig, ModelLocations, ModelSource, ProfileSource, emulated, limit_batch, name_is_good,
-    read_emulated_model, read_kind, read_profile,
+    ExecutorKind, ModelConfig, ModelLocations, ModelSource, ProfileSource, emulated, limit_batch,
+    name_is_good, read_emulated_model, read_kind, read_profile,
 };
 use super::linear;
-use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Table, read};
 use super::triton::{self, Declared, DeclaredTensor, TritonConfig};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,9 @@ impl RepositoryConfig {
     pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
         let failed = |error: std::io::Error| {
             let wrong = format!("{} can't be read ({error})", self.path.display());
-            Diagnostics(vec![self.location.diagnostic(wrong, "name a folder that has a folder for each model")])
+            Diagnostics(vec![
+                self.location.diagnostic(wrong, "name a folder that has a folder for each model"),
+            ])
         };
         let mut names = Vec::new();
         let mut diagnostics = Vec::new();
@@ -284,7 +286,7 @@ impl Reading<'_> {
             let toml = if own.exists() { own } else { shared };
             return read(&toml, |root| self.model(root, version));
         }
-        self.without_words(version, &of_version).map_err(|mistake| Diagnostics(vec![mistake]))
+        self.without_words(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
     }
 
     /// A model whose folder has no `model.toml`.
@@ -298,9 +300,8 @@ impl Reading<'_> {
         })?;
         if !self.kinds.contains(&ExecutorKind::Cpu) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
-            return Err(
-                location("executor").diagnostic("the model runs on \"cpu\", and there is no such executor", right)
-            );
+            return Err(location("executor")
+                .diagnostic("the model runs on \"cpu\", and there is no such executor", right));
         }
         let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
         Ok(ModelConfig {
@@ -313,7 +314,11 @@ impl Reading<'_> {
             profile,
             declared: self.triton.declared.clone(),
             locations: ModelLocations {
-                file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
+                file: Location {
+                    file: of_version.join(&self.triton.filename),
+                    line: 1,
+                    field: "file".into(),
+                },
                 slo: location("slo_ms"),
                 max_batch: location("max_batch"),
             },
@@ -355,7 +360,7 @@ impl Reading<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version).map_err(|mistake| root.add(diagnostic)).ok()
+                self.onnx(&of_version).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds.
@@ -396,7 +401,8 @@ impl Reading<'_> {
             return read_emulated_model(root);
         }
         let specs = |tensors: &[DeclaredTensor]| -> Option<Vec<TensorSpec>> {
-            let specs = tensors.iter().map(|tensor| tensor.spec().map_err(|mistake| root.add(diagnostic)).ok());
+            let specs =
+                tensors.iter().map(|tensor| tensor.spec().map_err(|diagnostic| root.add(diagnostic)).ok());
             specs.collect::<Vec<_>>().into_iter().collect()
         };
         let (inputs, outputs) = (specs(inputs), specs(outputs));

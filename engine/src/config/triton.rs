@@ -2,8 +2,8 @@
 //! and the tensors, which are checked against the model once it is loaded. What another server would use and this
 //! one does not is told once, with its line, and passed over. `repository.rs` calls this.
 
-use super::engine_config::ExecutorKind;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
+use super::engine_config::ExecutorKind;
 use super::pbtxt::{self, Field, Value};
 use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
@@ -145,8 +145,12 @@ impl Default for TritonConfig {
 /// over.
 ///
 /// Errors: every diagnostic in it.
-pub(super) fn read(path: &Path, model: &str, notes: &mut Vec<String>) -> Result<TritonConfig, Vec<Diagnostic>> {
-    let text = pbtxt::load(path).map_err(|mistake| vec![mistake])?;
+pub(super) fn read(
+    path: &Path,
+    model: &str,
+    notes: &mut Vec<String>,
+) -> Result<TritonConfig, Vec<Diagnostic>> {
+    let text = pbtxt::load(path).map_err(|diagnostic| vec![diagnostic])?;
     read_text(path, &text, model, notes)
 }
 
@@ -165,7 +169,7 @@ fn read_text(
     model: &str,
     notes: &mut Vec<String>,
 ) -> Result<TritonConfig, Vec<Diagnostic>> {
-    let fields = pbtxt::parse(path, text).map_err(|mistake| vec![mistake])?;
+    let fields = pbtxt::parse(path, text).map_err(|diagnostic| vec![diagnostic])?;
     let mut reader = Reader { path, diagnostics: Vec::new(), notes };
     let config = reader.read(&fields, model);
     if reader.diagnostics.is_empty() { Ok(config) } else { Err(reader.diagnostics) }
@@ -328,7 +332,8 @@ impl Reader<'_> {
         if name.is_none() || datatype.is_none() {
             let right = "give each a name and a data_type, like TYPE_FP32";
             if good {
-                self.diagnostics.push(self.location(field).diagnostic("has a tensor without a name or a type", right));
+                self.diagnostics
+                    .push(self.location(field).diagnostic("has a tensor without a name or a type", right));
             }
             return None;
         }

@@ -1,8 +1,8 @@
-//! The workload format (DESIGN.md, section 8; docs/workloads.md lists every key): TOML in, [`Workload`] out.
+//! The workload format (docs/design/specification.md, "Simulation"; docs/workloads.md lists every key): TOML in, [`Workload`] out.
 //! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
 
-use super::linear;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
+use super::linear;
 use super::reader::{Bounds, Table, Value, read};
 use super::traces::{ArrivalSource, TraceError};
 use super::zoo::{self, ZooModel};
@@ -166,11 +166,13 @@ fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     let zoo = match zoo::read(&path) {
         Ok(zoo) => zoo,
         Err(diagnostics) if !path.is_file() => {
-            diagnostics.first().inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
+            diagnostics
+                .first()
+                .inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
             return None;
         }
         Err(diagnostics) => {
-            diagnostics.into_iter().for_each(|mistake| table.add(diagnostic));
+            diagnostics.into_iter().for_each(|diagnostic| table.add(diagnostic));
             return None;
         }
     };

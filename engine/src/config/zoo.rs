@@ -1,8 +1,8 @@
 //! Model zoos: CSV files with the profiles and SLOs of many models, `model,alpha_ms,beta_ms,slo_ms`, which
 //! an entry of a workload file may name instead of one model.
 
-use super::linear::{SLO, TERM};
 use super::diagnostics::Diagnostic;
+use super::linear::{SLO, TERM};
 use super::reader::Bounds;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<ZooModel>, Vec<Diagnostic>> {
         }
     }
     if zoo.diagnostics.is_empty() && zoo.models.is_empty() {
-        zoo.diagnostic(1, "zoo", "names no model".into(), format!("write {columns} and a line for each model"));
+        zoo.diagnostic(
+            1,
+            "zoo",
+            "names no model".into(),
+            format!("write {columns} and a line for each model"),
+        );
     }
     if zoo.diagnostics.is_empty() { Ok(zoo.models) } else { Err(zoo.diagnostics) }
 }

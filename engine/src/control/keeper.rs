@@ -2,7 +2,7 @@
 //! thread that [`Repository::start`](super::Repository::start) starts.
 
 use super::{ControlError, IndexEntry, Order, State};
-use crate::config::{Config, Control, ExecutorKind, Diagnostics, RepositoryConfig, Stamp};
+use crate::config::{Config, Control, Diagnostics, ExecutorKind, RepositoryConfig, Stamp};
 use crate::runtime::frontend::SlotState;
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ impl Keeper {
     ) -> Keeper {
         let (mut models, mut own) = (BTreeMap::<String, Kept>::new(), BTreeSet::new());
         for (at, model) in config.models.iter().enumerate() {
-            if model.places.slo.file == config.file {
+            if model.locations.slo.file == config.file {
                 own.insert(model.name.clone());
                 continue;
             }

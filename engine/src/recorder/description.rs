@@ -2,7 +2,7 @@
 //! replay can build them again. JSON, written once.
 
 use serde::{Deserialize, Serialize};
-use symphony_scheduler::deferral::{Slack, QueueConfig};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
@@ -73,7 +73,9 @@ pub(super) struct ClusterDescription {
 
 impl ModelsDescription {
     /// The ModelThread that owns models of these terms, by their names and classes.
-    pub(super) fn new<'a>(models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>) -> ModelsDescription {
+    pub(super) fn new<'a>(
+        models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
+    ) -> ModelsDescription {
         let mut made = ModelsDescription {
             deferral: String::new(),
             drop: String::new(),

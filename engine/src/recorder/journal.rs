@@ -8,9 +8,9 @@
 //! turns: what a process that died was in the middle of is not seen.
 
 use super::RecordError;
+use super::codec::{FULL, Words};
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
-use super::codec::{FULL, Words};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

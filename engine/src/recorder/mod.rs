@@ -31,15 +31,15 @@
 //!
 //! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
 
+mod codec;
 mod description;
+mod explain;
+mod journal;
 mod mapping;
 mod model_recorder;
 mod rank_recorder;
 mod record;
 pub mod replay;
-mod explain;
-mod journal;
-mod codec;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};

@@ -2,13 +2,13 @@
 //! notes the decisions on their way out. Owned by the ModelThread.
 
 use super::description::{Description, ModelsDescription};
+use super::journal::{Journal, Split};
 use super::record::{COUNT_RECORDS, Record};
-use super::journal::{Split, Journal};
 use super::{RecordConfig, RecordError};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Request};
 

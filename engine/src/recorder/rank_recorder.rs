@@ -2,8 +2,8 @@
 //! Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does, from 0.
 
 use super::description::{ClusterDescription, Description, RankDescription};
+use super::journal::{Journal, Split};
 use super::record::Record;
-use super::journal::{Split, Journal};
 use super::{RecordConfig, RecordError};
 use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_transport::Nanos;

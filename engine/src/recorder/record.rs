@@ -12,7 +12,7 @@ use symphony_scheduler::model::rate::RateParts;
 use symphony_scheduler::model::{Dispatch, Foretold};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 

@@ -2,16 +2,16 @@
 //! `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
-use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::explain::{Event, Story};
 use super::journal::Recording;
+use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::{RecordError, model_recorder, rank_recorder};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Reservation, Offer, RankInput, RankState, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Offer, RankInput, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 

@@ -34,7 +34,7 @@ use crate::config::{Config, Diagnostics};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::clock::Clock;
 use counters::Counters;
-use frontend::{ModelTable, ModelInfo};
+use frontend::{ModelInfo, ModelTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -143,7 +143,11 @@ impl Engine {
     /// Loads the models, measures what has to be, and starts every thread, with `frontends` frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
-    pub fn start(config: Config, frontends: usize, say: Progress) -> Result<(Engine, Vec<Frontend>), StartError> {
+    pub fn start(
+        config: Config,
+        frontends: usize,
+        say: Progress,
+    ) -> Result<(Engine, Vec<Frontend>), StartError> {
         Engine::start_with(config, frontends, say, Options::default())
     }
 

@@ -5,10 +5,10 @@
 
 use super::frontend::{Class, ModelInfo, SlotState};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
-use crate::config::{ExecutorKind, Diagnostics, ModelConfig};
+use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{self, Found, Progress};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{ModelTable, Held};
+use crate::runtime::frontend::model_table::{Held, ModelTable};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::changes::Giver;
 use crate::runtime::threads::model_thread::SlotQueues;

@@ -1,6 +1,6 @@
 //! How many GPUs the present load needs: advice for whoever adds and removes them.
 
-/// The bad rate up to which a load is served. DESIGN.md, section 2: goodput.
+/// The bad rate up to which a load is served. docs/design/specification.md, "Quantities": goodput.
 const BAD_RATE_SERVED: f64 = 0.01;
 
 /// How busy GPUs are at the highest load that is served: `simulate --goodput` finds 0.90 for 8 GPUs and one model, and more

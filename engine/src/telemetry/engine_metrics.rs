@@ -2,7 +2,7 @@
 
 use super::text::{Kind, Text};
 use crate::runtime::counters::{
-    BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, DutyCycles,
+    BackendTally, CountersSnapshot, DutyCycles, LATENESS_BUCKETS, Lateness, ModelTally, RankTally,
 };
 use crate::runtime::rank_role;
 use symphony_transport::Nanos;

@@ -129,7 +129,7 @@ fn seconds(time: Nanos) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::counters::{BackendTally, ModelTally, RankTally, DutyCycles};
+    use crate::runtime::counters::{BackendTally, DutyCycles, ModelTally, RankTally};
 
     fn turned(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
         let turns = |all| DutyCycles { all, ..DutyCycles::default() };

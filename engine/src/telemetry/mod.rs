@@ -21,13 +21,13 @@ pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
 pub use outcome::InferOutcome;
-pub use recorder::{ModelRequests, Metrics, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use recorder::{Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use view::Query;
 
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{ModelTable, Frontend, ModelInfo};
+use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable};
 use crate::telemetry::otlp::TraceCounts;
 use health::Pulse;
 use history::{Ended, HISTORY_MODELS, Past, Second};

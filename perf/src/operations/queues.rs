@@ -2,7 +2,7 @@
 
 use super::Operation;
 use std::hint::black_box;
-use symphony_scheduler::deferral::{Slack, QueueConfig};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::selection::{Finish, select, target_batch};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};

@@ -53,8 +53,9 @@ pub struct Side {
 
 impl Side {
     fn of(outcome: &Outcome) -> Side {
-        let busy =
-            |turns: &[super::measured::DutyCycles]| turns.iter().map(|turns| turns.busy.0 as f64).sum::<f64>();
+        let busy = |turns: &[super::measured::DutyCycles]| {
+            turns.iter().map(|turns| turns.busy.0 as f64).sum::<f64>()
+        };
         let delayed = outcome.model_turns.iter().chain(&outcome.rank_turns).filter_map(|turns| turns.delayed);
         Side {
             requests_per_s: outcome.requests as f64 / outcome.plan.duration.as_secs_f64(),

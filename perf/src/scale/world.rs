@@ -4,7 +4,7 @@
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
 use super::machine::{longest_gap, stolen};
-use super::measured::{Disturbance, Measurable, Measured, DutyCycles, Window};
+use super::measured::{Disturbance, DutyCycles, Measurable, Measured, Window};
 use super::options::{Plan, Watch};
 use super::stream::{Stream, Taken};
 use std::io;
@@ -20,7 +20,7 @@ use symphony::runtime::threads::{
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Placement};
-use symphony_scheduler::deferral::{Slack, QueueConfig};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::policy;
 use symphony_scheduler::rank::RankState;

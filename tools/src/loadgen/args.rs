@@ -1,4 +1,4 @@
-//! The command line of `loadgen` (DESIGN.md, section 9), and what it makes: a [`Plan`], the [`Requests`] and a [`Target`].
+//! The command line of `loadgen` (docs/design/specification.md, "Command lines"), and what it makes: a [`Plan`], the [`Requests`] and a [`Target`].
 
 use super::RunError;
 use super::inputs::Inputs;

@@ -42,7 +42,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code: DESIGN.md, section 9.
+    /// The exit code: docs/design/specification.md, "Command lines".
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Unreachable(_) | RunError::Stopped(_) => 1,

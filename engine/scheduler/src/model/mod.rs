@@ -24,7 +24,7 @@ pub mod selection;
 use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
-use crate::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
+use crate::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use alloc::collections::VecDeque;
 use losses::Losses;
 use rate::RateMeter;

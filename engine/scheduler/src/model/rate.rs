@@ -1,4 +1,4 @@
-//! The rate meter: requests per second of one model, as the mean of the last samples (DESIGN.md, section 6).
+//! The rate meter: requests per second of one model, as the mean of the last samples (docs/design/specification.md, "Quantities").
 //! Owned by the model's queue, which tells it of each request and asks for the rate when a sample ends.
 
 use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};

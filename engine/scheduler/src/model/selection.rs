@@ -1,5 +1,5 @@
-//! Batch selection: which requests of a model's queue run next and which can't be helped any more (DESIGN.md,
-//! section 6; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
+//! Batch selection: which requests of a model's queue run next and which can't be helped any more (docs/design/specification.md,
+//! "Batch selection"; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
 //! carries the result out.
 
 use crate::deferral::QueueConfig;

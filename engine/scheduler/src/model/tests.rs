@@ -249,8 +249,10 @@ fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
 #[test]
 fn the_networks_delays_bring_the_decision_forward() {
     let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
-    let mut queue =
-        ModelQueue::new(QueueConfig { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+    let mut queue = ModelQueue::new(
+        QueueConfig { network, ..terms("symphony-published", DropRule::Window) },
+        Nanos::ZERO,
+    );
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.

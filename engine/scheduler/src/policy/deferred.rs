@@ -4,11 +4,11 @@
 
 use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;
-use crate::deferral::{Slack, QueueConfig};
+use crate::deferral::{QueueConfig, Slack};
 use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, Reservation, Offer, RankInput, RankState, BatchBounds};
+use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;

@@ -1,4 +1,4 @@
-//! The rules for how long a batch is held back (`when` of DESIGN.md, section 6), by name: what `simulate --when` and a
+//! The rules for how long a batch is held back (`when` of docs/design/specification.md, "Deferral"), by name: what `simulate --when` and a
 //! CONFIG's `when` choose from. Asked by a model's queue each time that its candidate changes.
 
 use crate::deferral::{Deferral, Moment};
@@ -96,7 +96,7 @@ fn fixed_cost(profile: &Profile) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deferral::{Slack, QueueConfig};
+    use crate::deferral::{QueueConfig, Slack};
     use crate::drop_rule::DropRule;
     use crate::workload::Network;
     use symphony_transport::message::ModelId;

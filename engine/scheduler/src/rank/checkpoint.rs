@@ -2,7 +2,7 @@
 //! what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
-use super::{Gpu, Reservation, Offer, RankState, BatchBounds};
+use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 

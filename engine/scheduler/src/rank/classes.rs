@@ -35,7 +35,8 @@ pub struct BatchBounds {
 
 impl BatchBounds {
     /// Of a model that has told nothing: no GPU is free for so long.
-    const UNKNOWN: BatchBounds = BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
+    const UNKNOWN: BatchBounds =
+        BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
 /// When a model will start a batch next, as its queue tells.

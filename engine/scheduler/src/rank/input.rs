@@ -1,6 +1,6 @@
 //! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
 
-use super::{GpuReport, Grant, Reservation, Offer, RankState, BatchBounds};
+use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -15,21 +15,21 @@ pub enum RankInput {
         offer: Offer,
     },
     /// A model tells when it starts its next batch: only where there are classes below its own.
-    Next {
+    Reserve {
         /// The model.
         model: ModelId,
         /// When, and how often.
         next: Reservation,
     },
     /// A model of a lower class tells of itself, before its first candidate.
-    BatchBounds {
+    Bounds {
         /// The model.
         model: ModelId,
         /// What it tells.
         standing: BatchBounds,
     },
     /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
-    Foretold,
+    AllReserved,
     /// This model has none any more.
     Withdraw(ModelId),
     /// A granted model has used its GPU, or gives it back unused.

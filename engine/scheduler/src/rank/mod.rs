@@ -1,5 +1,5 @@
 //! What a RankThread owns: which GPUs are free when, which models have a schedulable batch, and the matching
-//! of the two (Symphony, section 4.3 and appendix C; DESIGN.md, section 7). A pure state machine: `now` and
+//! of the two (Symphony, section 4.3 and appendix C; docs/design/specification.md, "Matching"). A pure state machine: `now` and
 //! messages come in, grants go out. Its work grows with batches, never with requests.
 //!
 //! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but take a GPU that
@@ -15,7 +15,7 @@ mod input;
 pub mod min_tree;
 pub mod packing;
 
-pub use classes::{Reservation, BatchBounds};
+pub use classes::{BatchBounds, Reservation};
 pub use input::RankInput;
 
 use crate::limits;
@@ -126,7 +126,11 @@ impl RankState {
     /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
     pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
-        assert!(models <= limits::MAX_QUEUES, "{models} lanes of models; the limit is {}", limits::MAX_QUEUES);
+        assert!(
+            models <= limits::MAX_QUEUES,
+            "{models} lanes of models; the limit is {}",
+            limits::MAX_QUEUES
+        );
         let idle = Gpu {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,

@@ -1,5 +1,5 @@
 //! What a simulation found: a tally counts while it runs, a [`Report`] is what `simulate` prints. The
-//! report's fields, in JSON, are those of DESIGN.md, section 8, and are fixed.
+//! report's fields, in JSON, are those of docs/design/specification.md, "Simulation", and are fixed.
 
 use crate::workload::{Workload, WorkloadModel};
 use alloc::borrow::ToOwned;

@@ -57,7 +57,7 @@ fn documented(text: &str) -> Keys {
 /// The keys that readers say they know, from diagnostics like `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
 fn known(diagnostics: &[String]) -> Keys {
     let mut keys = Keys::new();
-    for diagnostic in diagnostics.iter().filter(|mistake| diagnostic.contains("qqqqqqqq: ")) {
+    for diagnostic in diagnostics.iter().filter(|diagnostic| diagnostic.contains("qqqqqqqq: ")) {
         let field = diagnostic.split(": ").nth(1).unwrap().trim_end_matches("qqqqqqqq").trim_end_matches('.');
         let mut parts = field.split('.').map(|part| match part.split_once('[') {
             Some((name, _)) => (name, true),
@@ -121,7 +121,8 @@ fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
             format!("[[executors]]\nkind = \"{kind}\"\n[repository]\npath = \"models\"\n"),
         )
         .unwrap();
-        let diagnostics = read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
+        let diagnostics =
+            read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
         for (table, keys) in known(&told(&diagnostics, folder.path())) {
             in_code.entry(table).or_default().extend(keys);
         }

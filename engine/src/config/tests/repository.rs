@@ -2,8 +2,8 @@
 
 use super::told;
 use crate::config::{
-    Config, Control, ExecutorKind, Diagnostics, ModelSource, ProfileSource, RepositoryConfig, RepositoryFlags,
-    read_config, read_config_with,
+    Config, Control, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig,
+    RepositoryFlags, read_config, read_config_with,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -231,7 +231,7 @@ fn declared_tensors_are_compared_with_the_models_own() {
     let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
     let told = |spec| -> Vec<String> {
         let diagnostics = config.models[0].declared.check(&signature(vec![spec]));
-        diagnostics.iter().map(|mistake| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
+        diagnostics.iter().map(|diagnostic| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
     };
     assert_eq!(told(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
     let shape = told(tensor("x", DataType::Fp32, &[5, 31]));
@@ -251,7 +251,7 @@ fn places_are_kept_for_models_that_are_loaded_later() {
         ("c/model.toml", SLO),
     ];
     let kinds = |config: &Config| {
-        let of = |kind| config.locations().into_iter().filter(|location| *location == kind).count();
+        let of = |kind| config.model_slots().into_iter().filter(|location| *location == kind).count();
         (config.models.len(), of(ExecutorKind::Cpu), of(ExecutorKind::Emulated))
     };
     assert_eq!(kinds(&good(CONFIG, &files)), (3, 1, 2));
@@ -288,7 +288,7 @@ fn the_command_line_holds_over_the_file() {
     assert!(read_config_with(Some(folder.path()), &none, &mut |_| ()).is_err(), "no model, no repository");
     let alone = RepositoryFlags { path: Some(folder.path().join("models")), ..RepositoryFlags::default() };
     let Diagnostics(told) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
-    assert!(told.iter().all(|mistake| diagnostic.field == "executor"), "{told:?}");
+    assert!(told.iter().all(|diagnostic| diagnostic.field == "executor"), "{told:?}");
 }
 
 #[test]

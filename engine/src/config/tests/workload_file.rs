@@ -105,7 +105,8 @@ fn a_trace_is_found_beside_the_file() {
 #[test]
 fn the_shipped_workloads_can_be_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");
-    let read = |name: &str| read_workload(&folder.join(name)).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    let read =
+        |name: &str| read_workload(&folder.join(name)).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     for (name, gpus, models) in [
         ("table4-resnet50.toml", 8, 1),
         ("table4-inceptionresnetv2.toml", 8, 1),

@@ -113,7 +113,7 @@ fn live(
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
     let Ok((Wiring { inbox, answers }, changes)) = rings.recv() else { return };
-    models.resize_with(setup.config.places().len(), || None);
+    models.resize_with(setup.config.model_slots().len(), || None);
     let (clock, compute) = (setup.clock.clone(), compute.clone());
     let mut backend =
         CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
@@ -129,7 +129,7 @@ pub(crate) fn load(
 ) -> Result<Option<(CpuModel, Found)>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
-        model.places.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
+        model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
     })?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
@@ -149,7 +149,7 @@ fn measure_one(
     say: &Progress,
 ) -> Result<ProfileTable, Diagnostic> {
     let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
-        model.places.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
+        model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
     say(&format!(

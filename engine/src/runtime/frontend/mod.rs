@@ -8,8 +8,8 @@ pub(crate) mod response_delay;
 
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::in_flight::{InFlight, Sent};
-pub use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::model_table::Held;
+pub use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::response_delay::Reserve;
 use crate::runtime::queue_ids::QueueIds;
 use std::collections::VecDeque;
@@ -496,7 +496,12 @@ impl Frontend {
 
     /// Whether so many rows for a model can be taken right now.
     fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
-        const { assert!(limits::MAX_QUEUE_LENGTH <= u16::MAX as usize && limits::MAX_QUEUE_LENGTH <= limits::REQUEST_RING) };
+        const {
+            assert!(
+                limits::MAX_QUEUE_LENGTH <= u16::MAX as usize
+                    && limits::MAX_QUEUE_LENGTH <= limits::REQUEST_RING
+            )
+        };
         if class > Class::HIGHEST {
             return self.see_room_below(model, class, rows);
         }

@@ -39,7 +39,7 @@ impl Layout {
             .cores
             .model_threads
             .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
-            .clamp(1, config.places().len().max(1));
+            .clamp(1, config.model_slots().len().max(1));
         let given = Given::of(config);
         let wanted = others + model_threads;
         let mut dealer = Dealer::new(cores, wanted, executors);

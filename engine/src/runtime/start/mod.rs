@@ -9,12 +9,12 @@ use super::counters::Counters;
 use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use super::threads::{measures_from, slack_for};
 use super::{Engine, Options, Stage, StartError};
-use crate::config::{Config, Control, ExecutorKind, Diagnostics, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Control, Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::{self, Found, Loading, Progress, Setup, Wiring};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{ModelTable, Held};
+use crate::runtime::frontend::model_table::{Held, ModelTable};
 use crate::runtime::model_slots::{Common, ModelSlots, Ways};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::start::layout::{Layout, rank_role};
@@ -95,7 +95,7 @@ impl Builder {
     ) -> Result<Builder, StartError> {
         let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
         StartError::at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
-        StartError::at_most("models", config.places().len(), limits::MAX_MODELS)?;
+        StartError::at_most("models", config.model_slots().len(), limits::MAX_MODELS)?;
         StartError::at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
         let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
         let own =
@@ -136,27 +136,27 @@ impl Builder {
             threads.push(loading.wire(plumbing.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
-        let mut composite agents = CompositeAgents::default();
+        let mut agents = CompositeAgents::default();
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
             thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
-            composite agents.add(placement, stages[0].member(format!("model-{at}"), thread));
+            agents.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            composite agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
+            agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
             backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
-            composite agents.add(placement, stages[2].member("emulated".to_owned(), backend));
+            agents.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
-        for (placement, crew) in composite agents.0 {
+        for (placement, crew) in agents.0 {
             threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
         }
         let model_table = ModelTable::new(Arc::clone(&findings.models));
         let held: Vec<Held> =
             ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
-        let places = ways.map(|ways| self.places(ways, &findings, Arc::clone(&model_table), held));
+        let model_slots = ways.map(|ways| self.places(ways, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
         // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
@@ -199,7 +199,13 @@ impl Builder {
     }
 
     /// The control thread's end of the engine.
-    fn places(&self, ways: Ways, findings: &Findings, model_table: Arc<ModelTable>, held: Vec<Held>) -> ModelSlots {
+    fn model_slots(
+        &self,
+        ways: Ways,
+        findings: &Findings,
+        model_table: Arc<ModelTable>,
+        held: Vec<Held>,
+    ) -> ModelSlots {
         let (terms, lateness) = (self.terms(), findings.lateness);
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = Common {
@@ -208,11 +214,11 @@ impl Builder {
             lanes: self.lanes(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
-        ModelSlots::new(model_table, self.config.places(), held, ways, common)
+        ModelSlots::new(model_table, self.config.model_slots(), held, ways, common)
     }
 
     fn lanes(&self) -> QueueIds {
-        QueueIds::new(self.division.places())
+        QueueIds::new(self.division.model_slots())
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
@@ -288,7 +294,9 @@ impl Builder {
             say: Arc::clone(&self.say),
         };
         let placements = self.layout.executors.iter().enumerate();
-        Ok(placements.map(|(at, &placement)| executors::start(at, placement, setup.clone())).collect::<Result<_, _>>()?)
+        Ok(placements
+            .map(|(at, &placement)| executors::start(at, placement, setup.clone()))
+            .collect::<Result<_, _>>()?)
     }
 
     /// What there is to know of every model, from the configuration and the executors; and of the machine.
@@ -316,9 +324,10 @@ impl Builder {
             });
             profiles.push(profile);
         }
-        let vacant = infos.len()..self.config.places().len();
+        let vacant = infos.len()..self.config.model_slots().len();
         infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
-        let lateness = self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
+        let lateness =
+            self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
         Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
     }
 
@@ -453,8 +462,9 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
-        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies())
-            .map_err(|error| Diagnostics(vec![model.places.max_batch.diagnostic(error, "lower max_batch")]))?,
+        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies()).map_err(|error| {
+            Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
+        })?,
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);
@@ -465,7 +475,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
             alone.as_millis_f64()
         );
         let right = "give the time that a batch of a few takes, and as much again for waiting";
-        return Err(Diagnostics(vec![model.places.slo.diagnostic(wrong, right)]));
+        return Err(Diagnostics(vec![model.locations.slo.diagnostic(wrong, right)]));
     }
     let signature = match (&model.source, found) {
         (ModelSource::Emulated { signature }, _) => signature.clone(),

@@ -84,7 +84,7 @@ impl Plumbing {
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&ends.thread_of),
-            rank_of: QueueIds::new(division.places()).each(&division.rank_of()),
+            rank_of: QueueIds::new(division.model_slots()).each(&division.rank_of()),
             backend_of: backend_of(division, backend_threads),
         };
         let mut batches = vec![vec![0; rank_threads]; backend_threads];

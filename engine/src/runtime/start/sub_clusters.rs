@@ -50,7 +50,7 @@ impl Pool {
 
 impl Division {
     /// How many places for models there are.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn model_slots(&self) -> usize {
         self.group_of.len()
     }
 
@@ -109,7 +109,7 @@ impl Division {
 
 /// For each model, a group that can run it: those of its kind by turns.
 fn deal(config: &Config, groups: &[Group]) -> Vec<usize> {
-    let places = config.places();
+    let places = config.model_slots();
     let mut group_of = vec![0; places.len()];
     for kind in KINDS {
         let own = (0..groups.len()).filter(|&at| groups[at].kind == kind).cycle();

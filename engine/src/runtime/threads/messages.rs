@@ -2,7 +2,7 @@
 //! back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and [`ModelQueue`](symphony_scheduler::model::ModelQueue).
 
 use bytemuck::{Pod, Zeroable};
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, RankInput, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 

@@ -19,7 +19,7 @@ pub use crate::runtime::threads::agent::{Agent, measure_lateness, run, spawn};
 pub use crate::runtime::threads::changes::Taker;
 pub use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 pub use crate::runtime::threads::model_thread::{
-    Foretelling, Intake, ModelThread, Outbox, Outlets, SlotQueues, RingOutlets, frames,
+    Foretelling, Intake, ModelThread, Outbox, Outlets, RingOutlets, SlotQueues, frames,
 };
 pub use crate::runtime::threads::rank_thread::{
     Completions, Foretold, Grants, RankThread, RankWatch, SubCluster,

@@ -16,7 +16,7 @@ use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
@@ -530,7 +530,7 @@ mod tests {
     use super::super::watch::ModelWatch;
     use super::*;
     use crate::runtime::threads::link;
-    use symphony_scheduler::deferral::{Slack, QueueConfig};
+    use symphony_scheduler::deferral::{QueueConfig, Slack};
     use symphony_scheduler::drop_rule::DropRule;
     use symphony_scheduler::policy;
     use symphony_scheduler::profile::Profile;

@@ -4,7 +4,7 @@
 use crate::recorder::ModelRecorder;
 use crate::runtime::counters::{Board, Counting, ModelTally};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, Reservation, Offer, BatchBounds};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId, Request};
 

@@ -1,4 +1,4 @@
-//! What a run comes to: the figures that others read as JSON (DESIGN.md, section 9), and the forms in which they are
+//! What a run comes to: the figures that others read as JSON (docs/design/specification.md, "Command lines"), and the forms in which they are
 //! given out.
 
 mod chart;

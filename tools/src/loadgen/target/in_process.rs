@@ -36,7 +36,8 @@ pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
     let (engine, frontends) =
         Engine::start(config, 1, Arc::new(|line| eprintln!("{line}"))).map_err(cause)?;
     let first = frontends.into_iter().zip(engine.layout().frontends.iter().copied()).next();
-    let (frontend, placement) = first.ok_or_else(|| RunError::Machine("the engine has no frontend".into()))?;
+    let (frontend, placement) =
+        first.ok_or_else(|| RunError::Machine("the engine has no frontend".into()))?;
     placement.take("the load generator");
     let config = config_file.display().to_string();
     let idle = placement.idle;
