@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use symphony::clock::Nanos;
 use symphony::config::{Config, read_config};
-use symphony::limits;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
 use symphony::runtime::counters::{CountersSnapshot, ModelTally, RankTally};
 use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options, StartError};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
 fn config(folder: &Path, models: &str) -> Config {

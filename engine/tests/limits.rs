@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony::config::{Config, read_config};
-use symphony::limits;
 use symphony::runtime::Engine;
 use symphony::runtime::frontend::Ask;
+use symphony_scheduler::limits;
 use symphony_transport::message::ModelId;
 
 /// What the engine may take, in MiB. Most of it are rings: per ModelThread two of 1 MiB with each frontend, and one of 128

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 use symphony::config::read_workload;
-use symphony::policy::{Options, by_name};
-use symphony::sim::goodput::search;
-use symphony::sim::report::Report;
-use symphony::sim::simulate;
-use symphony::workload::Workload;
+use symphony_scheduler::policy::{Options, by_name};
+use symphony_scheduler::sim::goodput::search;
+use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::sim::simulate;
+use symphony_scheduler::workload::Workload;
 
 fn workload(name: &str) -> Workload {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads").join(name);

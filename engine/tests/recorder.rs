@@ -7,16 +7,17 @@ use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use symphony::clock::Nanos;
-use symphony::limits;
-use symphony::model::selection::DropRule;
-use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
-use symphony::policy::POLICIES;
-use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
-use symphony::workload::Network;
+use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::policy::POLICIES;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
 
 /// Kinds of records, as the file has them in their short forms.

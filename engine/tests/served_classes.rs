@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use symphony::clock::Nanos;
 use symphony::config::{Config, read_config};
-use symphony::limits;
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::replay;
 use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
 const MODELS: u32 = 4;

@@ -1,9 +1,8 @@
 //! What measures Symphony: [`scale`] runs the scheduler's threads at full speed, [`operations`] are the steps of a
-//! request's way one by one, for the benchmarks and the instruction counts (docs/performance.md). [`experiments`]
-//! redo the papers' figures in the simulator (docs/results.md). [`api`] asks a served engine from outside.
+//! request's way one by one, for the benchmarks and the instruction counts (docs/performance.md).
+//! [`api`] asks a served engine from outside.
 
 pub mod api;
 pub mod charts;
-pub mod experiments;
 pub mod operations;
 pub mod scale;

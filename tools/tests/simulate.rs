@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use symphony::policy::{POLICIES, when};
+use symphony_scheduler::policy::{POLICIES, when};
 
 fn workloads() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");

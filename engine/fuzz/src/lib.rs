@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use prost::Message;
 use symphony::api::reading::{Reader, Understood};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 use symphony::runtime::frontend::{Class, ModelInfo, Standing};
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::message::ModelId;

@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::problem::{Problem, quoted};
 use super::tokens::{Token, Tokens};
-use crate::observe::InferOutcome;
+use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use std::net::SocketAddr;

@@ -9,10 +9,9 @@
 //! flight it sleeps until a request is sent, and looks up every 50 ms, for what is served may change.
 
 use super::glommio_io::within;
-use crate::clock::Nanos;
-use crate::observe::Recorder;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
+use crate::telemetry::Recorder;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
 /// Empty polls in a row before the pump slows down.

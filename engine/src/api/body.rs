@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::glommio_io::within;
 use super::problem::Problem;
-use crate::observe::InferOutcome;
+use crate::telemetry::InferOutcome;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::StatusCode;

@@ -1,7 +1,7 @@
 //! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that it asks for. Nothing on it
 //! comes from elsewhere, and its Content-Security-Policy sees to that.
 
-use crate::observe::{Observatory, Query};
+use crate::telemetry::{Observatory, Query};
 use hyper::header::HeaderValue;
 
 /// What may be loaded and from where: the page's own parts, from this server.

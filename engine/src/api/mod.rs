@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The two faces only translate; what a request means, which mistakes there are and what they are called is said once,
-//! behind them. What is counted is in `statistics` and in [`observe`](crate::observe).
+//! behind them. What is counted is in `statistics` and in [`observe`](crate::telemetry).
 
 mod access;
 mod answers;

@@ -1,8 +1,8 @@
 //! A request that gets no result: its status in both protocols, and the words that say what was wrong, where, and
 //! what would be right.
 
-use crate::observe::InferOutcome;
 use crate::runtime::frontend::Refusal;
+use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -217,11 +217,11 @@ fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Nanos;
     use crate::runtime::frontend::{Class, Standing};
     use hyper::header::HeaderValue;
     use prost::Message;
     use symphony_gpu::Signature;
+    use symphony_transport::Nanos;
     use symphony_transport::message::ModelId;
 
     fn reader() -> Reader {

@@ -4,7 +4,7 @@ use super::regions::Regions;
 use super::settings::LogSettings;
 use super::statistics::Statistics;
 use crate::control::Repository;
-use crate::otlp::{Exporter, Tracing};
+use crate::telemetry::otlp::{Exporter, Tracing};
 use std::fmt;
 use std::sync::Arc;
 

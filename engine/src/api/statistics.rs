@@ -2,11 +2,11 @@
 //! own; whoever asks gets the sum over all cores.
 
 use super::answers::Reply;
-use crate::clock::Nanos;
 use crate::runtime::frontend::{ModelInfo, Outcome};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
 /// How often something happened, and how long it took together.

@@ -7,7 +7,7 @@ mod raw;
 mod streams;
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
-use crate::clock::{Clock, Nanos};
+use crate::runtime::clock::Clock;
 use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 
 /// How long a test waits for what must come, on a machine that may be busy.

@@ -2,9 +2,9 @@
 //! CONFIG. The readers of those, beside this file, call it.
 
 use super::reader::{Bounds, Table};
-use crate::clock::Nanos;
-use crate::limits;
-use crate::profile::Profile;
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 
 /// What `alpha_ms` and `beta_ms` may be: up to an hour.
 pub(super) const TERM: Bounds = Bounds::from(0.0, 3.6e6);

@@ -9,6 +9,7 @@ mod mistakes;
 pub mod pbtxt;
 mod reader;
 mod repository;
+mod traces;
 mod triton;
 mod workload_file;
 mod zoo;
@@ -20,6 +21,7 @@ pub use engine_config::{
 };
 pub use mistakes::{Mistake, Mistakes, Place};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
+pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
 pub use triton::{Declared, DeclaredTensor, check_pbtxt};
 pub use workload_file::{parse_arrival, read_workload};
 

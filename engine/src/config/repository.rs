@@ -21,11 +21,11 @@ use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Table, read};
 use super::triton::{self, Declared, DeclaredTensor, TritonConfig};
-use crate::clock::Nanos;
-use crate::limits;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use symphony_gpu::{Signature, TensorSpec};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
 
 /// The most models or versions that a folder may have, and files that are looked at for changes in each.
 const MAX_ENTRIES: usize = limits::MAX_MODELS;

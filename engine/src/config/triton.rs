@@ -5,9 +5,9 @@
 use super::engine_config::ExecutorKind;
 use super::mistakes::{Mistake, Mistakes, Place};
 use super::pbtxt::{self, Field, Value};
-use crate::limits;
 use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_scheduler::limits;
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where something does.
 pub(super) const PASSED_OVER: [(&str, &str); 20] = [

@@ -4,15 +4,14 @@
 use super::linear;
 use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Bounds, Table, Value, read};
+use super::traces::{ArrivalSource, TraceError};
 use super::zoo::{self, ZooModel};
-use crate::clock::Nanos;
-use crate::limits;
-use crate::profile::Profile;
-use crate::sim::arrivals::{TraceError, read_trace};
-use crate::sim::minutes::read_minutes;
-use crate::workload::{Arrival, Network, Workload, WorkloadModel};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
 
 const SEED: u64 = 1;
@@ -203,30 +202,23 @@ fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String,
 fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
     let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
     let text = value.text(ARRIVALS)?;
-    let arrival = match parse_arrival(text) {
-        Ok(Arrival::Trace(path)) => Arrival::Trace(table.folder().join(path)),
-        Ok(Arrival::Minutes { file, function }) => {
-            Arrival::Minutes { file: table.folder().join(file), function }
-        }
-        Ok(arrival) => arrival,
+    let source = match parse_arrival(text) {
+        Ok(source) => source.beside(table.folder()),
         Err(right) => {
             value.refuse_value(right);
             return None;
         }
     };
-    let (read, field) = match &arrival {
-        Arrival::Trace(path) => (read_trace(path).map(drop), "offset"),
-        Arrival::Minutes { file, function } => (read_minutes(file, function.as_deref()).map(drop), "count"),
-        _ => (Ok(()), ""),
+    let field = if matches!(source, ArrivalSource::Trace(_)) { "offset" } else { "count" };
+    let mistake = match source.load() {
+        Ok(arrival) => return Some(arrival),
+        Err(error) => trace_mistake(error, field),
     };
-    if let Err(error) = read {
-        match trace_mistake(error, field) {
-            Ok(mistake) => table.add(mistake),
-            Err((wrong, right)) => value.report(wrong, right),
-        }
-        return None;
+    match mistake {
+        Ok(mistake) => table.add(mistake),
+        Err((wrong, right)) => value.report(wrong, right),
     }
-    Some(arrival)
+    None
 }
 
 /// The mistake in a trace, or what to say of the field that names it.
@@ -258,19 +250,19 @@ const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K abo
 /// `minutes:FILE#FUNCTION`.
 ///
 /// Errors: what would be right.
-pub fn parse_arrival(text: &str) -> Result<Arrival, &'static str> {
+pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {
     let shapes = Bounds::above(0.0, 1e6);
     match text.split_once(':') {
-        None if text == "poisson" => Ok(Arrival::Poisson),
-        None if text == "uniform" => Ok(Arrival::Uniform),
+        None if text == "poisson" => Ok(ArrivalSource::Process(Arrival::Poisson)),
+        None if text == "uniform" => Ok(ArrivalSource::Process(Arrival::Uniform)),
         Some(("gamma", shape)) => {
             let shape = shape.trim().parse().ok().filter(|&k| shapes.contain(k));
-            shape.map(Arrival::Gamma).ok_or(ARRIVALS)
+            shape.map(|k| ArrivalSource::Process(Arrival::Gamma(k))).ok_or(ARRIVALS)
         }
-        Some(("trace", file)) if !file.is_empty() => Ok(Arrival::Trace(PathBuf::from(file))),
+        Some(("trace", file)) if !file.is_empty() => Ok(ArrivalSource::Trace(PathBuf::from(file))),
         Some(("minutes", text)) if !text.is_empty() => {
             let (file, function) = text.split_once('#').map_or((text, None), |(file, f)| (file, Some(f)));
-            Ok(Arrival::Minutes { file: file.into(), function: function.map(Into::into) })
+            Ok(ArrivalSource::Minutes { file: file.into(), function: function.map(Into::into) })
         }
         _ => Err(ARRIVALS),
     }

@@ -1,13 +1,13 @@
 //! What a recording says of the thread that made it: everything that is fixed about its state machines, so that
 //! replay can build them again. JSON, written once.
 
-use crate::clock::Nanos;
-use crate::model::selection::DropRule;
-use crate::model::{Slack, Terms};
-use crate::policy;
-use crate::profile::Profile;
-use crate::workload::Network;
 use serde::{Deserialize, Serialize};
+use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
 
 /// No network takes longer, an hour: what a configuration may say is far below.

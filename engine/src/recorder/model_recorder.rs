@@ -5,10 +5,11 @@ use super::description::{Description, ModelsDescription};
 use super::record::{COUNT_RECORDS, Record};
 use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
-use crate::clock::Nanos;
-use crate::limits;
-use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Request};
 
 /// Records that one event can write at most: the model's state, the requests that came, and an end for each request of

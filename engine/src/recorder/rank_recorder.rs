@@ -5,8 +5,8 @@ use super::description::{ClusterDescription, Description, RankDescription};
 use super::record::Record;
 use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
-use crate::clock::Nanos;
-use crate::rank::{Grant, RankInput, RankState};
+use symphony_scheduler::rank::{Grant, RankInput, RankState};
+use symphony_transport::Nanos;
 use symphony_transport::message::Class;
 
 /// Records that an event writes besides its grants and states.
@@ -15,20 +15,19 @@ const FEW: usize = 64;
 /// What a state holds of a model besides, where there are classes: how it stands, and when its next batch starts.
 const RECORDS_OF_CLASSES: usize = 2;
 
-impl RankInput {
-    #[inline]
-    fn record(self, cluster: usize) -> Record {
-        let record = match self {
-            RankInput::Ready { model, offer } => Record::ready(model, offer),
-            RankInput::Next { model, next } => Record::next_start(model, next),
-            RankInput::Standing { model, standing } => Record::standing(model, standing),
-            RankInput::Foretold => Record::foretold(),
-            RankInput::Withdraw(model) => Record::withdraw(model),
-            RankInput::Report(report) => Record::report(report),
-            RankInput::Completion(completion) => Record::completion(completion),
-        };
-        record.in_cluster(cluster)
-    }
+/// The record of an input of a sub-cluster's matching.
+#[inline]
+fn record_of(input: RankInput, cluster: usize) -> Record {
+    let record = match input {
+        RankInput::Ready { model, offer } => Record::ready(model, offer),
+        RankInput::Next { model, next } => Record::next_start(model, next),
+        RankInput::Standing { model, standing } => Record::standing(model, standing),
+        RankInput::Foretold => Record::foretold(),
+        RankInput::Withdraw(model) => Record::withdraw(model),
+        RankInput::Report(report) => Record::report(report),
+        RankInput::Completion(completion) => Record::completion(completion),
+    };
+    record.in_cluster(cluster)
 }
 
 /// What is fixed about a sub-cluster's matching.
@@ -99,7 +98,7 @@ impl RankRecorder {
         states: impl Iterator<Item = &'a RankState>,
     ) {
         self.begin(now, states);
-        self.tape.write(input.record(cluster));
+        self.tape.write(record_of(input, cluster));
     }
 
     /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come, before it does.

@@ -3,17 +3,17 @@
 //! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
 
 use super::words::FULL;
-use crate::clock::Nanos;
-use crate::limits::RATE_SAMPLES;
-use crate::model::checkpoint::Saved;
-use crate::model::losses::Losses;
-use crate::model::rate::RateParts;
-use crate::model::{Dispatch, Foretold};
-use crate::rank::checkpoint::{SavedGpu, SavedModel};
-use crate::rank::packing::Packing;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
+use symphony_scheduler::limits::RATE_SAMPLES;
+use symphony_scheduler::model::checkpoint::Saved;
+use symphony_scheduler::model::losses::Losses;
+use symphony_scheduler::model::rate::RateParts;
+use symphony_scheduler::model::{Dispatch, Foretold};
+use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
+use symphony_scheduler::rank::packing::Packing;
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
@@ -190,7 +190,7 @@ impl Record {
     /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
-        const { assert!(crate::limits::MAX_LANES <= 1 << 16) };
+        const { assert!(symphony_scheduler::limits::MAX_LANES <= 1 << 16) };
         let last = u64::from(request.row)
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
@@ -264,10 +264,10 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
-    /// A queue holds [`crate::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
+    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
     #[inline]
     pub(super) fn came(model: ModelId, count: usize) -> Record {
-        const { assert!(crate::limits::MAX_QUEUE <= u16::MAX as usize) };
+        const { assert!(symphony_scheduler::limits::MAX_QUEUE <= u16::MAX as usize) };
         Record { small: count as u16, ..Record::of(Kind::Came, model) }
     }
 
@@ -338,10 +338,10 @@ impl Record {
         }
     }
 
-    /// A GPU's number within its sub-cluster fits 16 bits: [`crate::limits::MAX_GPUS`] is 65,536.
+    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`] is 65,536.
     #[inline]
     pub(super) fn completion(completion: Completion) -> Record {
-        const { assert!(crate::limits::MAX_GPUS <= 1 << 16) };
+        const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << 16) };
         Record {
             small: completion.gpu.0 as u16,
             a: completion.batch,

@@ -6,12 +6,13 @@ use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::story::{Event, Story};
 use super::tape::Recording;
 use super::{RecordError, model_recorder, rank_recorder};
-use crate::clock::Nanos;
-use crate::limits;
-use crate::model::{Dispatch, ModelQueue, ModelSink, Terms};
-use crate::rank::{GpuReport, NextStart, Offer, RankInput, RankState, Standing};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
 pub use super::story::{Ride, Wanted, completed};

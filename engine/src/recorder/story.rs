@@ -2,9 +2,11 @@
 //! shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
-use crate::clock::Nanos;
-use crate::model::selection::{DropRule, Finish};
-use crate::model::{Dispatch, Terms};
+use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::model::Dispatch;
+use symphony_scheduler::model::selection::Finish;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, Ending, Request};
 
 /// Which request to tell of.

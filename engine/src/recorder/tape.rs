@@ -11,11 +11,11 @@ use super::RecordError;
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
 use super::words::{FULL, Words};
-use crate::clock::Nanos;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
+use symphony_transport::Nanos;
 use symphony_transport::message::Request;
 
 /// The first bytes of every recording; the last is the format's version.

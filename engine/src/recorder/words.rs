@@ -7,7 +7,7 @@
 //! changed.
 
 use super::record::{Kind, Record};
-use crate::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// Added to the kind of a short form.
 const SHORT: u8 = 0x80;

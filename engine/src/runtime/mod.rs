@@ -1,4 +1,4 @@
-//! The real driver: threads pinned to cores that pump the state machines of [`crate::model`] and [`crate::rank`],
+//! The real driver: threads pinned to cores that pump the state machines of [`symphony_scheduler::model`] and [`symphony_scheduler::rank`],
 //! and the rings between them. An [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
 //!
 //! ```text
@@ -15,49 +15,34 @@
 //! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
 //! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
 
-mod agenda;
-mod agent;
-mod batches;
-mod bulletin;
-mod changes;
+pub mod backends;
+pub mod clock;
 pub mod counters;
-mod cpu_backend;
-mod emulated_backend;
-pub mod executions;
-mod executors;
 pub mod frontend;
-mod in_flight;
-mod lanes;
-mod layout;
-mod model_thread;
-mod places;
-mod plumbing;
-mod rank_thread;
-mod reserve;
+mod model_slots;
+mod queue_ids;
 mod start;
-mod sub_clusters;
 pub mod threads;
-mod watch;
-mod wire;
 
-pub use agent::{Idle, Seat};
-pub use executors::Say;
+pub use backends::executors::Say;
 pub use frontend::Frontend;
-pub use layout::{Layout, rank_role};
-pub use places::{LoadedModel, PlaceError, Places};
+pub use model_slots::{LoadedModel, PlaceError, Places};
+pub use start::layout::{Layout, rank_role};
+pub use threads::agent::{Idle, Seat};
 
-use crate::clock::{Clock, Nanos};
 use crate::config::{Config, Mistakes};
-use crate::profile::Profile;
 use crate::recorder::{RecordConfig, RecordError};
-use agent::{Agent, Ending, Member};
+use crate::runtime::clock::Clock;
 use counters::Counters;
 use frontend::{Bulletin, ModelInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::slab::SlabError;
+use threads::agent::{Agent, Ending, Member};
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,15 @@
 
 use super::Operation;
 use std::hint::black_box;
-use symphony::clock::Nanos;
-use symphony::model::selection::{DropRule, Finish, select, target_batch};
-use symphony::model::{Dispatch, ModelQueue, ModelSink, Slack, Terms};
-use symphony::policy;
-use symphony::profile::Profile;
-use symphony::rank::{GpuReport, Grant, Offer};
-use symphony::workload::Network;
+use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::model::selection::{Finish, select, target_batch};
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::policy;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rank::{GpuReport, Grant, Offer};
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request};
 
 /// Between two requests of the model.

@@ -2,8 +2,8 @@
 //! when it is over. It does nothing for a request.
 
 use super::{Operation, Repeat};
-use symphony::clock::Nanos;
-use symphony::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use symphony_scheduler::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, ModelId};
 
 /// Between two batches.

@@ -6,9 +6,10 @@ use crate::scale::measured::Window;
 use crate::scale::options::{Options, Plan};
 use crate::scale::world::World;
 use clap::Parser;
-use symphony::clock::{Clock, Nanos};
-use symphony::model::Slack;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Agent, link};
+use symphony_scheduler::deferral::Slack;
+use symphony_transport::Nanos;
 
 /// Requests per second and the options of `scale` that make batches of a size.
 const CASES: [(usize, f64, &str); 3] = [

@@ -6,7 +6,8 @@ use bytemuck::Pod;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::hint::black_box;
-use symphony::clock::{Clock, Nanos};
+use symphony::runtime::clock::Clock;
+use symphony_transport::Nanos;
 use symphony_transport::ring::ring;
 use symphony_transport::wheel::Wheel;
 

@@ -8,8 +8,9 @@
 //! so their shares add up (two gaps at once are too rare to matter).
 
 use serde::Serialize;
-use symphony::clock::{Clock, Nanos};
+use symphony::runtime::clock::Clock;
 use symphony::runtime::{Idle, Seat};
+use symphony_transport::Nanos;
 
 /// How long each core is watched.
 const WATCHED: Nanos = Nanos::from_millis(1000);

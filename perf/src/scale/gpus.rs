@@ -4,10 +4,11 @@
 use super::lags::Lags;
 use super::measured::{Disturbance, Window};
 use std::collections::VecDeque;
-use symphony::clock::{Clock, Nanos};
-use symphony::limits;
-use symphony::rank::GpuReport;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Completions, Outlets, frames};
+use symphony_scheduler::limits;
+use symphony_scheduler::rank::GpuReport;
+use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, Frame, GpuId, Request};
 
 /// What became of requests.

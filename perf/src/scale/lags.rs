@@ -1,7 +1,7 @@
 //! A histogram of delays that costs a nanosecond a record: 16 buckets to each power of two, so a quantile is at
 //! most 6 % too high. Owned by the thread that records into it; merged after the run.
 
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 const SUB_BITS: u32 = 4;
 const SUB: usize = 1 << SUB_BITS;

@@ -4,8 +4,9 @@
 use serde::Serialize;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony::clock::{Clock, Nanos};
 use symphony::runtime::Seat;
+use symphony::runtime::clock::Clock;
+use symphony_transport::Nanos;
 
 /// A machine's name.
 #[derive(Clone, Debug, Serialize)]

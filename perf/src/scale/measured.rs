@@ -10,8 +10,8 @@ use super::machine::{CpuTime, ThreadDelay};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use symphony::clock::Nanos;
 use symphony::runtime::threads::Agent;
+use symphony_transport::Nanos;
 
 /// A turn that is longer than this may have been held up by the machine.
 const GAP: Nanos = Nanos::from_micros(3);

@@ -3,9 +3,9 @@
 use super::stream::MIN_RATE;
 use clap::Parser;
 use std::path::PathBuf;
-use symphony::clock::Nanos;
-use symphony::limits;
-use symphony::profile::Profile;
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 
 /// Runs the scheduler's own threads on pinned cores, with requests and GPUs as objects in place, and tells what a
 /// request costs. A run passes if no arrival was taken up more than 2 ms late and at most 1 % of requests were bad.

@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::measured::Turns;
 use super::world::Outcome;
 use serde::Serialize;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// A run's figures, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]

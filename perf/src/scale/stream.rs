@@ -10,8 +10,8 @@ use super::measured::Window;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use symphony::clock::Nanos;
 use symphony::runtime::threads::Intake;
+use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, Request};
 
 /// A power of two, for a cheap wrap.

@@ -13,17 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use symphony::clock::{Clock, Nanos};
-use symphony::model::{ModelQueue, Slack, Terms};
-use symphony::policy;
-use symphony::rank::RankState;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{
     Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
 use symphony::runtime::{Idle, Seat};
-use symphony::workload::Network;
+use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::model::ModelQueue;
+use symphony_scheduler::policy;
+use symphony_scheduler::rank::RankState;
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
 
 /// Threads start and rates settle before the window.

@@ -1,20 +1,21 @@
 //! `simulate`: runs workload files through the engine's own scheduler in virtual time, or searches for their
-//! goodput. Reads the command line and prints; the simulator is [`symphony::sim`].
+//! goodput. Reads the command line and prints; the simulator is [`symphony_scheduler::sim`].
 
 use clap::Parser;
 use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
-use symphony::clock::Nanos;
+use std::time::{Duration, Instant};
 use symphony::config::read_workload;
-use symphony::model::selection::DropRule;
-use symphony::policy::clockwork::BatchSizes;
-use symphony::policy::{self, Options, POLICIES, Policy, when};
-use symphony::sim::goodput::search;
-use symphony::sim::report::Report;
-use symphony::sim::simulate;
-use symphony::workload::Workload;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::clockwork::BatchSizes;
+use symphony_scheduler::policy::{self, Options, POLICIES, Policy, when};
+use symphony_scheduler::sim::arrivals::ArrivalError;
+use symphony_scheduler::sim::goodput::search;
+use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::sim::simulate;
+use symphony_scheduler::workload::Workload;
+use symphony_transport::Nanos;
 
 /// Run workloads through the scheduler in virtual time and report goodput, batches and latency
 ///
@@ -226,7 +227,8 @@ fn run_one(
     policy: &dyn Policy,
     options: &Options,
     goodput: bool,
-) -> std::io::Result<Report> {
+) -> Result<Report, ArrivalError> {
+    let began = Instant::now();
     // Shown only where standard error is a terminal.
     let progress = ProgressBar::new_spinner();
     progress.enable_steady_tick(Duration::from_millis(100));
@@ -239,7 +241,7 @@ fn run_one(
         simulate(workload, policy, options)
     };
     progress.finish_and_clear();
-    report
+    report.map(|report| Report { wall_s: began.elapsed().as_secs_f64(), ..report })
 }
 
 fn print(report: &Report) {

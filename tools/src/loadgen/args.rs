@@ -3,15 +3,14 @@
 use super::RunError;
 use super::inputs::Inputs;
 use super::report::{ALLOWED_LATENESS, Form};
-use super::schedule::{Pace, Plan, PlanError, PlannedModel, Ramp, has_own_rate};
+use super::schedule::{Pace, Plan, PlanError, PlannedModel, Ramp};
 use super::target::{self, Requests, ServerUrl, Settings, Target, Tensors, in_process};
 use clap::{Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use symphony::clock::Nanos;
-use symphony::config::{parse_arrival, read_workload};
-use symphony::sim::minutes::read_functions;
-use symphony::workload::Arrival;
+use symphony::config::{ArrivalSource, TraceError, parse_arrival, read_functions, read_workload};
+use symphony_scheduler::workload::Arrival;
+use symphony_transport::Nanos;
 
 /// The rate at which a search for the goodput starts unless told.
 const SEARCH_FROM_RPS: f64 = 100.0;
@@ -102,7 +101,7 @@ pub struct Args {
     /// When requests are sent: poisson, uniform, gamma:K (shape K), trace:FILE (offsets in s, a line each) or
     /// minutes:FILE[#FUNCTION] (counts per minute, like the Azure Functions trace).
     #[arg(long, value_name = "A", default_value = "poisson", value_parser = arrival)]
-    pub arrival: Arrival,
+    pub arrival: ArrivalSource,
 
     /// Play a trace or counts per minute so many times as fast.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
@@ -279,7 +278,7 @@ impl Args {
     fn workload_plan(&self, file: &Path) -> Result<Plan, PlanError> {
         let workload = read_workload(file).map_err(|mistakes| PlanError(mistakes.to_string()))?;
         let rate_rps = self.rate.unwrap_or(workload.rate_rps);
-        let model = |model: symphony::workload::WorkloadModel| PlannedModel {
+        let model = |model: symphony_scheduler::workload::WorkloadModel| PlannedModel {
             name: model.name,
             slo: Some(model.slo),
             rate_rps: rate_rps * model.share,
@@ -299,7 +298,7 @@ impl Args {
         if names.is_empty() {
             return Err(PlanError("the server lists no model that is ready".into()));
         }
-        let own_rate = has_own_rate(&self.arrival);
+        let own_rate = self.arrival.has_own_rate();
         let rate_rps = match (self.rate, self.pace()) {
             (Some(rate), _) => rate,
             (None, _) if self.find_goodput => SEARCH_FROM_RPS,
@@ -316,16 +315,13 @@ impl Args {
         let weight = |rank: usize| (rank as f64).powf(-self.popularity);
         let sum: f64 = (1..=names.len()).map(weight).sum();
         let functions = self.functions(&names)?;
+        let arrivals = (0..names.len()).map(|at| self.arrival_of(functions.get(at)));
+        let arrivals = arrivals.collect::<Result<Vec<_>, _>>().map_err(|e| PlanError(e.to_string()))?;
         let model = |(rank, name): (usize, &&str)| PlannedModel {
             name: (*name).into(),
             slo: self.slo_ms.map(Nanos::from_millis_f64),
             rate_rps: rate_rps * weight(rank) / sum,
-            arrival: match &self.arrival {
-                Arrival::Minutes { file, function: None } => {
-                    Arrival::Minutes { file: file.clone(), function: functions.get(rank - 1).cloned() }
-                }
-                other => other.clone(),
-            },
+            arrival: arrivals[rank - 1].clone(),
         };
         let duration = self.duration.map(Nanos::from_secs_f64).or(self.ramp.map(|ramp| ramp.over));
         Ok(Plan {
@@ -337,9 +333,20 @@ impl Args {
         })
     }
 
+    /// Loads a model's arrival process; `function`: whose counts per minute it has, where several models share a file.
+    fn arrival_of(&self, function: Option<&String>) -> Result<Arrival, TraceError> {
+        match (&self.arrival, function) {
+            (ArrivalSource::Minutes { file, function: None }, Some(function)) => {
+                let (file, function) = (file.clone(), Some(function.clone()));
+                ArrivalSource::Minutes { file, function }.load()
+            }
+            (source, _) => source.load(),
+        }
+    }
+
     /// Which function's counts per minute each of several models has: the one of its name, or else that of its place.
     fn functions(&self, names: &[&str]) -> Result<Vec<String>, PlanError> {
-        let Arrival::Minutes { file, function: None } = &self.arrival else { return Ok(Vec::new()) };
+        let ArrivalSource::Minutes { file, function: None } = &self.arrival else { return Ok(Vec::new()) };
         if names.len() < 2 {
             return Ok(Vec::new());
         }
@@ -458,7 +465,7 @@ fn popularity(text: &str) -> Result<f64, String> {
     exponent.ok_or_else(|| "it must be equal, or zipf:S with S from 0 to 10, like zipf:0.9".into())
 }
 
-fn arrival(text: &str) -> Result<Arrival, String> {
+fn arrival(text: &str) -> Result<ArrivalSource, String> {
     parse_arrival(text).map_err(|right| format!("it must be {right}"))
 }
 
@@ -584,8 +591,7 @@ mod tests {
             parse(&line).unwrap().plan(&[])
         };
         let functions: Vec<_> = plan("--models a,b").unwrap().models.into_iter().map(|m| m.arrival).collect();
-        let of = |name: &str| Arrival::Minutes { file: file.clone(), function: Some(name.into()) };
-        assert_eq!(functions, [of("f"), of("b")]);
+        assert_eq!(functions, [Arrival::Minutes([3].into()), Arrival::Minutes([4].into())]);
         assert_eq!(plan("--model a").unwrap().schedule().unwrap().count(), 7);
         let error = plan("--models a,c,d").unwrap_err().to_string();
         assert!(error.ends_with("it has 2 functions; 3 models need one each"), "{error}");

@@ -3,7 +3,7 @@
 
 use super::RunError;
 use super::report::{Report, Step};
-use symphony::sim::goodput::ALLOWED_BAD_RATE;
+use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 
 /// By how much the rate changes while it is only known to be good, or bad.
 const STRIDE: f64 = 1.5;
@@ -117,7 +117,7 @@ mod tests {
     use crate::loadgen::measure::{End, Outcome, Tally, Told};
     use crate::loadgen::schedule::tests::open;
     use std::sync::Arc;
-    use symphony::clock::Nanos;
+    use symphony_transport::Nanos;
 
     /// A run of 10 s at `rate` on a server that can answer `capacity` requests a second, by a generator that is late
     /// by this much.

@@ -16,7 +16,7 @@ pub use args::{Args, Protocol};
 
 use crate::loadgen::args::{Command, CompareArgs};
 use crate::loadgen::report::{Comparison, Files, Ran, Report, RunInfo, Saved, Step, Terms};
-use crate::loadgen::schedule::{Pace, Plan, PlanError, has_own_rate};
+use crate::loadgen::schedule::{Pace, Plan, PlanError};
 use crate::loadgen::target::{Target, Watch};
 use std::io;
 use std::process::ExitCode;
@@ -136,7 +136,7 @@ impl Runner {
         watch.progress.finish();
         ran?;
         let (rate_rps, concurrency) = match plan.pace {
-            Pace::Open { .. } if plan.models.iter().any(|model| has_own_rate(&model.arrival)) => (None, None),
+            Pace::Open { .. } if plan.models.iter().any(|model| model.arrival.has_own_rate()) => (None, None),
             Pace::Open { .. } => (Some(plan.total_rps()), None),
             Pace::Closed { clients, .. } => (None, Some(clients)),
         };

@@ -4,7 +4,7 @@ use super::measure::Live;
 use super::schedule::Plan;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::Arc;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// How often it changes.
 const EVERY: Nanos = Nanos::from_millis(200);

@@ -6,14 +6,14 @@ use crate::api::compression::Coding;
 use crate::api::core::OUTCOME;
 use crate::api::problem::{GrpcCode, Problem, quoted};
 use crate::api::reply::{Reply, ReplyBody};
-use crate::clock::Nanos;
-use crate::observe::InferOutcome;
+use crate::telemetry::InferOutcome;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use prost::Message;
 use std::time::Duration;
+use symphony_transport::Nanos;
 
 /// In front of a message: whether it is compressed, and its length.
 pub(super) const PREFIX: usize = 5;

@@ -12,8 +12,8 @@ use crate::api::inference::{
 use crate::api::problem::{Problem, quoted};
 use crate::api::regions::{Place, Regions};
 use crate::api::tensors::elements;
-use crate::otlp::{Call, Parent};
 use crate::runtime::frontend::ModelInfo;
+use crate::telemetry::otlp::{Call, Parent};
 use bytes::Bytes;
 use std::collections::HashMap;
 

@@ -10,7 +10,7 @@ use crate::api::core::Core;
 use crate::api::inference::Terms;
 use crate::api::problem::{GrpcCode, Problem};
 use crate::api::reply::ReplyBody;
-use crate::otlp::Parent;
+use crate::telemetry::otlp::Parent;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, Stream as _};
 use glommio::timer::Timer;

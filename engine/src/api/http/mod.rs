@@ -13,9 +13,9 @@ use super::inference::{Inference, Terms};
 use super::problem::Problem;
 use super::regions::Regions;
 use super::reply::{Reply, ReplyBody};
-use crate::observe::NotReady;
-use crate::otlp::Call;
 use crate::runtime::frontend::ModelInfo;
+use crate::telemetry::NotReady;
+use crate::telemetry::otlp::Call;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,

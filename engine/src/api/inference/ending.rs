@@ -2,10 +2,10 @@
 
 use crate::api::answers::Reply;
 use crate::api::problem::Problem;
-use crate::clock::Nanos;
-use crate::observe::InferOutcome;
 use crate::runtime::frontend::{ModelInfo, Outcome};
+use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
+use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
 /// What to tell the client of a request that was not answered in time; `None` where it was.

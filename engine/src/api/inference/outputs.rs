@@ -6,11 +6,11 @@ use crate::api::answers::Reply;
 use crate::api::problem::{Problem, quoted};
 use crate::api::regions::{Place, Regions, View};
 use crate::api::tensors::{elements, json};
-use crate::clock::Nanos;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use std::ops::Range;
 use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_transport::Nanos;
 
 /// How an output's elements travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

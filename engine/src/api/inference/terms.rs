@@ -3,9 +3,9 @@
 //! `parameters.deadline = "none"`, or `none` in the header, asks for no deadline at all.
 
 use crate::api::problem::{Problem, shortened};
-use crate::clock::Nanos;
 use crate::runtime::frontend::{Class, Due, ModelInfo};
 use std::time::Instant;
+use symphony_transport::Nanos;
 
 /// A value of a request's parameters, of whatever type a client gave it.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,17 +1,17 @@
 //! The engine's CONFIG, good and bad.
 
 use super::{folder, told};
-use crate::clock::Nanos;
 use crate::config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, read_config,
 };
-use crate::limits;
-use crate::model::selection::DropRule;
-use crate::otlp::{TraceConfig, TraceFlags};
-use crate::profile::Profile;
+use crate::telemetry::otlp::{TraceConfig, TraceFlags};
 use proptest::prelude::*;
 use std::time::Duration;
 use symphony_gpu::{DataType, TensorSpec};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 
 const FILE: &str = "symphony.toml";
 const PROFILE: &[u8] = b"batch,p50_ms,p99_ms\n1,4.0,5.0\n2,6.0,6.5\n4,7.0,8.0\n";

@@ -1,7 +1,6 @@
 //! Repositories of models, good and bad.
 
 use super::told;
-use crate::clock::Nanos;
 use crate::config::{
     Config, Control, ExecutorKind, Mistakes, ModelSource, ProfileSource, RepositoryConfig, RepositoryFlags,
     read_config, read_config_with,
@@ -9,6 +8,7 @@ use crate::config::{
 use proptest::prelude::*;
 use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_transport::Nanos;
 
 const ONNX: &str = "1/model.onnx";
 const SLO: &str = "slo_ms = 50\n";

@@ -1,13 +1,13 @@
 //! Workload files, good and bad.
 
 use super::{folder, told};
-use crate::clock::Nanos;
-use crate::config::{parse_arrival, read_workload};
-use crate::limits;
-use crate::profile::Profile;
-use crate::workload::{Arrival, Network, Workload};
+use crate::config::{ArrivalSource, parse_arrival, read_workload};
 use proptest::prelude::*;
 use std::path::Path;
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::{Arrival, Network, Workload};
+use symphony_transport::Nanos;
 use symphony_transport::message::NO_DEADLINE;
 
 const FILE: &str = "w.toml";
@@ -98,7 +98,8 @@ fn a_zoo_is_many_models_and_its_filters_choose_among_them() {
 #[test]
 fn a_trace_is_found_beside_the_file() {
     let workload = good(&format!("{HEAD}{MODEL}arrival = \"trace:t.txt\""));
-    assert!(matches!(&workload.models[0].arrival, Arrival::Trace(path) if path.ends_with("t.txt")));
+    let offsets = [500, 1_500].map(symphony_transport::Nanos::from_millis);
+    assert_eq!(workload.models[0].arrival, Arrival::Trace(offsets.into()));
 }
 
 #[test]
@@ -339,11 +340,13 @@ fn a_model_has_a_priority_and_without_an_slo_it_is_the_lowest_unless_given() {
 
 #[test]
 fn arrivals_have_the_names_of_the_workload_format() {
-    assert_eq!(parse_arrival("poisson"), Ok(Arrival::Poisson));
-    assert_eq!(parse_arrival("gamma:2"), Ok(Arrival::Gamma(2.0)));
-    assert_eq!(parse_arrival("trace:a:b"), Ok(Arrival::Trace("a:b".into())));
-    let minutes =
-        |function: Option<&str>| Arrival::Minutes { file: "a".into(), function: function.map(Into::into) };
+    assert_eq!(parse_arrival("poisson"), Ok(ArrivalSource::Process(Arrival::Poisson)));
+    assert_eq!(parse_arrival("gamma:2"), Ok(ArrivalSource::Process(Arrival::Gamma(2.0))));
+    assert_eq!(parse_arrival("trace:a:b"), Ok(ArrivalSource::Trace("a:b".into())));
+    let minutes = |function: Option<&str>| ArrivalSource::Minutes {
+        file: "a".into(),
+        function: function.map(Into::into),
+    };
     assert_eq!(parse_arrival("minutes:a"), Ok(minutes(None)));
     assert_eq!(parse_arrival("minutes:a#f"), Ok(minutes(Some("f"))));
     for bad in ["", "Poisson", "gamma", "gamma:", "gamma:0", "gamma:nan", "trace:", "uniform:1"] {

@@ -4,7 +4,7 @@ use super::{InputSpec, Row};
 use bytes::BytesMut;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
-use symphony::sim::arrivals::stream_seed;
+use symphony_scheduler::sim::arrivals::stream_seed;
 
 /// Different requests per model.
 const VARIANTS: usize = 4;

@@ -11,7 +11,7 @@ pub use stages::{STAGES, StageTally, StageTimes};
 pub use tally::{End, Live, ModelTally, Outcome, Tally, Told};
 
 use hdrhistogram::{Counter, Histogram};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// An empty histogram of nanoseconds, exact to `digits` decimal digits; it grows with what it is given.
 fn nanoseconds<C: Counter>(digits: u8) -> Histogram<C> {

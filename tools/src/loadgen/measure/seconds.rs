@@ -3,7 +3,7 @@
 use super::nanoseconds;
 use super::tally::End;
 use hdrhistogram::Histogram;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// Seconds that are kept apart; what comes later is counted with the last: a week.
 const MAX_SECONDS: usize = 7 * 24 * 3_600;

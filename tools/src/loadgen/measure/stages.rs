@@ -2,7 +2,7 @@
 
 use super::{nanoseconds, record};
 use hdrhistogram::Histogram;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// The stages' names, in their order: in the queue until its batch was put together; from there to the batch's start;
 /// on the GPU; from there until the answer was back at the frontend; and all that the server does not see.

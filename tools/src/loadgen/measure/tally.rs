@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

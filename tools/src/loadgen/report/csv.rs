@@ -3,7 +3,7 @@
 use super::Report;
 use crate::loadgen::measure::{End, Record};
 use std::io::{self, Write};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 impl Report {
     /// Writes a line for each second of the run, by the time at which requests were meant to be sent.

@@ -5,7 +5,7 @@ use crate::loadgen::measure::{End, ModelTally, Tally};
 use crate::loadgen::schedule::PlannedModel;
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Serialize};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// The figures, under the names that `--json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

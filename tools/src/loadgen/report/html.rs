@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn an_empty_run_has_a_page_too() {
         let (plan, mut tally) = recorded();
-        tally.stopped(symphony::clock::Nanos::ZERO);
+        tally.stopped(symphony_transport::Nanos::ZERO);
         let empty = crate::loadgen::measure::Tally::new(&plan, Default::default(), false);
         assert!(report(&plan, empty).html().contains("Requests by how they ended"));
     }

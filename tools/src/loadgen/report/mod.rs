@@ -19,7 +19,7 @@ pub use saved::{Saved, SavedSecond};
 use crate::loadgen::measure::{ModelTally, Tally};
 use crate::loadgen::schedule::Plan;
 use std::time::SystemTime;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// A finished run. Displayed, it is the table that people read.
 pub struct Report {

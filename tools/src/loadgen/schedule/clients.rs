@@ -4,8 +4,8 @@
 use super::{Pace, Plan};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use symphony::clock::Nanos;
-use symphony::sim::arrivals::stream_seed;
+use symphony_scheduler::sim::arrivals::stream_seed;
+use symphony_transport::Nanos;
 
 /// Streams of clients, apart from those of models' arrivals.
 const STREAMS: u64 = 1 << 32;

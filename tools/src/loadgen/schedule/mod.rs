@@ -10,9 +10,9 @@ pub use ramp::Ramp;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use symphony::clock::Nanos;
-use symphony::sim::arrivals::{Arrivals, stream_seed};
-use symphony::workload::Arrival;
+use symphony_scheduler::sim::arrivals::{Arrivals, stream_seed};
+use symphony_scheduler::workload::Arrival;
+use symphony_transport::Nanos;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,11 +40,6 @@ pub struct PlannedModel {
     pub rate_rps: f64,
     /// How they come; not used in a closed loop.
     pub arrival: Arrival,
-}
-
-/// Whether arrivals have a rate of their own, which nobody can choose.
-pub fn has_own_rate(arrival: &Arrival) -> bool {
-    matches!(arrival, Arrival::Trace(_) | Arrival::Minutes { .. })
 }
 
 /// What makes the next request go out.
@@ -116,11 +111,12 @@ impl Plan {
         for (index, model) in self.models.iter().enumerate() {
             let seed = stream_seed(self.seed, index as u64);
             let time = match ramp {
-                _ if has_own_rate(&model.arrival) => Time::Scaled(time_scale),
+                _ if model.arrival.has_own_rate() => Time::Scaled(time_scale),
                 Some(ramp) => Time::Ramped { ramp, total_rps, warmup: self.warmup },
                 None => Time::Real,
             };
-            let arrivals = Arrivals::new(&model.arrival, model.rate_rps, seed)?;
+            let arrivals =
+                Arrivals::new(&model.arrival, model.rate_rps, seed).map_err(std::io::Error::other)?;
             schedule.streams.push(Stream { arrivals, time });
             schedule.advance(index);
         }
@@ -223,11 +219,8 @@ pub(in crate::loadgen) mod tests {
 
     #[test]
     fn a_trace_runs_faster_by_the_time_scale() {
-        use std::io::Write;
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(b"1\n2\n30\n").unwrap();
         let mut plan = open("a", 1.0, Nanos::from_secs(1));
-        plan.models[0].arrival = Arrival::Trace(file.path().into());
+        plan.models[0].arrival = Arrival::Trace([1, 2, 30].map(Nanos::from_secs).into());
         plan.pace = Pace::Open { ramp: None, time_scale: 10.0 };
         let times: Vec<Nanos> = plan.schedule().unwrap().map(|(at, _)| at).collect();
         assert_eq!(times, [100, 200].map(Nanos::from_millis));

@@ -1,7 +1,7 @@
 //! A rate that changes during a run: straight from one rate to another, or in equal steps. A [`Ramp`] bends the
 //! time of a stream of even rate, so every arrival process can ride on it and keeps its burstiness.
 
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// A rate that goes from one value to another and stays there.
 #[derive(Clone, Copy, Debug, PartialEq)]

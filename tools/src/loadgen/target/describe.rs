@@ -1,7 +1,7 @@
 //! What a model takes and gives, from the metadata that either protocol has of it.
 
 use crate::loadgen::inputs::{Element, InputSpec};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// A model as its server describes it.
 #[derive(Clone, Debug, PartialEq)]

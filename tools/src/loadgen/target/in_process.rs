@@ -12,10 +12,10 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use symphony::clock::Nanos;
 use symphony::config::read_config;
 use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Idle, StartError};
+use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
 /// How long answers are waited for after the last request.
@@ -348,7 +348,7 @@ mod tests {
     use crate::loadgen::report::{Report, tests::report};
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use symphony::clock::Clock;
+    use symphony::runtime::clock::Clock;
     use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, Standing};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{ModelId, Request, Response};

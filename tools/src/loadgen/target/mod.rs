@@ -23,7 +23,7 @@ use grpc::Grpc;
 use http::Http;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// Something that requests can be sent to.
 pub trait Target {

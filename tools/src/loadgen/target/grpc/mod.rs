@@ -21,7 +21,7 @@ use prost::Message as _;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 use tokio::task::spawn_local;
 
 /// A frame's length of what comes before its message: whether it is compressed, and four bytes of length.

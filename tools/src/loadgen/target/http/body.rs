@@ -13,7 +13,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use symphony::clock::Nanos;
+use symphony_transport::Nanos;
 
 /// The body of an infer request, and the length of its JSON if raw tensors follow that. With inputs in shared memory
 /// the JSON is left open: [`with_outputs`] ends it.

@@ -1,0 +1,45 @@
+//! Which requests are given up when not all of them can be in time. Chosen by a policy or by the user;
+//! [`crate::model::selection`] carries it out.
+
+/// What becomes of requests that stand in the way of a good batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropRule {
+    /// Requests are dropped when a batch of the target size could not include them in time.
+    Window,
+    /// Only a request that can't even run alone is dropped; the head is served whatever it costs (Clipper's).
+    Timeout,
+    /// Nothing is dropped; late is late.
+    Fcfs,
+    /// As the window, but requests are only dropped where at least as many more join the batch for it; while the model is
+    /// overloaded, the window.
+    Exchange,
+}
+
+impl DropRule {
+    /// Every rule with its name and what it does, for help texts.
+    pub const ALL: [(DropRule, &str, &str); 4] = [
+        (DropRule::Window, "window", "drop what keeps a batch of the target size from forming"),
+        (DropRule::Timeout, "timeout", "drop only what can't finish in time even alone"),
+        (DropRule::Fcfs, "fcfs", "drop nothing; late requests run late"),
+        (DropRule::Exchange, "exchange", "as window, where at least as many more can join for those dropped"),
+    ];
+
+    /// The rule of this name.
+    pub fn parse(name: &str) -> Option<DropRule> {
+        DropRule::ALL.iter().find(|rule| rule.1 == name).map(|rule| rule.0)
+    }
+
+    /// The rule that stands in for this one while a model is overloaded. To spare requests is then in vain: others are
+    /// lost for them, and batches shrink.
+    pub fn while_overloaded(self, overloaded: bool) -> DropRule {
+        match self {
+            DropRule::Exchange if overloaded => DropRule::Window,
+            rule => rule,
+        }
+    }
+
+    /// The rule's name.
+    pub fn name(self) -> &'static str {
+        DropRule::ALL[self as usize].1
+    }
+}

@@ -1,0 +1,123 @@
+//! A model's state as plain data: what the flight recorder writes at the start of a stretch of history, and what
+//! replay goes on from. Called by [`crate::recorder`] alone.
+//!
+//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow from the rest
+//! at the next event, the target from the rate.
+
+use super::losses::Losses;
+use super::rate::{RateMeter, RateParts};
+use super::{Among, Foretold, ModelQueue, Terms};
+use crate::limits;
+use crate::rank::Offer;
+use symphony_transport::Nanos;
+use symphony_transport::message::Request;
+
+/// A model's state, its queue aside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Saved {
+    /// The rate meter.
+    pub rate: RateParts,
+    /// When the model's last batch started.
+    pub last_start: Nanos,
+    /// What it has lost.
+    pub losses: Losses,
+    /// What the RankThread knows of the candidate that waits there.
+    pub told: Option<Offer>,
+    /// What it knows of batches to come, of a queue of the highest class that tells of them.
+    pub foretold: Option<Foretold>,
+    /// It knows how the queue stands, which is of a lower class.
+    pub stands: bool,
+    /// The queue is of the highest class, and its model is not.
+    pub unexpected: bool,
+}
+
+/// Why a model's state can't be restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoState {
+    /// No queue gets so long.
+    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE)]
+    TooLong(usize),
+    /// A queue is in deadline order.
+    #[error("a queue that is not in the order of its deadlines")]
+    OutOfOrder,
+    /// The rate meter's parts contradict each other.
+    #[error("a rate meter that can't be")]
+    Rate,
+}
+
+impl ModelQueue {
+    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
+    pub fn saved(&self, now: Nanos, new: usize) -> Saved {
+        let mut rate = self.rate.clone();
+        let mut losses = self.losses;
+        if rate.advance(now) {
+            losses.sample_ended(rate.rate());
+        }
+        let mut rate = rate.parts();
+        rate.current = rate.current.saturating_sub(new as u32);
+        let foretold = match self.among {
+            Among::Above(told) => Some(told),
+            _ => None,
+        };
+        let stands = self.among == Among::Below(true);
+        let unexpected = self.among == Among::Unexpected;
+        Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands, unexpected }
+    }
+
+    /// The requests that wait, in deadline order.
+    pub fn queued(&self) -> impl DoubleEndedIterator<Item = &Request> + ExactSizeIterator {
+        self.queue.iter()
+    }
+
+    /// The last `count` of them, in one or two pieces of memory.
+    #[inline]
+    pub fn last(&self, count: usize) -> (&[Request], &[Request]) {
+        let (front, back) = self.queue.as_slices();
+        match back.len().checked_sub(count) {
+            Some(before) => (&[], &back[before..]),
+            None => (&front[(front.len() + back.len()).saturating_sub(count)..], back),
+        }
+    }
+
+    /// The batch size that the rate calls for.
+    pub fn target(&self) -> usize {
+        self.target
+    }
+
+    /// What is fixed about its scheduling.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The queue whose state this was. `lower`: it is of a class below the highest.
+    ///
+    /// Errors: no queue can have been in that state.
+    pub fn restore(
+        terms: Terms,
+        lower: bool,
+        saved: &Saved,
+        queued: &[Request],
+    ) -> Result<ModelQueue, NoState> {
+        if queued.len() > limits::MAX_QUEUE {
+            return Err(NoState::TooLong(queued.len()));
+        }
+        if !queued.is_sorted_by_key(|request| request.deadline) {
+            return Err(NoState::OutOfOrder);
+        }
+        let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
+        let mut restored = ModelQueue::new(terms, Nanos::ZERO);
+        restored.rate = rate;
+        restored.read_rate();
+        restored.losses = saved.losses;
+        restored.queue.extend(queued);
+        restored.last_start = saved.last_start;
+        restored.told = saved.told;
+        restored.among = match saved.foretold {
+            _ if lower => Among::Below(saved.stands),
+            Some(told) => Among::Above(told),
+            None if saved.unexpected => Among::Unexpected,
+            None => Among::Alone,
+        };
+        Ok(restored)
+    }
+}

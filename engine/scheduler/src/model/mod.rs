@@ -1,0 +1,628 @@
+//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its candidate batch
+//! and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure state machine: `now` and an
+//! event come in, decisions go into a [`ModelSink`].
+//!
+//! ```text
+//! request, grant or timer -> re-select the batch -> set the timer
+//!    before frontrun      the candidate may still grow: only this queue knows of it, unless it would take a GPU that
+//!                         idles (its policy's head start): then it is offered to the RankThread as early
+//!    frontrun .. latest   due: told to the RankThread, which grants a GPU or keeps it waiting
+//!    after latest         re-selected: the head is dropped or the batch shrinks
+//! ```
+//!
+//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a model of its own: a lane.
+//! Such a queue holds nothing back. Where there are such, those of the highest class tell when they will need a GPU next.
+//!
+//! A request of several rows is so many entries of the queue, one after the other, of one deadline. A batch holds all
+//! of them or none, unless they fit no batch that is in time. They are taken in together, or refused together.
+
+pub mod checkpoint;
+pub mod losses;
+pub mod rate;
+pub mod selection;
+
+use crate::deferral::{Demand, HeadStart, Moment, Terms};
+use crate::drop_rule::DropRule;
+use crate::limits;
+use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use alloc::collections::VecDeque;
+use losses::Losses;
+use rate::RateMeter;
+use selection::{Finish, Selection, partition_point, select, target_batch};
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+
+/// A batch on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dispatch {
+    /// The model.
+    pub model: ModelId,
+    /// The granted GPU.
+    pub gpu: GpuId,
+    /// When it was put together.
+    pub batched: Nanos,
+    /// When it is to start.
+    pub exec_at: Nanos,
+    /// When it must have started; [`Nanos::MAX`] where late is accepted.
+    pub latest: Nanos,
+    /// l(b).
+    pub duration: Nanos,
+}
+
+impl Dispatch {
+    /// The batch as the backend is told of it.
+    pub fn header(&self, batch: u64, size: usize) -> BatchHeader {
+        BatchHeader {
+            batch,
+            exec_at: self.exec_at,
+            latest: self.latest,
+            duration: self.duration,
+            model: self.model,
+            gpu: self.gpu,
+            size: size as u32,
+            ..BatchHeader::default()
+        }
+    }
+}
+
+/// Where a model's decisions go.
+pub trait ModelSink {
+    /// To the RankThread: a batch waits for a GPU.
+    fn ready(&mut self, model: ModelId, offer: Offer);
+    /// To the RankThread: it does not any more.
+    fn withdraw(&mut self, model: ModelId);
+    /// To the RankThread: a granted GPU's new free_at.
+    fn report(&mut self, report: GpuReport);
+    /// To the backend: run these requests, the first slice's before the second's.
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request]));
+    /// To its frontend: the request ends without having run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+    /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
+    /// below](ModelQueue::above_others).
+    fn next_start(&mut self, _model: ModelId, _next: NextStart) {}
+    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue that is [below
+    /// others](ModelQueue::below_others).
+    fn standing(&mut self, _model: ModelId, _standing: Standing) {}
+}
+
+/// What other classes there are beside a queue's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Among {
+    /// None that it knows of.
+    Alone,
+    /// The same, of a model whose own class is lower: nobody may ever ask for this one.
+    Unexpected,
+    /// Some below: the RankThread is told of batches to come.
+    Above(Foretold),
+    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread knows how it stands.
+    Below(bool),
+    /// The place has no model, and so no batches to come.
+    Nobody,
+}
+
+/// What the RankThread was told of a queue's batches to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Foretold {
+    /// The deadline of the head that it was told of; the lowest if it was told that there is none.
+    pub head: Nanos,
+    /// From a request's arrival to its deadline, of the last head.
+    pub budget: Nanos,
+}
+
+/// Of a queue without a head.
+const NO_HEAD: Nanos = Nanos::ZERO;
+
+/// A head's deadline that no head has: nothing was told yet.
+const UNTOLD: Nanos = Nanos::MAX;
+
+/// The batch that the model would run next.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    size: usize,
+    /// From when it would take a GPU that idles, less its delay; at most `due`.
+    early: Nanos,
+    /// From when it takes any GPU: exec_at - delay(b).
+    due: Nanos,
+    /// D - l(b), less its slack.
+    latest: Nanos,
+    delay: Nanos,
+}
+
+/// One model's queue and candidate. See the module's description.
+pub struct ModelQueue {
+    terms: Terms,
+    queue: VecDeque<Request>,
+    rate: RateMeter,
+    /// What the meter said when its last sample ended, and the batch size that it calls for.
+    rate_rps: f64,
+    target: usize,
+    /// The policy's, for this rate.
+    head_start: Option<HeadStart>,
+    losses: Losses,
+    last_start: Nanos,
+    candidate: Option<Candidate>,
+    /// What the RankThread was told of the candidate that waits there.
+    told: Option<Offer>,
+    next_timer: Nanos,
+    among: Among,
+}
+
+impl ModelQueue {
+    /// An empty queue; `now` starts its rate meter.
+    pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
+        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE))
+    }
+
+    /// The queue of a place that has no model: it has no memory for requests, since none comes.
+    pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
+        let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
+        queue.among = Among::Nobody;
+        queue
+    }
+
+    fn with_memory(terms: Terms, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
+        let mut queue = ModelQueue {
+            terms,
+            queue: memory,
+            rate: RateMeter::new(now),
+            rate_rps: 0.0,
+            target: 1,
+            head_start: None,
+            losses: Losses::default(),
+            last_start: Nanos::ZERO,
+            candidate: None,
+            told: None,
+            next_timer: Nanos::MAX,
+            among: Among::Alone,
+        };
+        queue.read_rate();
+        queue
+    }
+
+    /// The same, of a class below which there are others.
+    pub fn above_others(mut self) -> ModelQueue {
+        self.among = Among::Above(Foretold { head: UNTOLD, budget: self.promise() });
+        self
+    }
+
+    /// The same, of a class that only uses what others leave.
+    pub fn below_others(mut self) -> ModelQueue {
+        self.among = Among::Below(false);
+        self
+    }
+
+    /// The same, of the highest class of a model whose own class is another: it has no batches to come before its first
+    /// request.
+    pub fn unexpected(mut self) -> ModelQueue {
+        self.among = Among::Unexpected;
+        self
+    }
+
+    /// Whether its RankThread is told of batches to come.
+    pub fn has_classes_below(&self) -> bool {
+        matches!(self.among, Among::Above(_))
+    }
+
+    /// From now on there are classes below: tells the RankThread of the next batch, and goes on to.
+    pub fn foretell(&mut self, sink: &mut impl ModelSink) {
+        match self.among {
+            Among::Alone => {
+                let told = Foretold { head: UNTOLD, budget: self.promise() };
+                self.tell_next_start(told, sink);
+            }
+            Among::Unexpected => {
+                let told = Foretold { head: NO_HEAD, budget: self.promise() };
+                self.among = Among::Above(told);
+                if self.queue.is_empty() {
+                    sink.next_start(self.terms.model, NextStart::NEVER);
+                } else {
+                    self.tell_next_start(told, sink);
+                }
+            }
+            Among::Nobody => sink.next_start(self.terms.model, NextStart::NEVER),
+            Among::Above(_) | Among::Below(_) => {}
+        }
+    }
+
+    /// How the queue stands among those of other classes, for its RankThread.
+    fn standing(&self) -> Standing {
+        let Terms { profile, slack, .. } = &self.terms;
+        // Twice what the batch itself allows for: the grant is on its way meanwhile.
+        let shortest = profile.latency(1) + slack.latest + slack.latest;
+        let longest = profile.latency(profile.max_batch());
+        Standing { shortest, longest, patience: self.patience(self.promise()) }
+    }
+
+    /// From a request's arrival to its deadline, where it has what the model promises.
+    fn promise(&self) -> Nanos {
+        self.terms.slo - self.terms.network.result
+    }
+
+    /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
+    #[inline]
+    pub fn next_timer(&self) -> Nanos {
+        self.next_timer
+    }
+
+    /// Requests waiting.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// A request has come: [`ModelQueue::enqueue`], then [`ModelQueue::settle`].
+    pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
+        if self.enqueue(now, request, sink) {
+            self.settle(now, sink);
+        }
+    }
+
+    /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
+    /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
+    #[inline]
+    pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        if self.takes_last(&request) {
+            self.push_last(now, request);
+            return true;
+        }
+        self.insert_or_refuse(now, request, sink)
+    }
+
+    /// [`ModelQueue::enqueue`] of a request that [`ModelQueue::takes_last`].
+    #[inline]
+    pub fn push_last(&mut self, now: Nanos, request: Request) {
+        debug_assert!(self.takes_last(&request));
+        self.update_rate(now);
+        self.rate.count();
+        self.queue.push_back(request);
+    }
+
+    /// Whether the request would be the last of the queue, as mostly: there is room for it and its rows to come, none
+    /// of a later deadline waits, and its rows before it were taken in.
+    #[inline]
+    pub fn takes_last(&self, request: &Request) -> bool {
+        self.has_room(request)
+            && self.queue.back().is_none_or(|last| last.deadline <= request.deadline)
+            && (request.row == 0 || self.queue.back().is_some_and(|last| last.is_of_one_with(request)))
+    }
+
+    /// Whether there is room for a row and those of its request that follow.
+    #[inline]
+    fn has_room(&self, request: &Request) -> bool {
+        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE
+    }
+
+    /// Takes a request out that its client does not want any more: all its rows that wait. False if none does: it has
+    /// been sent, or has ended. [`ModelQueue::settle`] is owed as after [`ModelQueue::enqueue`]. `wish`: its first row.
+    #[cold]
+    pub fn take_back(&mut self, now: Nanos, wish: &Request, sink: &mut impl ModelSink) -> bool {
+        let from = self.queue.partition_point(|queued| queued.deadline < wish.deadline);
+        let same = self.queue.range(from..).take_while(|queued| queued.deadline == wish.deadline);
+        let Some(skipped) = same.into_iter().position(|queued| queued.is_of_one_with(wish)) else {
+            return false;
+        };
+        let first = from + skipped;
+        let rows = self.queue.range(first..).take_while(|queued| queued.is_of_one_with(wish)).count();
+        for request in self.queue.drain(first..first + rows) {
+            sink.end(&request, Ending::Withdrawn, now);
+        }
+        true
+    }
+
+    /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
+    pub fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        self.reselect(now, Nanos::ZERO, sink);
+        self.publish(now, sink);
+    }
+
+    /// The time that [`ModelQueue::next_timer`] told has come.
+    pub fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        self.update_rate(now);
+        self.settle(now, sink);
+    }
+
+    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
+    /// candidate formed.
+    pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
+        self.told = None;
+        self.update_rate(now);
+        self.reselect(now, grant.free_at, sink);
+        if grant.until < Nanos::MAX {
+            self.shrink(now, grant);
+        }
+        let mut report =
+            GpuReport { model: grant.model, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
+        if let Some(candidate) = self.candidate.take() {
+            let dispatch = self.finalise(now, grant, candidate);
+            report.exec_at = Some(dispatch.exec_at);
+            report.free_at = dispatch.exec_at + dispatch.duration;
+            sink.dispatch(dispatch, front_slices(&self.queue, candidate.size));
+            self.queue.drain(..candidate.size);
+            self.last_start = dispatch.exec_at;
+        }
+        sink.report(report);
+        self.settle(now, sink);
+    }
+
+    /// Ends every request that still waits: the engine stops.
+    pub fn stop(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        for request in self.queue.drain(..) {
+            sink.end(&request, Ending::Stopped, now);
+        }
+        self.settle(now, sink);
+    }
+
+    /// Puts a request before some that came earlier, or ends it since the queue is full or was for its first row.
+    #[cold]
+    fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+        self.update_rate(now);
+        self.rate.count();
+        let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
+        let follows = |before: usize| self.queue[before].is_of_one_with(&request);
+        if !self.has_room(&request) || (request.row > 0 && !at.checked_sub(1).is_some_and(follows)) {
+            sink.end(&request, Ending::Overloaded, now);
+            self.losses.add(1);
+            return false;
+        }
+        self.queue.insert(at, request);
+        true
+    }
+
+    #[inline]
+    fn update_rate(&mut self, now: Nanos) {
+        if self.rate.advance(now) {
+            self.losses.sample_ended(self.rate.rate());
+            self.read_rate();
+        }
+    }
+
+    /// What follows from the rate alone.
+    fn read_rate(&mut self) {
+        let terms = &self.terms;
+        self.rate_rps = self.rate.rate();
+        self.target = target_batch(terms, self.rate_rps);
+        let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
+        self.head_start = terms.deferral.head_start(&demand);
+    }
+
+    fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {
+        let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
+        let exec_at = finish.earliest_start(candidate.size).max(candidate.early + candidate.delay);
+        Dispatch {
+            model: grant.model,
+            gpu: grant.gpu,
+            batched: now,
+            exec_at,
+            latest: match self.terms.drop {
+                DropRule::Fcfs => Nanos::MAX,
+                _ => (candidate.latest + self.terms.slack.latest).max(exec_at),
+            },
+            duration: self.terms.profile.latency(candidate.size),
+        }
+    }
+
+    /// Drops what can't be helped and forms the candidate anew.
+    fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
+        let finish = Finish { terms: &self.terms, now, gpu_free_at };
+        let Selection { dropped, size } = select(
+            self.terms.drop.while_overloaded(self.losses.overloaded),
+            finish,
+            self.target,
+            self.queue.len(),
+            |at| self.queue[at].deadline,
+        );
+        if dropped > 0 {
+            for request in self.queue.drain(..dropped) {
+                sink.end(&request, Ending::DroppedInQueue, now);
+            }
+            self.losses.add(dropped);
+        }
+        self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
+    }
+
+    /// The batch size nearest to `size` that takes no request of several rows apart: without the request that is cut if
+    /// that leaves any, else with all of it, if that can run by the head's deadline or is late in any case. A request
+    /// that fits no batch in time is cut.
+    #[inline]
+    fn uncut(&self, finish: Finish<'_>, size: usize) -> usize {
+        let last = &self.queue[size - 1];
+        if last.rows_after == 0 {
+            return size;
+        }
+        let cut = self.queue.range(..size).rev().take_while(|row| row.is_of_one_with(last)).count();
+        if cut < size {
+            return size - cut;
+        }
+        let whole = (size + usize::from(last.rows_after)).min(self.queue.len());
+        let late_anyway = finish.at(size) > last.deadline && whole <= self.terms.profile.max_batch();
+        if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
+    }
+
+    /// Makes the candidate small enough to be over when classes above need its GPU, even if it starts late.
+    #[cold]
+    fn shrink(&mut self, now: Nanos, grant: Grant) {
+        let Some(Candidate { size, .. }) = self.candidate else { return };
+        let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
+        let until = grant.until - self.terms.slack.latest;
+        let fits = partition_point(1, size + 1, |size| finish.at(size) <= until) - 1;
+        if fits == size {
+            return;
+        }
+        let last = fits.checked_sub(1).and_then(|last| self.queue.get(last)).copied();
+        let cut = last.filter(|last| last.rows_after > 0).map_or(0, |last| {
+            self.queue.range(..fits).rev().take_while(|row| row.is_of_one_with(&last)).count()
+        });
+        let size = if cut < fits { fits - cut } else { fits };
+        self.candidate = (size > 0).then(|| self.candidate_of(now, size));
+    }
+
+    fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
+        let Terms { profile, network, slack, .. } = &self.terms;
+        let head_deadline = self.queue[0].deadline;
+        let delay = network.delay(size);
+        let latest = head_deadline - profile.latency(size) - slack.latest;
+        if matches!(self.among, Among::Below(_)) {
+            return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
+        }
+        let joining = self.joining(size);
+        let fetch = Nanos(network.data_per_request.0 * joining as u64);
+        let frontrun = head_deadline - profile.latency(size + joining) - fetch - slack.frontrun;
+        let when = self.terms.deferral.when(&Moment {
+            now,
+            size,
+            earliest: now + delay,
+            frontrun,
+            latest,
+            queued: self.queue.len(),
+            rate_rps: self.rate_rps,
+            last_start: self.last_start,
+            terms: &self.terms,
+            target: self.target,
+        });
+        let due = when.min(latest);
+        let early = self.head_start.map_or(due, |HeadStart { after_last, lead }| {
+            due.min(self.last_start + after_last).min(due - lead)
+        });
+        Candidate { size, early: early - delay, due: due - delay, latest, delay }
+    }
+
+    /// How many rows would join a batch of `size` at once: the next request's, or as many as the last one has.
+    #[inline]
+    fn joining(&self, size: usize) -> usize {
+        match self.queue.get(size) {
+            Some(next) => usize::from(next.rows_after) + 1,
+            None => self.queue.back().map_or(0, |last| usize::from(last.row)) + 1,
+        }
+    }
+
+    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still
+    /// start; once that is past and it still can, since latest was early by the slack, the moment after the true one.
+    fn expiry(&self, now: Nanos, ready: Candidate) -> Nanos {
+        let decided = ready.latest - ready.delay;
+        let last = if now <= decided { decided } else { decided + self.terms.slack.latest };
+        last.max(now) + Nanos(1)
+    }
+
+    /// Tells the RankThread what has changed for it, and sets the timer.
+    fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        match self.among {
+            Among::Alone | Among::Unexpected | Among::Nobody => {}
+            Among::Above(told) => self.tell_next_start(told, sink),
+            Among::Below(_) => return self.publish_below(now, sink),
+        }
+        let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
+            latest: candidate.latest,
+            delay: candidate.delay,
+            early: candidate.due > now,
+        });
+        if offer != self.told && !self.is_told_enough(offer) {
+            match offer {
+                Some(offer) => sink.ready(self.terms.model, offer),
+                None => sink.withdraw(self.terms.model),
+            }
+            self.told = offer;
+        }
+        self.next_timer = match self.candidate {
+            None => Nanos::MAX,
+            Some(waiting) if waiting.early > now => waiting.early,
+            Some(early) if early.due > now => early.due,
+            Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
+            Some(due) => self.expiry(now, due),
+        };
+    }
+
+    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is left, at once and as a
+    /// batch of one. So a word is sent for a new head only.
+    #[cold]
+    fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
+            latest: head.deadline - self.terms.profile.latency(1) - self.terms.slack.latest,
+            delay: self.terms.network.delay(1),
+            early: false,
+        });
+        if offer != self.told {
+            if self.among == Among::Below(false) {
+                self.among = Among::Below(true);
+                sink.standing(self.terms.model, self.standing());
+            }
+            match offer {
+                Some(offer) => sink.ready(self.terms.model, offer),
+                None => sink.withdraw(self.terms.model),
+            }
+            self.told = offer;
+        }
+        self.next_timer = match self.candidate {
+            Some(waiting) if self.terms.drop != DropRule::Fcfs && self.queue[0].deadline < NO_DEADLINE => {
+                self.expiry(now, waiting)
+            }
+            _ => Nanos::MAX,
+        };
+    }
+
+    /// Tells when the next batch will have to start at the earliest: once for each head.
+    #[cold]
+    fn tell_next_start(&mut self, told: Foretold, sink: &mut impl ModelSink) {
+        let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
+        if head == told.head {
+            return;
+        }
+        let budget = self.queue.front().map_or(told.budget, |head| head.deadline - head.arrival);
+        self.among = Among::Above(Foretold { head, budget });
+        sink.next_start(self.terms.model, self.next_start());
+    }
+
+    /// When the next batch will have to start at the earliest.
+    pub fn next_start(&self) -> NextStart {
+        let budget = match self.among {
+            Among::Above(told) => told.budget,
+            _ => self.promise(),
+        };
+        let every = match self.rate_rps > 0.0 {
+            true => Nanos::from_secs_f64(self.target as f64 / self.rate_rps),
+            false => Nanos::MAX,
+        };
+        let patience = self.patience(budget);
+        match self.queue.front() {
+            Some(head) => NextStart { at: head.deadline - (budget - patience), silent: false, every },
+            None => NextStart { at: patience, silent: true, every },
+        }
+    }
+
+    /// How long after a request came that has so much time its batch has to start at the earliest. It may be larger than
+    /// the rate calls for: by the square root of its size, and by more where there are few GPUs, as no other is there for a
+    /// burst. Of the time left, it may be offered earlier by up to a half (docs/scheduling.md).
+    fn patience(&self, budget: Nanos) -> Nanos {
+        let Terms { profile, slack, gpus, .. } = &self.terms;
+        let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
+        let size = (self.target + 1 + burst).min(profile.max_batch());
+        let time = budget - profile.latency(size) - slack.frontrun;
+        let lead = self.head_start.map_or(Nanos::ZERO, |start| start.lead);
+        time - lead.min(Nanos(time.0 / 2))
+    }
+
+    /// Whether what was told of an early candidate still serves: it has only grown, and takes at most a third longer
+    /// than was told. So a batch costs the RankThread a few words, however many requests join it.
+    fn is_told_enough(&self, offer: Option<Offer>) -> bool {
+        let (Some(told), Some(offer), Some(candidate)) = (self.told, offer, self.candidate) else {
+            return false;
+        };
+        let longer = told.latest - offer.latest;
+        let grown =
+            told.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
+        told.early && offer.early && grown
+    }
+}
+
+/// The first `count` requests of the queue, as its one or two pieces of memory.
+pub(crate) fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Request], &[Request]) {
+    let (front, back) = queue.as_slices();
+    let split = count.min(front.len());
+    (&front[..split], &back[..count - split])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! The rate meter: requests per second of one model, as the mean of the last samples (DESIGN.md, section 6).
+//! Owned by the model's queue, which tells it of each request and asks for the rate when a sample ends.
+
+use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
+use symphony_transport::Nanos;
+
+/// A sliding window of [`RATE_SAMPLES`] counts, each over [`RATE_SAMPLE`]. Counting is an addition; once a
+/// sample, a count leaves the window.
+#[derive(Clone, Debug)]
+pub struct RateMeter {
+    counts: [u32; RATE_SAMPLES],
+    /// Where the sample under way will be put.
+    at: usize,
+    /// Finished samples in the window.
+    filled: usize,
+    sum: u64,
+    current: u32,
+    sample_ends: Nanos,
+}
+
+/// The state of a [`RateMeter`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateParts {
+    /// The window's counts.
+    pub counts: [u32; RATE_SAMPLES],
+    /// Where the sample under way will be put.
+    pub at: u32,
+    /// Finished samples in the window.
+    pub filled: u32,
+    /// The sample under way.
+    pub current: u32,
+    /// When it ends.
+    pub sample_ends: Nanos,
+}
+
+impl RateMeter {
+    /// A meter whose first sample starts at `now`.
+    pub fn new(now: Nanos) -> RateMeter {
+        RateMeter {
+            counts: [0; RATE_SAMPLES],
+            at: 0,
+            filled: 0,
+            sum: 0,
+            current: 0,
+            sample_ends: now + RATE_SAMPLE,
+        }
+    }
+
+    /// Ends the samples that are over at `now`. True if the rate has changed its value.
+    #[inline]
+    pub fn advance(&mut self, now: Nanos) -> bool {
+        if now < self.sample_ends {
+            return false;
+        }
+        self.roll(now);
+        true
+    }
+
+    /// Counts one request in the sample under way.
+    #[inline]
+    pub fn count(&mut self) {
+        self.current += 1;
+    }
+
+    /// Requests per second, 0 before the first sample has ended.
+    pub fn rate(&self) -> f64 {
+        if self.filled == 0 {
+            return 0.0;
+        }
+        self.sum as f64 / (self.filled as f64 * RATE_SAMPLE.as_secs_f64())
+    }
+
+    /// Its state.
+    pub fn parts(&self) -> RateParts {
+        RateParts {
+            counts: self.counts,
+            at: self.at as u32,
+            filled: self.filled as u32,
+            current: self.current,
+            sample_ends: self.sample_ends,
+        }
+    }
+
+    /// The meter whose state this was; `None` if none can have been in it.
+    pub fn from_parts(parts: &RateParts) -> Option<RateMeter> {
+        let RateParts { counts, at, filled, current, sample_ends } = *parts;
+        // Counts go up by one a request: half their range leaves room for all that a file can hold.
+        let possible = at < RATE_SAMPLES as u32 && filled <= RATE_SAMPLES as u32 && current < 1 << 31;
+        let sum = counts.iter().map(|&count| u64::from(count)).sum();
+        let (at, filled) = (at as usize, filled as usize);
+        possible.then_some(RateMeter { counts, at, filled, sum, current, sample_ends })
+    }
+
+    fn roll(&mut self, now: Nanos) {
+        let ended = 1 + (now - self.sample_ends).0 / RATE_SAMPLE.0;
+        for _ in 0..ended.min(RATE_SAMPLES as u64 + 1) {
+            self.sum = self.sum + u64::from(self.current) - u64::from(self.counts[self.at]);
+            self.counts[self.at] = self.current;
+            self.current = 0;
+            self.at = (self.at + 1) % RATE_SAMPLES;
+            self.filled = (self.filled + 1).min(RATE_SAMPLES);
+        }
+        self.sample_ends += Nanos(ended * RATE_SAMPLE.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_the_mean_of_the_samples_that_ended() {
+        let mut meter = RateMeter::new(Nanos::ZERO);
+        assert_eq!(meter.rate(), 0.0);
+        for _ in 0..10 {
+            meter.count();
+        }
+        assert!(!meter.advance(Nanos::from_millis(49)));
+        assert!(meter.advance(Nanos::from_millis(50)));
+        assert_eq!(meter.rate(), 200.0);
+        assert!(meter.advance(Nanos::from_millis(100)));
+        assert_eq!(meter.rate(), 100.0);
+    }
+
+    #[test]
+    fn an_hour_of_silence_empties_the_window() {
+        let mut meter = RateMeter::new(Nanos::ZERO);
+        for step in 0..1_000 {
+            meter.advance(Nanos::from_millis(step));
+            meter.count();
+        }
+        assert!((meter.rate() - 1000.0).abs() < 60.0);
+        meter.advance(Nanos::from_secs(3_600));
+        assert_eq!(meter.rate(), 0.0);
+        meter.count();
+        meter.advance(Nanos::from_secs(3_600) + RATE_SAMPLE);
+        assert_eq!(meter.rate(), 1.0 / 5.0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Batch selection: which requests of a model's queue run next and which can't be helped any more (DESIGN.md,
+//! section 6; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
+//! carries the result out.
+
+use crate::deferral::Terms;
+use crate::drop_rule::DropRule;
+use symphony_transport::Nanos;
+
+/// The outcome of a selection: drop the first `dropped` requests of the queue; the `size` after them are the batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Selection {
+    /// Requests at the head that are given up.
+    pub dropped: usize,
+    /// The batch; 0 only if nothing is left.
+    pub size: usize,
+}
+
+impl Selection {
+    /// This, if the requests that it drops beyond `other` are no more than those that join its batch for it; else
+    /// `other`. Where the GPUs are full, a GPU's time serves as many as the target batch does in it, and to drop d
+    /// for a batch that is larger by g comes to the same at d = g (docs/scheduling.md).
+    pub fn if_worth(self, other: Selection) -> Selection {
+        let lost = self.dropped.saturating_sub(other.dropped);
+        if lost <= self.size.saturating_sub(other.size) { self } else { other }
+    }
+}
+
+/// When a batch could start and finish: fin(b) = max(now + delay(b), gpu_free_at) + l(b).
+#[derive(Clone, Copy)]
+pub struct Finish<'a> {
+    /// The model's profile and delays.
+    pub terms: &'a Terms,
+    /// The time of the decision.
+    pub now: Nanos,
+    /// When the granted GPU is free; [`Nanos::ZERO`] while none is.
+    pub gpu_free_at: Nanos,
+}
+
+impl Finish<'_> {
+    /// When a batch of `size` starts at the earliest.
+    #[inline]
+    pub fn earliest_start(&self, size: usize) -> Nanos {
+        (self.now + self.terms.network.delay(size)).max(self.gpu_free_at)
+    }
+
+    /// fin(`size`).
+    #[inline]
+    pub fn at(&self, size: usize) -> Nanos {
+        self.earliest_start(size) + self.terms.profile.latency(size)
+    }
+}
+
+/// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
+/// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that joins.
+#[inline]
+pub fn select(
+    rule: DropRule,
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    if len == 0 {
+        return Selection { dropped: 0, size: 0 };
+    }
+    // Most often: all that waits can run together.
+    if rule != DropRule::Fcfs && finish.at(len) <= deadline(0) {
+        return Selection { dropped: 0, size: len };
+    }
+    match rule {
+        DropRule::Window => select_window(finish, target, len, deadline),
+        DropRule::Timeout => select_window(finish, 1, len, deadline),
+        DropRule::Exchange => select_exchange(finish, target, len, deadline),
+        DropRule::Fcfs => {
+            let late = finish.at(1) > deadline(0);
+            let size = if late { target.clamp(1, len) } else { grow(finish, 1, len, deadline(0)) };
+            Selection { dropped: 0, size }
+        }
+    }
+}
+
+/// Of a queue that can't run whole.
+fn select_window(
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    let feasible = |from: usize| finish.at(len - from) <= deadline(from);
+    // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection.
+    let suffix_start = partition_point(1, len, |from| !feasible(from));
+    let wanted = target.min(len - suffix_start).max(1);
+    let needed = finish.at(wanted);
+    let dropped = partition_point(0, len, |at| deadline(at) < needed);
+    if dropped == len {
+        return Selection { dropped, size: 0 };
+    }
+    let room = len - dropped;
+    Selection { dropped, size: grow(finish, wanted.min(room), room, deadline(dropped)) }
+}
+
+fn select_exchange(
+    finish: Finish<'_>,
+    target: usize,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    let window = select_window(finish, target, len, &deadline);
+    if window.dropped == 0 {
+        return window;
+    }
+    window.if_worth(select_window(finish, 1, len, deadline))
+}
+
+/// The largest batch, from `size` up to `room`, that finishes by the deadline of its head.
+fn grow(finish: Finish<'_>, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
+    while size < room && finish.at(size + 1) <= head_deadline {
+        size += 1;
+    }
+    size
+}
+
+/// The first of `from..to` for which `before` is false, `to` if there is none.
+pub(crate) fn partition_point(mut from: usize, mut to: usize, before: impl Fn(usize) -> bool) -> usize {
+    while from < to {
+        let middle = from + (to - from) / 2;
+        if before(middle) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    from
+}
+
+/// The batch size that a model's rate calls for: the largest b with l(b) + b/rate + d_data*b within
+/// `budget` = SLO - d_ctrl - d_resp. With n = rate*l(b)/b GPUs, b/rate is l(b)/n, the time between the
+/// starts of n staggered GPUs (Symphony, equations 2 and 3) as well as the time in which b requests come
+/// when one GPU is more than enough. Without a rate yet: the largest b with l(b) <= SLO/2.
+pub fn target_batch(terms: &Terms, rate_rps: f64) -> usize {
+    let largest = terms.profile.max_batch();
+    let fits = |size: usize| -> bool {
+        let run = terms.profile.latency(size);
+        if rate_rps <= 0.0 {
+            return run <= Nanos(terms.slo.0 / 2);
+        }
+        let gather = Nanos::from_secs_f64(size as f64 / rate_rps);
+        let fetch = Nanos(terms.network.data_per_request.0 * size as u64);
+        run + gather + fetch <= terms.slo - terms.network.control - terms.network.result
+    };
+    partition_point(1, largest + 1, fits).saturating_sub(1).max(1)
+}

@@ -1,0 +1,589 @@
+//! What a model's queue decides, moment by moment.
+
+use super::*;
+use crate::deferral::Slack;
+
+use crate::policy::by_name;
+use crate::profile::Profile;
+use crate::rank::Grant;
+use crate::workload::Network;
+
+const MS: u64 = 1_000_000;
+
+fn ms(ms: f64) -> Nanos {
+    Nanos::from_millis_f64(ms)
+}
+
+/// What a queue said, in order.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    Ready(Nanos, Nanos),
+    Early(Nanos),
+    Withdraw,
+    Report(Option<Nanos>, Nanos),
+    Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
+    End(u64, Ending),
+    Next(NextStart),
+    Stands(Standing),
+}
+
+#[derive(Default)]
+struct Log(Vec<Said>);
+
+impl ModelSink for Log {
+    fn ready(&mut self, _model: ModelId, offer: Offer) {
+        self.0.push(match offer.early {
+            true => Said::Early(offer.latest),
+            false => Said::Ready(offer.latest, offer.delay),
+        });
+    }
+    fn withdraw(&mut self, _model: ModelId) {
+        self.0.push(Said::Withdraw);
+    }
+    fn report(&mut self, report: GpuReport) {
+        self.0.push(Said::Report(report.exec_at, report.free_at));
+    }
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let ids = requests.0.iter().chain(requests.1).map(|request| request.id).collect();
+        self.0.push(Said::Dispatch { exec_at: dispatch.exec_at, latest: dispatch.latest, ids });
+    }
+    fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+        self.0.push(Said::End(request.id, ending));
+    }
+    fn next_start(&mut self, _model: ModelId, next: NextStart) {
+        self.0.push(Said::Next(next));
+    }
+    fn standing(&mut self, _model: ModelId, standing: Standing) {
+        self.0.push(Said::Stands(standing));
+    }
+}
+
+impl Log {
+    fn take(&mut self) -> Vec<Said> {
+        core::mem::take(&mut self.0)
+    }
+}
+
+/// l(b) = b + 5 ms, SLO 20 ms.
+fn terms(policy: &str, drop: DropRule) -> Terms {
+    Terms {
+        model: ModelId(0),
+        profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
+        slo: ms(20.0),
+        network: Network::default(),
+        drop,
+        deferral: by_name(policy).unwrap().deferral().unwrap(),
+        slack: Slack::default(),
+        gpus: 8,
+    }
+}
+
+fn symphony() -> ModelQueue {
+    ModelQueue::new(terms("symphony-published", DropRule::Window), Nanos::ZERO)
+}
+
+fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
+    Request { id, arrival, deadline, ..Request::default() }
+}
+
+fn grant(free_at: Nanos) -> Grant {
+    Grant { model: ModelId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
+}
+
+#[test]
+fn a_batch_is_told_of_only_when_one_more_request_could_not_join() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(log.take(), []);
+    // frontrun = D - l(2) = 20 - 7
+    assert_eq!(queue.next_timer(), ms(13.0));
+    queue.on_timer(ms(13.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn a_request_that_joins_brings_frontrun_forward() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        queue.on_request(ms(id as f64), request(id, ms(id as f64), ms(20.0 + id as f64)), &mut log);
+    }
+    assert_eq!(queue.next_timer(), ms(20.0 - 9.0));
+}
+
+#[test]
+fn work_conserving_tells_of_a_batch_at_once() {
+    let mut queue = ModelQueue::new(terms("work-conserving", DropRule::Window), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(15.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn a_grant_sends_the_batch_reports_the_gpu_and_starts_the_next_candidate() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    queue.on_grant(ms(13.0), grant(ms(2.0)), &mut log);
+    let said = log.take();
+    assert_eq!(
+        said,
+        [
+            Said::Dispatch { exec_at: ms(13.0), latest: ms(14.0), ids: vec![1] },
+            Said::Report(Some(ms(13.0)), ms(19.0)),
+        ]
+    );
+    assert!(queue.is_empty());
+    assert_eq!(queue.next_timer(), Nanos::MAX);
+}
+
+#[test]
+fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..8 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    log.take();
+    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone after them.
+    queue.on_grant(ms(7.0), grant(ms(10.0)), &mut log);
+    let ids = log.take().into_iter().find_map(|said| match said {
+        Said::Dispatch { exec_at, ids, .. } => Some((exec_at, ids)),
+        _ => None,
+    });
+    assert_eq!(ids, Some((ms(10.0), vec![0, 1, 2, 3, 4])));
+}
+
+#[test]
+fn a_request_that_cannot_finish_alone_is_dropped() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(5.9)), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue)]);
+    queue.on_request(Nanos::ZERO, request(2, Nanos::ZERO, ms(6.0)), &mut log);
+    assert_eq!(log.take(), [Said::Ready(Nanos::ZERO, Nanos::ZERO)]);
+}
+
+#[test]
+fn a_waiting_batch_is_reselected_the_moment_after_its_latest() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    assert_eq!(queue.next_timer(), Nanos(14 * MS + 1));
+    queue.on_timer(Nanos(14 * MS + 1), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Withdraw]);
+}
+
+#[test]
+fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
+    // Without a rate the target is the largest b with l(b) <= SLO/2: 5.
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    for id in 1..8 {
+        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+    }
+    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of 5, the target, can't
+    // have it, so it goes, and the other seven form one that can still wait.
+    let ready = |latest| Said::Ready(ms(latest), Nanos::ZERO);
+    assert_eq!(log.take(), [ready(4.0), ready(3.0), Said::End(0, Ending::DroppedInQueue), Said::Withdraw]);
+    assert_eq!(queue.len(), 7);
+}
+
+#[test]
+fn the_timeout_rule_serves_the_head_whatever_it_costs() {
+    let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Timeout), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    for id in 1..8 {
+        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+    }
+    // 12 - 3 = l(4): the head and three more, and no drop when a fifth comes.
+    assert_eq!(queue.len(), 8);
+    assert_eq!(log.take(), [Said::Ready(ms(4.0), Nanos::ZERO), Said::Ready(ms(3.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn the_fcfs_rule_drops_nothing_and_runs_late() {
+    let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Fcfs), Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(1.0)), &mut log);
+    log.take();
+    queue.on_grant(ms(40.0), grant(ms(40.0)), &mut log);
+    let Said::Dispatch { exec_at, latest, ids } = log.take().remove(0) else { panic!("nothing was sent") };
+    assert_eq!((exec_at, latest, ids), (ms(40.0), Nanos::MAX, vec![0]));
+}
+
+#[test]
+fn a_grant_with_nothing_left_gives_the_gpu_back() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_grant(ms(19.0), grant(ms(2.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Report(None, ms(2.0))]);
+}
+
+#[test]
+fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for (id, deadline) in [(1, 20.0), (2, 18.0), (3, 19.0), (4, 20.0)] {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(deadline)), &mut log);
+    }
+    queue.on_grant(ms(9.0), grant(Nanos::ZERO), &mut log);
+    assert!(log.take().contains(&Said::Dispatch {
+        exec_at: ms(9.0),
+        latest: ms(9.0),
+        ids: vec![2, 3, 1, 4]
+    }));
+}
+
+#[test]
+fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..limits::MAX_QUEUE as u64 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
+    }
+    log.take();
+    queue.on_request(Nanos::ZERO, request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(99_999, Ending::Overloaded)]);
+    assert_eq!(queue.len(), limits::MAX_QUEUE);
+}
+
+#[test]
+fn the_networks_delays_bring_the_decision_forward() {
+    let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
+    let mut queue =
+        ModelQueue::new(Terms { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
+    assert_eq!(queue.next_timer(), ms(12.0));
+    queue.on_timer(ms(12.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.0), ms(0.75))]);
+}
+
+#[test]
+fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
+    let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
+    let mut queue =
+        ModelQueue::new(Terms { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+    let mut log = Log::default();
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(queue.next_timer(), ms(12.5));
+    queue.on_timer(ms(12.5), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(13.75), Nanos::ZERO)]);
+    queue.on_grant(ms(12.5), grant(Nanos::ZERO), &mut log);
+    let expected = Said::Dispatch { exec_at: ms(12.5), latest: ms(14.0), ids: vec![1] };
+    assert_eq!(log.take()[0], expected);
+}
+
+#[test]
+fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
+    let profile = Profile::linear(Nanos::ZERO, ms(5.0), 64).unwrap();
+    let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
+    let terms = Terms { profile, slack, ..terms("symphony-published", DropRule::Window) };
+    let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
+    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    assert_eq!(queue.next_timer(), ms(14.5));
+    queue.on_timer(ms(14.5), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(14.75), Nanos::ZERO)]);
+}
+
+#[test]
+fn a_stopped_queue_ends_every_request() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    queue.stop(ms(1.0), &mut log);
+    assert_eq!(log.take(), (0..3).map(|id| Said::End(id, Ending::Stopped)).collect::<Vec<_>>());
+}
+
+mod target {
+    use super::*;
+
+    /// (1.053, 5.072) ms and 25 ms: Symphony's Table 4.
+    fn resnet() -> Terms {
+        Terms {
+            profile: Profile::linear(ms(1.053), ms(5.072), 64).unwrap(),
+            slo: ms(25.0),
+            ..terms("symphony-published", DropRule::Window)
+        }
+    }
+
+    #[test]
+    fn without_a_rate_two_batches_fit_the_slo() {
+        assert_eq!(target_batch(&resnet(), 0.0), 7);
+    }
+
+    #[test]
+    fn eight_staggered_gpus_call_for_the_papers_batch_of_16() {
+        assert_eq!(target_batch(&resnet(), 5839.0), 16);
+    }
+
+    #[test]
+    fn a_trickle_calls_for_what_arrives_within_the_slo() {
+        // l(1) + 1/60 s = 22.8 ms fits, l(2) + 2/60 s does not.
+        assert_eq!(target_batch(&resnet(), 60.0), 1);
+    }
+
+    #[test]
+    fn the_network_takes_its_part_of_the_budget() {
+        let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
+        assert!(target_batch(&Terms { network, ..resnet() }, 5839.0) < 16);
+    }
+}
+
+/// A model of `symphony` on 8 GPUs with 100 requests a second, its last batch started at 9,990 ms.
+fn underway() -> (ModelQueue, Log) {
+    let mut queue = ModelQueue::new(terms("symphony", DropRule::Exchange), Nanos::ZERO);
+    let mut log = Log::default();
+    for id in 0..1_000u64 {
+        let now = ms(id as f64 * 10.0);
+        queue.on_request(now, request(id, now, now + ms(20.0)), &mut log);
+        queue.on_grant(now, grant(now), &mut log);
+    }
+    log.take();
+    (queue, log)
+}
+
+#[test]
+fn a_batch_is_offered_early_once_waiting_no_longer_pays_for_an_idle_gpu() {
+    let (mut queue, mut log) = underway();
+    // The fixed cost is 5 ms, and 1.2 times that has passed since the last batch started.
+    queue.on_request(ms(10_001.0), request(3_000, ms(10_001.0), ms(10_021.0)), &mut log);
+    assert_eq!(log.take(), [Said::Early(ms(10_015.0))]);
+    // frontrun = D - l(2)
+    assert_eq!(queue.next_timer(), ms(10_014.0));
+    queue.on_timer(ms(10_014.0), &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(10_015.0), Nanos::ZERO)]);
+}
+
+#[test]
+fn an_early_offer_that_only_grows_is_told_anew_when_it_takes_a_third_longer() {
+    let (mut queue, mut log) = underway();
+    for id in 0..8 {
+        queue.on_request(ms(10_001.0), request(3_000 + id, ms(10_001.0), ms(10_021.0)), &mut log);
+    }
+    // l(1) = 6, then l(4) = 9 as the first that 6 is too far from, then l(8) = 13.
+    let offers = [10_015.0, 10_012.0, 10_008.0].map(|latest| Said::Early(ms(latest)));
+    assert_eq!(log.take(), offers);
+}
+
+#[test]
+fn requests_are_dropped_only_where_as_many_more_can_join() {
+    let finish = |terms| Finish { terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
+    let terms = terms("symphony", DropRule::Exchange);
+    let select =
+        |rule, deadlines: &[f64]| select(rule, finish(&terms), 8, deadlines.len(), |at| ms(deadlines[at]));
+    // One that leaves room for two against six that can join without it.
+    let one_late = [7.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    assert_eq!(select(DropRule::Exchange, &one_late), Selection { dropped: 1, size: 8 });
+    // Five that leave room for five against three more.
+    let five_late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    assert_eq!(select(DropRule::Window, &five_late), Selection { dropped: 5, size: 8 });
+    assert_eq!(select(DropRule::Exchange, &five_late), Selection { dropped: 0, size: 5 });
+}
+
+/// The rows of a request, taken in together.
+fn take_in(queue: &mut ModelQueue, now: Nanos, first: Request, rows: u16, log: &mut Log) {
+    for row in 0..rows {
+        queue.enqueue(now, Request { row, rows_after: rows - 1 - row, ..first }, log);
+    }
+    queue.settle(now, log);
+}
+
+/// The ids of the batch that a grant sends.
+fn batch_at(queue: &mut ModelQueue, now: Nanos, free_at: Nanos) -> Vec<u64> {
+    let mut log = Log::default();
+    queue.on_grant(now, grant(free_at), &mut log);
+    let sent = log.take().into_iter().find_map(|said| match said {
+        Said::Dispatch { ids, .. } => Some(ids),
+        _ => None,
+    });
+    sent.unwrap_or_default()
+}
+
+#[test]
+fn a_request_that_does_not_fit_whole_waits_for_the_next_batch() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 6, &mut log);
+    // l(15) = 20: nine of the second's ten rows would fit beside the first's six.
+    take_in(&mut queue, Nanos::ZERO, request(2, Nanos::ZERO, ms(20.0)), 10, &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(9.0), Nanos::ZERO)], "nothing could join, so it is due at once");
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 6]);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [2; 10]);
+}
+
+#[test]
+fn frontrun_leaves_time_for_as_many_rows_as_the_last_request_had() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 4, &mut log);
+    // D - l(4 + 4) = 20 - 13
+    assert_eq!(queue.next_timer(), ms(7.0));
+}
+
+#[test]
+fn a_request_that_fits_no_batch_in_time_is_split() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 20, &mut log);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 15]);
+    assert_eq!(batch_at(&mut queue, Nanos::ZERO, Nanos::ZERO), [1; 5]);
+}
+
+#[test]
+fn a_late_request_is_not_split_while_it_fits_a_batch() {
+    let mut queue = ModelQueue::new(terms("work-conserving", DropRule::Fcfs), Nanos::ZERO);
+    let mut log = Log::default();
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 30, &mut log);
+    assert_eq!(batch_at(&mut queue, ms(16.0), Nanos::ZERO), [1; 30]);
+}
+
+#[test]
+fn a_request_is_dropped_whole() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 3, &mut log);
+    queue.on_timer(ms(15.0), &mut log);
+    assert_eq!(log.take().iter().filter(|&said| *said == Said::End(1, Ending::DroppedInQueue)).count(), 3);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..limits::MAX_QUEUE as u64 - 2 {
+        queue.enqueue(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+    }
+    let waiting = queue.len();
+    take_in_only(&mut queue, request(99_999, Nanos::ZERO, ms(20.0)), 3, &mut log);
+    assert_eq!(log.take(), vec![Said::End(99_999, Ending::Overloaded); 3]);
+    assert_eq!(queue.len(), waiting);
+    take_in_only(&mut queue, request(99_998, Nanos::ZERO, ms(10.0)), 2, &mut log);
+    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE));
+}
+
+#[test]
+fn a_request_that_is_taken_back_leaves_with_all_its_rows_and_no_others() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    for id in 0..3 {
+        take_in(&mut queue, Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), 2, &mut log);
+    }
+    let wish = request(1, Nanos::ZERO, ms(20.0));
+    assert!(queue.take_back(ms(1.0), &wish, &mut log));
+    queue.settle(ms(1.0), &mut log);
+    assert_eq!(log.take(), vec![Said::End(1, Ending::Withdrawn); 2]);
+    assert_eq!(queue.next_timer(), ms(20.0 - 11.0), "the batch has become smaller: D - l(4 + 2)");
+    assert!(!queue.take_back(ms(1.0), &wish, &mut log), "it is not there any more");
+    assert!(!queue.take_back(ms(1.0), &request(0, Nanos::ZERO, ms(19.0)), &mut log), "of another deadline");
+    assert_eq!(batch_at(&mut queue, ms(1.0), Nanos::ZERO), [0, 0, 2, 2]);
+}
+
+#[test]
+fn a_candidate_whose_only_request_is_taken_back_is_withdrawn() {
+    let (mut queue, mut log) = (symphony(), Log::default());
+    queue.on_request(ms(1.0), request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.on_timer(ms(13.0), &mut log);
+    log.take();
+    assert!(queue.take_back(ms(13.5), &request(1, Nanos::ZERO, ms(20.0)), &mut log));
+    queue.settle(ms(13.5), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::Withdrawn), Said::Withdraw]);
+    assert_eq!(queue.next_timer(), Nanos::MAX);
+}
+
+fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log) {
+    for row in 0..rows {
+        queue.enqueue(Nanos::ZERO, Request { row, rows_after: rows - 1 - row, ..first }, log);
+    }
+}
+
+proptest::proptest! {
+    /// A batch that holds some of a request's rows and not the others holds nothing else, and could not have run them
+    /// all by the request's deadline.
+    #[test]
+    fn a_request_is_never_split_without_need(
+        requests in proptest::collection::vec((1u16..40, 0u64..4_000, 0u64..8_000, 0u64..9_000), 1..60),
+    ) {
+        let (mut queue, mut log) = (symphony(), Log::default());
+        let mut now = Nanos::ZERO;
+        for (at, (rows, gap, hurry, free_in)) in requests.into_iter().enumerate() {
+            now += Nanos::from_micros(gap);
+            while queue.next_timer() <= now {
+                queue.on_timer(queue.next_timer(), &mut log);
+            }
+            let deadline = now + ms(20.0) - Nanos::from_micros(hurry);
+            take_in(&mut queue, now, request(at as u64, now, deadline), rows, &mut log);
+            if at % 3 > 0 {
+                continue;
+            }
+            let free_at = now + Nanos::from_micros(free_in);
+            let batch = batch_at(&mut queue, now, free_at);
+            let Some((&last, rest)) = batch.last().zip(queue.queued().next()) else { continue };
+            if rest.id == last {
+                proptest::prop_assert!(batch.iter().all(|&id| id == last), "{batch:?} is cut");
+                let whole = batch.len() + usize::from(rest.rows_after) + 1;
+                let done = free_at + symphony_profile().latency(whole);
+                proptest::prop_assert!(done > rest.deadline, "{whole} rows would be done at {done:?}");
+            }
+        }
+    }
+}
+
+fn symphony_profile() -> Profile {
+    terms("symphony-published", DropRule::Window).profile
+}
+
+/// With a slack of 2 ms off frontrun and 1 ms off latest.
+fn late_threads() -> Terms {
+    let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
+    Terms { slack, ..terms("symphony-published", DropRule::Window) }
+}
+
+#[test]
+fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
+    queue.foretell(&mut log);
+    // The target is 5, so one request more, and two for a burst: l(8) = 13 ms, of 20 ms less 2 ms.
+    let silent = Said::Next(NextStart { at: ms(5.0), silent: true, every: Nanos::MAX });
+    assert_eq!(log.take(), [silent]);
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    queue.on_request(ms(1.5), request(2, ms(1.5), ms(21.5)), &mut log);
+    let head = Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX });
+    assert_eq!(log.take(), [head]);
+    // A client in more of a hurry leaves less time.
+    queue.on_request(ms(2.0), request(3, ms(2.0), ms(18.0)), &mut log);
+    let head = Said::Next(NextStart { at: ms(3.0), silent: false, every: Nanos::MAX });
+    assert_eq!(log.take(), [head]);
+}
+
+#[test]
+fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
+    let never = NO_DEADLINE + ms(1.0);
+    queue.on_request(ms(1.0), request(1, ms(1.0), never), &mut log);
+    let stands = Standing { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
+    let ready = Said::Ready(never - ms(7.0), Nanos::ZERO);
+    assert_eq!(log.take(), [Said::Stands(stands), ready]);
+    queue.on_request(ms(2.0), request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
+    assert!(log.take().is_empty(), "the head is the same");
+    assert_eq!(queue.next_timer(), Nanos::MAX, "it can wait for ever");
+}
+
+#[test]
+fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
+    for id in 0..9 {
+        queue.on_request(ms(1.0), request(id, ms(1.0), NO_DEADLINE), &mut log);
+    }
+    log.take();
+    queue.on_grant(ms(2.0), Grant { until: ms(11.5), ..grant(ms(2.0)) }, &mut log);
+    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in time.
+    assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
+    queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
+    assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");
+}
+
+#[test]
+fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
+    queue.foretell(&mut log);
+    assert_eq!(log.take(), [Said::Next(NextStart::NEVER)]);
+    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+}

@@ -1,0 +1,179 @@
+//! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one [`RankState`],
+//! wired to each other without rings or clocks. The pinned threads of [`crate::runtime`] run the same two
+//! parts on cores of their own; here they meet at one virtual instant, so a decision takes no time.
+
+use super::{Decisions, Scheduler};
+use crate::deferral::Deferral;
+use crate::deferral::{Slack, Terms};
+use crate::drop_rule::DropRule;
+use crate::model::{Dispatch, ModelQueue, ModelSink};
+use crate::rank::min_tree::MinTree;
+use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use crate::workload::Workload;
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
+use symphony_transport::message::{Class, Completion, Ending, ModelId, Request};
+
+/// See the module's description.
+pub struct Deferred {
+    models: Vec<ModelQueue>,
+    /// When each model wants to be woken.
+    timers: MinTree,
+    rank: RankState,
+    /// Grants made and not yet delivered to their models.
+    grants: Vec<Grant>,
+    /// What models said to the RankThread and it has not heard yet.
+    words: Vec<RankInput>,
+    batches: u64,
+}
+
+impl Deferred {
+    /// A scheduler for the models and GPUs of `workload`, on a clock that starts at zero.
+    pub fn new(workload: &Workload, drop: DropRule, deferral: &'static dyn Deferral) -> Deferred {
+        let has_classes = workload.has_classes();
+        let models = workload
+            .models
+            .iter()
+            .enumerate()
+            .map(|(index, model)| Terms {
+                model: ModelId(index as u32),
+                profile: model.profile.clone(),
+                slo: model.slo,
+                network: workload.network,
+                drop,
+                deferral,
+                slack: Slack::default(),
+                gpus: workload.gpus,
+            })
+            .map(|terms| {
+                let class = workload.models[terms.model.0 as usize].class;
+                let queue = ModelQueue::new(terms, Nanos::ZERO);
+                match has_classes {
+                    false => queue,
+                    true if class == Class::HIGHEST => queue.above_others(),
+                    true => queue.below_others(),
+                }
+            })
+            .collect::<Vec<_>>();
+        let mut rank =
+            RankState::new(workload.gpus, models.len(), drop == DropRule::Fcfs, workload.network.control);
+        if has_classes {
+            rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
+            for queue in models.iter().filter(|queue| queue.has_classes_below()) {
+                rank.hear(RankInput::Next { model: queue.terms().model, next: queue.next_start() });
+            }
+            rank.hear(RankInput::Foretold);
+        }
+        Deferred {
+            timers: MinTree::new(models.len()),
+            rank,
+            models,
+            grants: Vec::new(),
+            words: Vec::new(),
+            batches: 0,
+        }
+    }
+
+    /// Lets one model act, then everything that follows from it.
+    fn act(
+        &mut self,
+        now: Nanos,
+        model: ModelId,
+        out: &mut dyn Decisions,
+        event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
+    ) {
+        self.act_alone(model, out, event);
+        self.settle(now, out);
+    }
+
+    fn act_alone(
+        &mut self,
+        model: ModelId,
+        out: &mut dyn Decisions,
+        event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
+    ) {
+        let at = model.0 as usize;
+        let mut outbox = Outbox { words: &mut self.words, batches: &mut self.batches, out };
+        event(&mut self.models[at], &mut outbox);
+        self.timers.set(at, self.models[at].next_timer());
+    }
+
+    /// Carries words to the RankThread and grants to the models until nobody has more to say.
+    fn settle(&mut self, now: Nanos, out: &mut dyn Decisions) {
+        loop {
+            let grants = &mut self.grants;
+            let mut grant = |given: Grant| grants.push(given);
+            for word in self.words.drain(..) {
+                word.apply(&mut self.rank, now, &mut grant);
+            }
+            let Some(granted) = self.grants.pop() else { return };
+            self.act_alone(granted.model, out, |queue, outbox| queue.on_grant(now, granted, outbox));
+        }
+    }
+}
+
+impl Scheduler for Deferred {
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
+        self.act(now, request.model, out, |queue, outbox| queue.on_request(now, request, outbox));
+    }
+
+    fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
+        let grants = &mut self.grants;
+        RankInput::Completion(completion).apply(&mut self.rank, now, &mut |grant| grants.push(grant));
+        self.settle(now, out);
+    }
+
+    fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
+        while let Some((_, model)) = self.timers.min().filter(|&(due, _)| due <= now) {
+            self.act(now, ModelId(model as u32), out, |queue, outbox| queue.on_timer(now, outbox));
+        }
+        if self.rank.next_timer() <= now {
+            let grants = &mut self.grants;
+            self.rank.on_timer(now, &mut |grant| grants.push(grant));
+            self.settle(now, out);
+        }
+    }
+
+    fn next_timer(&self) -> Nanos {
+        self.timers.min_key().min(self.rank.next_timer())
+    }
+}
+
+/// Takes a model's decisions: words for the RankThread are kept, the rest goes out.
+struct Outbox<'a> {
+    words: &'a mut Vec<RankInput>,
+    batches: &'a mut u64,
+    out: &'a mut dyn Decisions,
+}
+
+impl ModelSink for Outbox<'_> {
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.words.push(RankInput::Ready { model, offer });
+    }
+
+    fn withdraw(&mut self, model: ModelId) {
+        self.words.push(RankInput::Withdraw(model));
+    }
+
+    fn report(&mut self, report: GpuReport) {
+        self.words.push(RankInput::Report(report));
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let header = dispatch.header(*self.batches, requests.0.len() + requests.1.len());
+        *self.batches += 1;
+        self.out.run(header, requests);
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.out.end(request, ending, now);
+    }
+
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.words.push(RankInput::Next { model, next });
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.words.push(RankInput::Standing { model, standing });
+    }
+}

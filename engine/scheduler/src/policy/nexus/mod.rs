@@ -1,0 +1,195 @@
+//! `nexus`: a static schedule for each epoch, as in Nexus (section 6) and as the Symphony paper runs it as a baseline
+//! (sections 2.3, 3.3 and 5). Squishy bin packing says which GPU hosts which models in batches of what size
+//! ([`packing`]); frontends that do not know of each other send each request straight to such a GPU ([`routing`]); a GPU
+//! goes round its models without ever waiting for a batch to grow ([`node`]). Only the simulator drives it.
+
+mod node;
+mod packing;
+mod routing;
+
+use super::epoch::{Epoch, expected_rates};
+use super::{Decisions, Options, Policy, Scheduler};
+use crate::drop_rule::DropRule;
+use crate::profile::Profile;
+use crate::workload::Workload;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use node::Node;
+use packing::Session;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use routing::Frontend;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+
+/// The policy.
+#[derive(Debug)]
+pub(super) struct Nexus;
+
+/// As the list of policies holds it.
+pub(super) static NEXUS: Nexus = Nexus;
+
+impl Policy for Nexus {
+    fn name(&self) -> &'static str {
+        "nexus"
+    }
+
+    fn about(&self) -> &'static str {
+        "a static schedule by squishy bin packing, frontends that route on their own (Nexus, section 6)"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["drop", "frontends"]
+    }
+
+    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
+        Box::new(Cluster::new(workload, options))
+    }
+}
+
+/// The frontends, the GPUs and what is between them.
+struct Cluster {
+    models: Vec<Model>,
+    drop: DropRule,
+    nodes: Vec<Node>,
+    frontends: Vec<Frontend>,
+    /// Which frontend a client asks, and where frontends begin.
+    random: Pcg64Mcg,
+    /// d_ctrl + d_data: from a frontend to a GPU, the input included.
+    transfer: Nanos,
+    /// What is on that way, with its arrival there.
+    in_transfer: VecDeque<(Nanos, Request)>,
+    epoch: Epoch,
+    batches: u64,
+}
+
+struct Model {
+    profile: Profile,
+    /// What of the SLO waiting and execution may take together.
+    budget: Nanos,
+}
+
+impl Cluster {
+    fn new(workload: &Workload, options: &Options) -> Cluster {
+        let transfer = workload.network.delay(1);
+        let model = |model: &crate::workload::WorkloadModel| Model {
+            profile: model.profile.clone(),
+            budget: model.slo - workload.network.result - transfer,
+        };
+        let mut cluster = Cluster {
+            models: workload.models.iter().map(model).collect(),
+            drop: options.drop.unwrap_or(DropRule::Window),
+            nodes: core::iter::repeat_with(Node::default).take(workload.gpus).collect(),
+            frontends: core::iter::repeat_with(Frontend::default).take(options.frontends.max(1)).collect(),
+            random: Pcg64Mcg::seed_from_u64(workload.seed),
+            transfer,
+            in_transfer: VecDeque::new(),
+            epoch: Epoch::new(workload.models.len()),
+            batches: 0,
+        };
+        cluster.plan(&expected_rates(workload));
+        cluster
+    }
+
+    /// A new schedule, for these rates. Returns what was queued under the last one.
+    fn plan(&mut self, rates: &[f64]) -> Vec<Request> {
+        let both = self.models.iter().zip(rates);
+        let sessions: Vec<_> = both
+            .map(|(model, &rate)| Session { profile: &model.profile, budget: model.budget, rate })
+            .collect();
+        let schedule = packing::fit(&sessions, self.nodes.len());
+        let mut queued = Vec::new();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let shares = schedule.get(at).map_or(&[][..], |node| &node.shares);
+            for mut turn in node.reschedule(shares) {
+                queued.extend(core::iter::from_fn(|| turn.queue.pop()));
+            }
+        }
+        queued.sort_unstable_by_key(|request| (request.arrival, request.id));
+        for frontend in &mut self.frontends {
+            *frontend = Frontend::new(self.models.len(), &schedule, &mut self.random);
+        }
+        queued
+    }
+
+    /// A request reaches the GPU that a frontend chose for it.
+    fn deliver(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
+        let frontend = match self.frontends.len() {
+            1 => 0,
+            several => self.random.random_range(0..several),
+        };
+        let Some(place) = self.frontends[frontend].route(request.model.0 as usize) else {
+            return out.end(&request, Ending::DroppedInQueue, now);
+        };
+        let node = &mut self.nodes[place.node as usize];
+        if let Err(refused) = node.turns[place.turn as usize].queue.push(request) {
+            return out.end(&refused, Ending::Overloaded, now);
+        }
+        if !node.busy {
+            self.serve(now, place.node, out);
+        }
+    }
+
+    /// Gives an idle GPU its next batch.
+    fn serve(&mut self, now: Nanos, gpu: u32, out: &mut dyn Decisions) {
+        let models = &self.models;
+        let node = &mut self.nodes[gpu as usize];
+        let drop = |request: Request| out.end(&request, Ending::DroppedInQueue, now);
+        let Some((at, size)) = node.take_turn(now, self.drop, |model| &models[model].profile, drop) else {
+            return;
+        };
+        node.busy = true;
+        let turn = &mut node.turns[at];
+        let duration = models[turn.model].profile.latency(size);
+        let latest = match (self.drop, turn.queue.deadline(0)) {
+            (DropRule::Window | DropRule::Timeout, Some(deadline)) => deadline - duration,
+            _ => Nanos::MAX,
+        };
+        let header = BatchHeader {
+            batch: self.batches,
+            exec_at: now,
+            latest,
+            duration,
+            model: ModelId(turn.model as u32),
+            gpu: GpuId(gpu),
+            size: size as u32,
+            ..BatchHeader::default()
+        };
+        self.batches += 1;
+        out.run(header, turn.queue.front(size));
+        turn.queue.remove(size);
+    }
+}
+
+impl Scheduler for Cluster {
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
+        if let Some(rates) = self.epoch.count(now, request.model) {
+            for request in self.plan(&rates) {
+                self.deliver(now, request, out);
+            }
+        }
+        match self.transfer {
+            Nanos::ZERO => self.deliver(now, request, out),
+            transfer => self.in_transfer.push_back((now + transfer, request)),
+        }
+    }
+
+    fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
+        self.nodes[completion.gpu.0 as usize].busy = false;
+        self.serve(now, completion.gpu.0, out);
+    }
+
+    fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
+        while let Some((_, request)) = self.in_transfer.pop_front_if(|&mut (at, _)| at <= now) {
+            self.deliver(now, request, out);
+        }
+    }
+
+    fn next_timer(&self) -> Nanos {
+        self.in_transfer.front().map_or(Nanos::MAX, |&(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The rules for how long a batch is held back (`when` of DESIGN.md, section 6), by name: what `simulate --when` and a
+//! CONFIG's `when` choose from. Asked by a model's queue each time that its candidate changes.
+
+use crate::deferral::{Deferral, Moment};
+use crate::profile::Profile;
+use symphony_transport::Nanos;
+
+/// A [`Deferral`] with a name.
+#[derive(Debug)]
+pub struct When {
+    /// Its name on the command line and in CONFIG.
+    pub name: &'static str,
+    /// What it does and where it is from, in a line.
+    pub about: &'static str,
+    /// The time from which the candidate may start.
+    pub rule: fn(&Moment<'_>) -> Nanos,
+}
+
+impl Deferral for When {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn when(&self, moment: &Moment<'_>) -> Nanos {
+        (self.rule)(moment)
+    }
+}
+
+/// Hold back while one more request could join.
+pub static FRONTRUN: When = When {
+    name: "frontrun",
+    about: "while one more request could join (Symphony, section 4.3)",
+    rule: |moment| moment.frontrun,
+};
+
+/// Hold back while waiting costs less per request than starting would.
+pub static BETA_LAMBDA: When = When {
+    name: "beta-lambda",
+    about: "until more wait than come in the time beta, or frontrun (section 4.3)",
+    rule: |moment| {
+        let come_meanwhile = fixed_cost(&moment.terms.profile).as_secs_f64() * moment.rate_rps;
+        if moment.size as f64 > come_meanwhile { moment.earliest } else { moment.frontrun }
+    },
+};
+
+/// Do not hold back.
+pub static WORK_CONSERVING: When = When {
+    name: "work-conserving",
+    about: "not at all (Symphony, section 4.3)",
+    rule: |moment| moment.earliest,
+};
+
+/// Hold back until the head would be late.
+pub static LATEST: When = When {
+    name: "latest",
+    about: "until the batch must start, or its first request is late",
+    rule: |moment| moment.latest,
+};
+
+/// Hold back for as long as a batch of the target size needs to come together.
+pub static TARGET_QUEUEING_DELAY: When = When {
+    name: "target-queueing-delay",
+    about: "for target / rate from the last batch's start on",
+    rule: |moment| {
+        let gather = match moment.rate_rps > 0.0 {
+            true => Nanos::from_secs_f64(moment.target as f64 / moment.rate_rps),
+            false => Nanos::ZERO,
+        };
+        moment.earliest.max(moment.last_start + gather)
+    },
+};
+
+/// Every rule.
+pub static RULES: [&When; 5] = [&FRONTRUN, &BETA_LAMBDA, &WORK_CONSERVING, &LATEST, &TARGET_QUEUEING_DELAY];
+
+/// The rule of this name.
+pub fn by_name(name: &str) -> Option<&'static When> {
+    RULES.into_iter().find(|rule| rule.name == name)
+}
+
+/// Every rule's name.
+pub fn names() -> [&'static str; RULES.len()] {
+    RULES.map(|rule| rule.name)
+}
+
+/// beta of l(b) = alpha * b + beta: where the line through the first and the last entry of a table begins. Zero for a
+/// profile of one batch size, since waiting can't make that batch larger.
+fn fixed_cost(profile: &Profile) -> Nanos {
+    let (one, largest) = (profile.latency(1), profile.max_batch() as u64);
+    match largest {
+        1 => Nanos::ZERO,
+        _ => one - Nanos((profile.latency(largest as usize) - one).0 / (largest - 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deferral::{Slack, Terms};
+    use crate::drop_rule::DropRule;
+    use crate::workload::Network;
+    use symphony_transport::message::ModelId;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(rule: &When, size: usize, rate_rps: f64) -> Nanos {
+        let terms = Terms {
+            model: ModelId(0),
+            profile: Profile::linear(Nanos(MS), Nanos(5 * MS), 20).unwrap(),
+            slo: Nanos(25 * MS),
+            network: Network::default(),
+            drop: DropRule::Window,
+            deferral: &FRONTRUN,
+            slack: Slack::default(),
+            gpus: 8,
+        };
+        rule.when(&Moment {
+            now: Nanos(100 * MS),
+            size,
+            earliest: Nanos(101 * MS),
+            frontrun: Nanos(110 * MS),
+            latest: Nanos(112 * MS),
+            queued: size,
+            rate_rps,
+            last_start: Nanos(98 * MS),
+            target: 12,
+            terms: &terms,
+        })
+    }
+
+    #[test]
+    fn beta_lambda_starts_once_more_wait_than_come_during_the_fixed_cost() {
+        // 5 ms at 1000 requests per second: 5 requests.
+        assert_eq!(at(&BETA_LAMBDA, 5, 1_000.0), Nanos(110 * MS));
+        assert_eq!(at(&BETA_LAMBDA, 6, 1_000.0), Nanos(101 * MS));
+    }
+
+    #[test]
+    fn target_queueing_delay_waits_until_a_target_batch_can_have_come() {
+        assert_eq!(at(&TARGET_QUEUEING_DELAY, 3, 1_000.0), Nanos(110 * MS));
+        assert_eq!(at(&TARGET_QUEUEING_DELAY, 3, 12_000.0), Nanos(101 * MS), "it never starts in the past");
+        assert_eq!(
+            at(&TARGET_QUEUEING_DELAY, 3, 0.0),
+            Nanos(101 * MS),
+            "without a rate nothing is waited for"
+        );
+    }
+
+    #[test]
+    fn every_deferral_is_found_by_its_name() {
+        for rule in RULES {
+            assert_eq!(super::super::deferral(rule.name).unwrap().name(), rule.name);
+        }
+        for policy in super::super::POLICIES.iter().filter_map(|policy| policy.deferral()) {
+            assert_eq!(super::super::deferral(policy.name()).unwrap().name(), policy.name());
+        }
+    }
+}

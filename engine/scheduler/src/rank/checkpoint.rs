@@ -1,0 +1,167 @@
+//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
+//! what replay goes on from. Called by [`crate::recorder`] alone.
+
+use super::packing::Packing;
+use super::{Gpu, NextStart, Offer, RankState, Standing};
+use symphony_transport::Nanos;
+use symphony_transport::message::{GpuId, ModelId};
+
+/// What is known of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedGpu {
+    /// Which.
+    pub gpu: GpuId,
+    /// When it finishes what it was given.
+    pub free_at: Nanos,
+    /// How long the batch that it was given last takes.
+    pub last_duration: Nanos,
+    /// When that batch starts.
+    pub last_exec_at: Nanos,
+    /// Batches reported and not completed; below zero where a completion has overtaken a report.
+    pub outstanding: i32,
+    /// Granted, and not reported yet.
+    pub taken: bool,
+    /// Matching does not see it: it is taken, has all it may have, or is overdue.
+    pub hidden: bool,
+    /// What it was given last is of a lower class.
+    pub lower: bool,
+}
+
+/// What is known of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedModel {
+    /// Which.
+    pub model: ModelId,
+    /// Its candidate; a `latest` of [`Nanos::MAX`] if none waits.
+    pub offer: Offer,
+    /// Its grant is under way.
+    pub granted: bool,
+}
+
+impl RankState {
+    /// The largest delay seen.
+    pub fn horizon(&self) -> Nanos {
+        self.horizon
+    }
+
+    /// What was asked of its GPUs lately.
+    pub fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    /// GPUs that it matches, used or not.
+    pub fn gpus(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Models that it ranks.
+    pub fn models(&self) -> usize {
+        self.granted.len()
+    }
+
+    /// Whether the GPU is granted and not reported yet.
+    pub fn is_taken(&self, gpu: GpuId) -> bool {
+        self.gpus.get(gpu.0 as usize).is_some_and(|gpu| gpu.taken)
+    }
+
+    /// Every GPU that is not as it was at the start.
+    pub fn saved_gpus(&self) -> impl Iterator<Item = SavedGpu> {
+        self.gpus.iter().enumerate().filter_map(|(at, gpu)| {
+            let hidden = self.free.get(at) == Nanos::MAX;
+            let unused = gpu.free_at == Nanos::ZERO && gpu.last_exec_at == Nanos::ZERO && !hidden;
+            (!unused || gpu.outstanding != 0).then_some(SavedGpu {
+                gpu: GpuId(at as u32),
+                free_at: gpu.free_at,
+                last_duration: gpu.last_duration,
+                last_exec_at: gpu.last_exec_at,
+                outstanding: gpu.outstanding,
+                taken: gpu.taken,
+                hidden,
+                lower: gpu.lower,
+            })
+        })
+    }
+
+    /// Whether lower classes can be served.
+    pub fn is_foretold(&self) -> bool {
+        self.foretold
+    }
+
+    /// What each model of a lower class has told of itself.
+    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, Standing)> {
+        let classes = self.classes.iter();
+        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.standing(id.0 as usize)?))))
+    }
+
+    /// What is known of each model's next batch, where there are classes below its own.
+    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, NextStart)> {
+        let classes = self.classes.iter();
+        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.next(id.0 as usize)?))))
+    }
+
+    fn ids(&self) -> impl Iterator<Item = ModelId> {
+        (0..self.granted.len() as u32).map(ModelId)
+    }
+
+    /// Every model that is not as it was at the start.
+    pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
+        self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
+            let lower = self.classes.as_ref().filter(|classes| classes.is_lower(at));
+            let early = lower.is_none() && self.early.get(at) < Nanos::MAX;
+            let latest = match lower {
+                Some(classes) => classes.waiting(at),
+                None if early => self.early.get(at),
+                None => self.due.get(at),
+            };
+            let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
+            let offer = Offer { latest, delay, early };
+            known.then_some(SavedModel { model: ModelId(at as u32), offer, granted })
+        })
+    }
+
+    /// Puts a GPU into this state. False if there is no such GPU.
+    pub fn restore_gpu(&mut self, saved: SavedGpu) -> bool {
+        let at = saved.gpu.0 as usize;
+        let Some(gpu) = self.gpus.get_mut(at) else { return false };
+        self.busy -= usize::from(gpu.is_busy());
+        let busy = saved.taken || saved.outstanding > 0;
+        self.lower = self.lower + usize::from(saved.lower && busy) - usize::from(gpu.lower);
+        *gpu = Gpu {
+            free_at: saved.free_at,
+            last_duration: saved.last_duration,
+            last_exec_at: saved.last_exec_at,
+            outstanding: saved.outstanding,
+            taken: saved.taken,
+            lower: saved.lower && busy,
+        };
+        self.busy += usize::from(gpu.is_busy());
+        self.free.set(at, if saved.hidden { Nanos::MAX } else { saved.free_at });
+        true
+    }
+
+    /// Puts a model into this state. False if there is no such model.
+    pub fn restore_model(&mut self, saved: SavedModel) -> bool {
+        let at = saved.model.0 as usize;
+        if at >= self.granted.len() {
+            return false;
+        }
+        self.granted[at] = saved.granted;
+        self.delay[at] = saved.offer.delay;
+        self.forget(at);
+        if let Some(classes) = self.classes.as_mut().filter(|classes| classes.is_lower(at)) {
+            classes.set_waiting(at, saved.offer.latest);
+        } else if saved.offer.early {
+            self.early.set(at, saved.offer.latest);
+        } else {
+            self.set_due(at, saved.offer.latest);
+        }
+        true
+    }
+
+    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes can be served.
+    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
+        self.horizon = horizon;
+        self.packing = packing;
+        self.foretold = foretold;
+    }
+}

@@ -1,0 +1,48 @@
+//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
+
+use super::{GpuReport, Grant, NextStart, Offer, RankState, Standing};
+use symphony_transport::Nanos;
+use symphony_transport::message::{Completion, ModelId};
+
+/// An input of a sub-cluster's matching.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RankInput {
+    /// A model has a schedulable candidate.
+    Ready {
+        /// The model that has a candidate.
+        model: ModelId,
+        /// On what terms.
+        offer: Offer,
+    },
+    /// A model tells when it starts its next batch: only where there are classes below its own.
+    Next {
+        /// The model.
+        model: ModelId,
+        /// When, and how often.
+        next: NextStart,
+    },
+    /// A model of a lower class tells of itself, before its first candidate.
+    Standing {
+        /// The model.
+        model: ModelId,
+        /// What it tells.
+        standing: Standing,
+    },
+    /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
+    Foretold,
+    /// This model has none any more.
+    Withdraw(ModelId),
+    /// A granted model has used its GPU, or gives it back unused.
+    Report(GpuReport),
+    /// A batch has left its GPU.
+    Completion(Completion),
+}
+
+impl RankInput {
+    /// Lets the matching have it and act on it at once.
+    #[inline]
+    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        state.hear(self);
+        state.on_timer(now, grant);
+    }
+}

@@ -1,0 +1,403 @@
+//! What a RankThread owns: which GPUs are free when, which models have a schedulable batch, and the matching
+//! of the two (Symphony, section 4.3 and appendix C; DESIGN.md, section 7). A pure state machine: `now` and
+//! messages come in, grants go out. Its work grows with batches, never with requests.
+//!
+//! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but take a GPU that
+//! would idle: only the lowest-numbered ones, as many as the load needs ([`packing`]), so that whole GPUs stay free to
+//! be given back. Of both the earliest `latest` goes first.
+//!
+//! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
+//! granted, one when its GPU is reported and one when it completes; each at most four levels.
+
+pub mod checkpoint;
+mod classes;
+mod input;
+pub mod min_tree;
+pub mod packing;
+
+pub use classes::{NextStart, Standing};
+pub use input::RankInput;
+
+use crate::limits;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use classes::{Chosen, Classes};
+use min_tree::MinTree;
+use packing::Packing;
+use symphony_transport::Nanos;
+use symphony_transport::message::{Class, Completion, GpuId, ModelId};
+
+/// A model's candidate, as the RankThread is told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offer {
+    /// It must start by then.
+    pub latest: Nanos,
+    /// It can start so long after it is granted a GPU.
+    pub delay: Nanos,
+    /// It is not due: it may only have a GPU that would idle.
+    pub early: bool,
+}
+
+/// A GPU is given to a model for one batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The model, silent towards the RankThread until it reports the GPU back.
+    pub model: ModelId,
+    /// The GPU, taken until then.
+    pub gpu: GpuId,
+    /// When the GPU finishes what it was given before; may be past.
+    pub free_at: Nanos,
+    /// When the batch has to be over, since classes above the model's need the GPU; [`Nanos::MAX`] where they don't.
+    pub until: Nanos,
+}
+
+/// What a ModelThread says of a GPU that it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuReport {
+    /// The model it was granted to.
+    pub model: ModelId,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// When the batch sent to it starts, `None` if nothing was left to run.
+    pub exec_at: Option<Nanos>,
+    /// When the GPU finishes it, or the old free_at if nothing was sent.
+    pub free_at: Nanos,
+}
+
+#[derive(Clone, Copy)]
+struct Gpu {
+    /// When it finishes what it was given.
+    free_at: Nanos,
+    /// How long the batch that it was given last takes.
+    last_duration: Nanos,
+    /// When that batch starts.
+    last_exec_at: Nanos,
+    /// Batches reported and not completed. Below zero while a completion has overtaken the report of its batch: they
+    /// come on different rings.
+    outstanding: i32,
+    /// Granted, and its model has not reported yet.
+    taken: bool,
+    /// What it was given last is of a lower class.
+    lower: bool,
+}
+
+impl Gpu {
+    fn is_busy(&self) -> bool {
+        self.taken || self.outstanding > 0
+    }
+}
+
+/// The matching of schedulable candidates to GPUs. See the module's description. Where a model has requests of several
+/// classes, each class of it is a model of its own here: a lane.
+pub struct RankState {
+    gpus: Vec<Gpu>,
+    /// free_at of each GPU that may be granted.
+    free: MinTree,
+    /// `latest` of each model with a due candidate.
+    due: MinTree,
+    /// `latest` of each model with an early one.
+    early: MinTree,
+    /// How many models have a due one.
+    waiting: usize,
+    /// Which GPUs early ones may have.
+    packing: Packing,
+    /// delay(b) of each model's candidate.
+    delay: Vec<Nanos>,
+    /// Models whose grant is under way: what they said before they saw it is void.
+    granted: Vec<bool>,
+    /// The largest delay seen: how long before a GPU is free matching has to look at it.
+    horizon: Nanos,
+    /// GPUs granted or running a batch.
+    busy: usize,
+    /// How long after free_at a completion may still be on its way.
+    completion_delay: Nanos,
+    keep_late: bool,
+    next_timer: Nanos,
+    /// Where models are of several classes.
+    classes: Option<Box<Classes>>,
+    /// What the highest class will need is known, so that others can be served.
+    foretold: bool,
+    /// GPUs that only run batches of lower classes: to those above they idle.
+    lower: usize,
+}
+
+impl RankState {
+    /// `gpus` idle GPUs and `models` models with nothing to run. `keep_late`: a candidate past its latest
+    /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
+    pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
+        assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
+        assert!(models <= limits::MAX_LANES, "{models} lanes of models; the limit is {}", limits::MAX_LANES);
+        let idle = Gpu {
+            free_at: Nanos::ZERO,
+            last_duration: Nanos::ZERO,
+            last_exec_at: Nanos::ZERO,
+            outstanding: 0,
+            taken: false,
+            lower: false,
+        };
+        let mut free = MinTree::new(gpus);
+        for gpu in 0..gpus {
+            free.set(gpu, Nanos::ZERO);
+        }
+        RankState {
+            gpus: vec![idle; gpus],
+            free,
+            due: MinTree::new(models),
+            early: MinTree::new(models),
+            waiting: 0,
+            packing: Packing::default(),
+            delay: vec![Nanos::ZERO; models],
+            granted: vec![false; models],
+            horizon: Nanos::ZERO,
+            busy: 0,
+            completion_delay,
+            keep_late,
+            next_timer: Nanos::MAX,
+            classes: None,
+            foretold: false,
+            lower: 0,
+        }
+    }
+
+    /// The same, of models whose requests are of these classes. Lower ones wait for [`RankInput::Foretold`].
+    pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
+        assert_eq!(classes.len(), self.granted.len(), "each model has a class");
+        let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
+        (self.due, self.early) = (MinTree::new(highest), MinTree::new(highest));
+        self.classes = Some(Box::new(Classes::new(classes)));
+        self
+    }
+
+    /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
+    #[inline]
+    pub fn next_timer(&self) -> Nanos {
+        self.next_timer
+    }
+
+    /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed before `now` changes,
+    /// once for all that was heard.
+    #[inline]
+    pub fn hear(&mut self, input: RankInput) {
+        match input {
+            RankInput::Ready { model, offer } => self.hear_ready(model, offer),
+            RankInput::Withdraw(model) => self.forget(model.0 as usize),
+            RankInput::Report(report) => self.hear_report(report),
+            RankInput::Completion(completion) => self.hear_completion(completion),
+            RankInput::Next { model, next } => {
+                if let Some(classes) = &mut self.classes {
+                    classes.set_next(model.0 as usize, next);
+                }
+            }
+            RankInput::Standing { model, standing } => {
+                if let Some(classes) = &mut self.classes {
+                    classes.set_standing(model.0 as usize, standing);
+                }
+            }
+            RankInput::Foretold => self.foretold = true,
+        }
+    }
+
+    /// The time that [`RankState::next_timer`] told has come.
+    pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.match_waiting(now, grant);
+    }
+
+    /// GPUs granted or running a batch at the moment.
+    pub fn busy_gpus(&self) -> usize {
+        self.busy
+    }
+
+    /// `model` has a schedulable candidate. Replaces what was known of the model.
+    fn hear_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
+        let at = model.0 as usize;
+        if self.granted[at] {
+            return;
+        }
+        self.delay[at] = delay;
+        self.horizon = self.horizon.max(delay);
+        let latest = latest.min(Nanos(u64::MAX - 1));
+        if let Some(classes) = &mut self.classes
+            && classes.is_lower(at)
+        {
+            return classes.set_waiting(at, latest);
+        }
+        if early {
+            self.set_due(at, Nanos::MAX);
+            self.early.set(at, latest);
+        } else {
+            self.set_due(at, latest);
+            self.set_not_early(at);
+        }
+    }
+
+    /// Takes a model's candidate out.
+    fn forget(&mut self, at: usize) {
+        if let Some(classes) = &mut self.classes
+            && classes.is_lower(at)
+        {
+            return classes.set_waiting(at, Nanos::MAX);
+        }
+        self.set_due(at, Nanos::MAX);
+        self.set_not_early(at);
+    }
+
+    #[inline]
+    fn set_due(&mut self, at: usize, latest: Nanos) {
+        let old = self.due.get(at);
+        if old != latest {
+            self.waiting -= usize::from(old != Nanos::MAX);
+            self.waiting += usize::from(latest != Nanos::MAX);
+            self.due.set(at, latest);
+        }
+    }
+
+    #[inline]
+    fn set_not_early(&mut self, at: usize) {
+        if self.early.get(at) != Nanos::MAX {
+            self.early.set(at, Nanos::MAX);
+        }
+    }
+
+    /// A granted model has used its GPU, or gives it back unused.
+    fn hear_report(&mut self, report: GpuReport) {
+        self.granted[report.model.0 as usize] = false;
+        let gpu = &mut self.gpus[report.gpu.0 as usize];
+        debug_assert!(gpu.taken, "a report of a GPU that was not granted");
+        self.busy -= usize::from(gpu.is_busy());
+        gpu.taken = false;
+        if let Some(exec_at) = report.exec_at {
+            gpu.outstanding += 1;
+            gpu.last_exec_at = exec_at;
+            gpu.last_duration = report.free_at - exec_at;
+        }
+        // Where the completion has overtaken this report, free_at is what it really was.
+        if report.exec_at.is_none() || gpu.outstanding > 0 {
+            gpu.free_at = report.free_at;
+        }
+        self.busy += usize::from(gpu.is_busy());
+        self.note_lower(report.gpu.0 as usize);
+        self.offer(report.gpu);
+    }
+
+    /// A batch has left its GPU: free_at becomes what it really is.
+    fn hear_completion(&mut self, completion: Completion) {
+        let gpu = &mut self.gpus[completion.gpu.0 as usize];
+        self.busy -= usize::from(gpu.is_busy());
+        gpu.outstanding -= 1;
+        self.busy += usize::from(gpu.is_busy());
+        match gpu.outstanding {
+            ..=0 => gpu.free_at = completion.finished,
+            1 => gpu.free_at = gpu.last_exec_at.max(completion.finished) + gpu.last_duration,
+            // A later completion corrects it: what runs next is not the last batch given.
+            _ => {}
+        }
+        self.note_lower(completion.gpu.0 as usize);
+        self.offer(completion.gpu);
+    }
+
+    /// A GPU without a batch runs none of a lower class either.
+    #[inline]
+    fn note_lower(&mut self, gpu: usize) {
+        let gpu = &mut self.gpus[gpu];
+        if gpu.lower && !gpu.is_busy() {
+            gpu.lower = false;
+            self.lower -= 1;
+        }
+    }
+
+    /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
+    fn offer(&mut self, gpu: GpuId) {
+        let state = &self.gpus[gpu.0 as usize];
+        let open = !state.taken && state.outstanding < limits::MAX_OUTSTANDING_BATCHES as i32;
+        self.free.set(gpu.0 as usize, if open { state.free_at } else { Nanos::MAX });
+    }
+
+    /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
+    fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.match_highest(now, grant);
+        if self.foretold && self.due.min_key() == Nanos::MAX {
+            self.match_lower(now, grant);
+        }
+        self.packing.ask(self.busy - self.lower, self.waiting);
+    }
+
+    /// Grants GPUs that idle to lower classes, as far as those above do not need them.
+    #[cold]
+    fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        while self.gpus.len() > self.busy
+            && let Some(gpu) = self.free.first_at_most(now)
+            && let Some(classes) = &mut self.classes
+            && let Some(Chosen { model, until }) =
+                classes.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
+        {
+            self.try_grant(now, model, gpu, until, grant);
+        }
+    }
+
+    /// What [`RankState::match_waiting`] does for the highest class, which is mostly all.
+    #[inline]
+    fn match_highest(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        let packed = self.packing.limit(now, self.gpus.len());
+        // Early candidates that find no GPU leave the rest to due ones, until then.
+        let mut early_again = None;
+        self.next_timer = loop {
+            let early = early_again.is_none() && self.early.min_key() < self.due.min_key();
+            let (tree, limit) = if early { (&self.early, packed) } else { (&self.due, self.gpus.len()) };
+            let Some((latest, model)) = tree.min() else { break Nanos::MAX };
+            let start = now + self.delay[model];
+            let bound = if self.keep_late { start } else { start.min(latest) };
+            if let Some(gpu) = self.free.first_at_most(bound)
+                && gpu < limit
+            {
+                self.try_grant(now, model, gpu, Nanos::MAX, grant);
+                continue;
+            }
+            let free_at = self.free.min_key_before(limit);
+            let again = if free_at == Nanos::MAX {
+                Nanos::MAX
+            } else if free_at > now + self.horizon {
+                free_at - self.horizon
+            } else if latest < free_at && !self.keep_late {
+                // Its ModelThread sees the same and re-selects; it will be back with another batch.
+                self.forget(model);
+                continue;
+            } else {
+                free_at - self.delay[model]
+            };
+            if !early {
+                break again;
+            }
+            early_again = Some(again);
+        };
+        self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX));
+    }
+
+    fn try_grant(
+        &mut self,
+        now: Nanos,
+        model: usize,
+        gpu: usize,
+        until: Nanos,
+        grant: &mut impl FnMut(Grant),
+    ) {
+        self.free.set(gpu, Nanos::MAX);
+        let state = &mut self.gpus[gpu];
+        let overdue = state.outstanding > 0 && now > state.free_at + self.completion_delay;
+        if overdue {
+            // It should have finished and has not said so. Nothing is known of it until its completion comes.
+            return;
+        }
+        self.busy += usize::from(!state.is_busy());
+        state.taken = true;
+        let lower = self.classes.as_ref().is_some_and(|classes| classes.is_lower(model));
+        self.lower = self.lower + usize::from(lower) - usize::from(state.lower);
+        state.lower = lower;
+        self.granted[model] = true;
+        let free_at = state.free_at;
+        self.forget(model);
+        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! The queues and the matching as they really meet: over rings, each in order, but one ring's messages ahead of
+//! another's by any amount. Whatever the interleaving, no request is lost, no GPU and no model is forgotten.
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::policy::by_name;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::workload::Network;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
+
+const SLO: Nanos = Nanos::from_millis(20);
+
+#[derive(Default)]
+struct Rings {
+    words: VecDeque<RankInput>,
+    grants: VecDeque<Grant>,
+    /// The wish that models foretell is under way, or has been.
+    wish: Option<bool>,
+    batches: VecDeque<(BatchHeader, usize)>,
+    completions: VecDeque<Completion>,
+    ended: usize,
+    served: usize,
+}
+
+impl ModelSink for Rings {
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        self.words.push_back(RankInput::Ready { model, offer });
+    }
+    fn withdraw(&mut self, model: ModelId) {
+        self.words.push_back(RankInput::Withdraw(model));
+    }
+    fn report(&mut self, report: GpuReport) {
+        self.words.push_back(RankInput::Report(report));
+    }
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.words.push_back(RankInput::Next { model, next });
+    }
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.words.push_back(RankInput::Standing { model, standing });
+    }
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let size = requests.0.len() + requests.1.len();
+        self.batches.push_back((dispatch.header(0, size), size));
+    }
+    fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
+        self.ended += 1;
+    }
+}
+
+struct Engine {
+    now: Nanos,
+    /// The highest class's lane of each model, then a lower class's.
+    models: Vec<ModelQueue>,
+    rank: RankState,
+    rings: Rings,
+    gpu_free_at: Vec<Nanos>,
+}
+
+impl Engine {
+    fn new(policy: &str, models: u32, gpus: usize) -> Engine {
+        let terms = |model| Terms {
+            model: ModelId(model),
+            profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
+            slo: SLO,
+            network: Network::default(),
+            drop: DropRule::Window,
+            deferral: by_name(policy).unwrap().deferral().unwrap(),
+            // More than a step of `settle`, so that a thread that runs late by one is no reason to drop.
+            slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
+            gpus,
+        };
+        let lower = |lane| Class::new(1 + (lane % 3) as u8).unwrap();
+        let class = |lane| if lane < models { Class::HIGHEST } else { lower(lane) };
+        let queue = |lane| match class(lane) {
+            Class::HIGHEST => ModelQueue::new(terms(lane), Nanos::ZERO),
+            _ => ModelQueue::new(terms(lane), Nanos::ZERO).below_others(),
+        };
+        let rank = RankState::new(gpus, 2 * models as usize, false, Nanos::ZERO);
+        Engine {
+            now: Nanos::ZERO,
+            models: (0..2 * models).map(queue).collect(),
+            rank: rank.among_classes((0..2 * models).map(class).collect()),
+            rings: Rings::default(),
+            gpu_free_at: vec![Nanos::ZERO; gpus],
+        }
+    }
+
+    /// Of a lower lane every other request has no deadline.
+    fn request(&mut self, model: u32) {
+        let is_lower = model as usize >= self.models.len() / 2;
+        let never = is_lower && self.now.0.is_multiple_of(2);
+        let request = Request {
+            arrival: self.now,
+            deadline: self.now + if never { NO_DEADLINE } else { SLO },
+            model: ModelId(model),
+            ..Request::default()
+        };
+        self.models[model as usize].on_request(self.now, request, &mut self.rings);
+    }
+
+    /// One thread takes one turn; which, the test says.
+    fn turn(&mut self, thread: u8) {
+        let Engine { now, models, rank, rings, gpu_free_at } = self;
+        match thread % 6 {
+            0 => {
+                for model in models.iter_mut().filter(|model| model.next_timer() <= *now) {
+                    model.on_timer(*now, rings);
+                }
+            }
+            1 => {
+                if let Some(grant) = rings.grants.pop_front() {
+                    models[grant.model.0 as usize].on_grant(*now, grant, rings);
+                }
+            }
+            2 => {
+                let mut grant = |grant| rings.grants.push_back(grant);
+                if let Some(word) = rings.words.pop_front() {
+                    if matches!(word, RankInput::Standing { .. }) {
+                        rings.wish.get_or_insert(true);
+                    }
+                    word.apply(rank, *now, &mut grant);
+                }
+                if rank.next_timer() <= *now {
+                    rank.on_timer(*now, &mut grant);
+                }
+            }
+            3 => {
+                if let Some((header, size)) = rings.batches.pop_front() {
+                    let free_at = &mut gpu_free_at[header.gpu.0 as usize];
+                    let started = header.exec_at.max(*free_at).max(*now);
+                    if started <= header.latest {
+                        *free_at = started + header.duration;
+                        rings.served += size;
+                    } else {
+                        rings.ended += size;
+                    }
+                    let (model, gpu) = (header.model, header.gpu);
+                    let finished = *free_at;
+                    rings.completions.push_back(Completion { model, gpu, started, finished, batch: 0 });
+                }
+            }
+            4 => {
+                if rings.wish == Some(true) {
+                    rings.wish = Some(false);
+                    let highest = models.len() / 2;
+                    models[..highest].iter_mut().for_each(|model| model.foretell(rings));
+                    rings.words.push_back(RankInput::Foretold);
+                }
+            }
+            // A completion does not come before its batch is over.
+            _ => {
+                if rings.completions.front().is_some_and(|completion| completion.finished <= *now)
+                    && let Some(completion) = rings.completions.pop_front()
+                {
+                    RankInput::Completion(completion)
+                        .apply(rank, *now, &mut |grant| rings.grants.push_back(grant));
+                }
+            }
+        }
+    }
+
+    /// Lets time pass, with every thread running, until nothing is under way.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.now += Nanos::from_micros(500);
+            (0..120).for_each(|turn| self.turn(turn));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn nothing_is_lost_or_forgotten_whichever_thread_runs_when(
+        policy in prop::sample::select(vec!["symphony-published", "work-conserving"]),
+        models in 1u32..4,
+        gpus in 1usize..4,
+        // Of the first models only, whose lanes may then all be of the highest class.
+        lanes in 1u32..8,
+        steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),
+    ) {
+        let mut engine = Engine::new(policy, models, gpus);
+        let mut sent = 0;
+        for (step, micros) in steps {
+            engine.now += Nanos::from_micros(micros);
+            if step < 60 {
+                engine.request(u32::from(step) % lanes.min(2 * models));
+                sent += 1;
+            } else {
+                engine.turn(step);
+            }
+        }
+        engine.settle();
+        prop_assert_eq!(engine.rings.ended + engine.rings.served, sent);
+        prop_assert_eq!(engine.rank.busy_gpus(), 0);
+        // Every lane can still be served, on GPUs that all are idle.
+        for model in 0..2 * models {
+            let served = engine.rings.served;
+            engine.request(model);
+            engine.settle();
+            prop_assert_eq!(engine.rings.served, served + 1, "model {} is forgotten", model);
+        }
+    }
+}

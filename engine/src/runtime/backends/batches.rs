@@ -1,0 +1,144 @@
+//! What every backend thread does with batches: takes them off the rings from ModelThreads, and when one is
+//! over, answers its requests' frontends and tells the RankThread of its sub-cluster that its GPU is free of it.
+
+use crate::runtime::counters::executions::Executing;
+use crate::runtime::counters::{BackendTally, Counting};
+use std::sync::Arc;
+use symphony_transport::Nanos;
+use symphony_transport::message::{
+    BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
+};
+use symphony_transport::ring::{Consumer, Producer};
+use symphony_transport::slab::{SlabView, SlotGuard};
+
+/// A batch that waits or runs at a backend.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) header: BatchHeader,
+    pub(crate) entries: Vec<BatchEntry>,
+    /// When the header came: the batch was put together just before.
+    pub(crate) received: Nanos,
+}
+
+/// The receiving end of batches. The lists of batches that are over are used again.
+pub(crate) struct Inbox {
+    rings: Vec<Consumer<Frame>>,
+    spare: Vec<Batch>,
+}
+
+impl Inbox {
+    /// One ring per ModelThread.
+    pub(crate) fn new(rings: Vec<Consumer<Frame>>) -> Inbox {
+        Inbox { rings, spare: Vec::new() }
+    }
+
+    /// Hands every batch that has come to `take`.
+    pub(crate) fn receive(&mut self, now: Nanos, mut take: impl FnMut(Batch)) -> usize {
+        let mut received = 0;
+        for ring in &mut self.rings {
+            while let Some(header) = ring.pop() {
+                let mut batch = self.spare.pop().unwrap_or_default();
+                batch.header = header.into();
+                batch.received = now;
+                batch.entries.clear();
+                // A batch is published whole, so its entries are there when its header is.
+                for _ in 1..BatchHeader::frames(batch.header.size as usize) {
+                    let frame = ring.pop().unwrap_or_default();
+                    batch.entries.extend::<[BatchEntry; ENTRIES_PER_FRAME]>(frame.into());
+                }
+                batch.entries.truncate(batch.header.size as usize);
+                take(batch);
+                received += 1;
+            }
+        }
+        received
+    }
+
+    /// Takes back the list of a batch that is over.
+    pub(crate) fn recycle(&mut self, batch: Batch) {
+        self.spare.push(batch);
+    }
+}
+
+/// The sending end of answers and completions.
+pub(crate) struct Answers {
+    /// The slabs of the frontends, by their numbers.
+    pub(crate) slabs: Vec<SlabView>,
+    /// To each frontend. Each holds all that the frontend can have in flight, so it is never full.
+    pub(crate) frontends: Vec<Producer<Response>>,
+    /// To each RankThread. It holds every batch that this thread's GPUs can have been given from there.
+    pub(crate) completions: Vec<Producer<Completion>>,
+    /// The RankThread of each model's sub-cluster.
+    pub(crate) rank_of: Arc<[u32]>,
+    /// What is counted of batches.
+    pub(crate) counting: Counting<BackendTally>,
+    /// What has run, by model and by GPU.
+    pub(crate) executing: Executing,
+}
+
+impl Answers {
+    /// The slot of a request; `None` if somebody else holds it, which a sound engine never does.
+    pub(crate) fn slot(&self, entry: BatchEntry) -> Option<SlotGuard<'_>> {
+        self.slabs.get(usize::from(entry.slot.frontend()))?.claim(entry.slot)
+    }
+
+    /// Ends one request of a batch.
+    pub(crate) fn answer(
+        &mut self,
+        batch: &Batch,
+        entry: BatchEntry,
+        ending: Ending,
+        started: Nanos,
+        finished: Nanos,
+    ) {
+        let response = Response {
+            id: entry.id,
+            slot: entry.slot,
+            batched: batch.received,
+            started,
+            finished,
+            ending: ending as u32,
+            batch_size: batch.header.size,
+            gpu: batch.header.gpu,
+            ..Response::default()
+        };
+        if let Some(frontend) = self.frontends.get_mut(usize::from(entry.slot.frontend())) {
+            let sent = frontend.push(response);
+            debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+        }
+    }
+
+    /// Ends every request of a batch the same way.
+    pub(crate) fn answer_all(&mut self, batch: &Batch, ending: Ending, started: Nanos, finished: Nanos) {
+        for &entry in &batch.entries {
+            self.answer(batch, entry, ending, started, finished);
+        }
+    }
+
+    /// The batch has run: counts it and tells the RankThread.
+    pub(crate) fn ran(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
+        let BatchHeader { exec_at, duration, .. } = batch.header;
+        let tally = &mut self.counting.tally;
+        tally.batches += 1;
+        tally.start.count(started - exec_at);
+        tally.finish.count(finished - (exec_at + duration));
+        self.executing.ran(&batch.header, started, finished);
+        self.complete(batch, started, finished);
+    }
+
+    /// Tells the RankThread that the GPU is free of the batch.
+    pub(crate) fn complete(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
+        let BatchHeader { batch, model, gpu, .. } = batch.header;
+        let rank = self.rank_of[model.0 as usize] as usize;
+        let sent = self.completions[rank].push(Completion { batch, started, finished, model, gpu });
+        debug_assert!(sent.is_ok(), "the ring holds every batch that the GPUs can have been given");
+    }
+
+    /// The batch did not start in time: nobody waits for it any more.
+    pub(crate) fn cancel(&mut self, batch: &Batch, now: Nanos) {
+        self.counting.tally.cancelled += 1;
+        self.executing.cancelled(&batch.header, now);
+        self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
+        self.complete(batch, now, now);
+    }
+}

@@ -1,0 +1,165 @@
+//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the first one measures
+//! the profiles that the configuration leaves to measuring. Then each waits for its rings and runs.
+
+use super::batches::{Answers, Inbox};
+use crate::config::{Config, Mistake, ModelConfig, ModelSource, ProfileSource};
+use crate::runtime::backends::cpu::CpuBackend;
+use crate::runtime::clock::Clock;
+use crate::runtime::threads::agent::{Seat, run};
+use crate::runtime::threads::changes::Taker;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
+
+/// Told, in a line each, what a start-up is doing.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What an executor found out about a model.
+pub(crate) struct Found {
+    pub(crate) signature: Signature,
+    /// Only from the executor that measures.
+    pub(crate) measured: Option<ProfileTable>,
+}
+
+/// The way of models that are loaded and unloaded while an executor runs.
+pub(crate) type ModelTaker = Taker<Option<Box<CpuModel>>>;
+
+/// An executor's rings.
+pub(crate) struct Wiring {
+    pub(crate) inbox: Inbox,
+    pub(crate) answers: Answers,
+}
+
+/// What an executor reports once it has its models: an entry per model of the configuration, `None` for other
+/// executors' models; or what is wrong with one.
+type Report = Result<Vec<Option<Found>>, Mistake>;
+
+/// An executor thread that loads its models, then waits for its rings.
+pub(crate) struct Loading {
+    reports: Receiver<Report>,
+    wiring: Sender<(Wiring, Option<ModelTaker>)>,
+    thread: JoinHandle<()>,
+}
+
+impl Loading {
+    /// Waits until the executor has its models. `None` if its thread died of them.
+    pub(crate) fn wait(&self) -> Option<Report> {
+        self.reports.recv().ok()
+    }
+
+    /// Gives the executor its rings, and the way of later models if there may be some; it runs from here on.
+    pub(crate) fn wire(self, wiring: Wiring, changes: Option<ModelTaker>) -> JoinHandle<()> {
+        // This fails only if the thread is gone, which its handle tells.
+        let _ = self.wiring.send((wiring, changes));
+        self.thread
+    }
+}
+
+/// What every executor is started with.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) config: Arc<Config>,
+    pub(crate) clock: Clock,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) say: Say,
+}
+
+/// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
+///
+/// Errors: the system gives no thread.
+pub(crate) fn start(index: usize, seat: Seat, setup: Setup) -> std::io::Result<Loading> {
+    let (report, reports) = channel();
+    let (wiring, rings) = channel();
+    let role = format!("cpu-{index}");
+    let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
+        seat.take(&role);
+        // The whole loop runs on the compute thread: a batch then costs no hand-over between threads.
+        let compute = ComputeThread::new();
+        compute.clone().run(move || live(index, seat, setup, &compute, report, rings));
+    })?;
+    Ok(Loading { reports, wiring, thread })
+}
+
+fn live(
+    index: usize,
+    seat: Seat,
+    setup: Setup,
+    compute: &ComputeThread,
+    report: Sender<Report>,
+    rings: Receiver<(Wiring, Option<ModelTaker>)>,
+) {
+    let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
+    let mut found = Vec::new();
+    for model in &setup.config.models {
+        let measuring = (index == 0).then(MeasureOptions::default);
+        match load(model, compute, measuring, &setup.say) {
+            Ok(None) => {
+                models.push(None);
+                found.push(None);
+            }
+            Ok(Some((loaded, seen))) => {
+                models.push(Some(Box::new(loaded)));
+                found.push(Some(seen));
+            }
+            Err(mistake) => {
+                let _ = report.send(Err(mistake));
+                return;
+            }
+        }
+    }
+    let _ = report.send(Ok(found));
+    // No rings come if the engine gave up starting.
+    let Ok((Wiring { inbox, answers }, changes)) = rings.recv() else { return };
+    models.resize_with(setup.config.places().len(), || None);
+    let (clock, compute) = (setup.clock.clone(), compute.clone());
+    let mut backend =
+        CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
+    run(&mut backend, seat.idle, &setup.clock, &setup.stop);
+}
+
+/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for it.
+pub(crate) fn load(
+    model: &ModelConfig,
+    compute: &ComputeThread,
+    measuring: Option<MeasureOptions>,
+    say: &Say,
+) -> Result<Option<(CpuModel, Found)>, Mistake> {
+    let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
+    let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
+        model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")
+    })?;
+    let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
+        Some(options) => {
+            say(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
+            Some(measure_one(model, &mut loaded, &options, say)?)
+        }
+        None => None,
+    };
+    let signature = loaded.signature().clone();
+    Ok(Some((loaded, Found { signature, measured })))
+}
+
+fn measure_one(
+    model: &ModelConfig,
+    loaded: &mut CpuModel,
+    options: &MeasureOptions,
+    say: &Say,
+) -> Result<ProfileTable, Mistake> {
+    let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
+        model.places.file.mistake(error, "give a model that runs on inputs of its own shapes")
+    })?;
+    let fit = table.fit();
+    say(&format!(
+        "measured {}: l(1) = {:.3} ms, l({}) = {:.3} ms; about {:.3} b + {:.3} ms",
+        model.name,
+        table.latency(1).unwrap_or_default().as_millis_f64(),
+        table.max_batch(),
+        table.latency(table.max_batch()).unwrap_or_default().as_millis_f64(),
+        fit.alpha_ns / 1e6,
+        fit.beta_ns / 1e6,
+    ));
+    Ok(table)
+}

@@ -1,0 +1,369 @@
+//! What each backend thread has run: numbers by model and by GPU, and the last batches of its first GPUs. A backend
+//! thread is the only one that sees a batch's true start and end, once each, so what it notes here is exact whoever
+//! sent the requests. The thread stores a few words of its own per batch; readers disturb it no further.
+
+use crate::runtime::counters::count::Count;
+use bytemuck::Zeroable;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, GpuId, ModelId};
+
+/// GPUs of a backend thread whose batches are kept one by one. GPUs are granted lowest number first, so these are the
+/// busiest.
+pub const TRACED_GPUS: usize = 64;
+
+/// Batches kept for each of these: some seconds of batches of a few milliseconds.
+const BATCHES_PER_GPU: usize = 256;
+
+/// The upper bounds of the batch sizes that are counted together.
+pub const SIZE_BOUNDS: [usize; 20] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, limits::MAX_BATCH];
+
+/// What a backend thread counts of one model.
+#[derive(Debug, Zeroable)]
+#[repr(C, align(128))]
+struct ModelCounts {
+    batches: Count,
+    rows: Count,
+    busy_ns: Count,
+    cancelled_batches: Count,
+    cancelled_rows: Count,
+    sizes: [Count; SIZE_BOUNDS.len()],
+}
+
+/// What it counts of one GPU.
+#[derive(Debug, Zeroable)]
+#[repr(C)]
+struct GpuCounts {
+    batches: Count,
+    busy_ns: Count,
+}
+
+/// A batch that has left its GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Executed {
+    /// When it started. Equal to `finished` where it was cancelled.
+    pub started: Nanos,
+    /// When it finished, or was cancelled.
+    pub finished: Nanos,
+    /// Where it ran.
+    pub gpu: GpuId,
+    /// The model that ran.
+    pub model: ModelId,
+    /// How many requests' rows it had.
+    pub size: u32,
+    /// Whether it came too late to start.
+    pub cancelled: bool,
+}
+
+const WORDS: usize = 4;
+const CANCELLED: u64 = 1 << 32;
+
+impl Executed {
+    fn words(&self) -> [u64; WORDS] {
+        [
+            self.started.0,
+            self.finished.0,
+            u64::from(self.gpu.0) << 32 | u64::from(self.model.0),
+            u64::from(self.size) | if self.cancelled { CANCELLED } else { 0 },
+        ]
+    }
+
+    fn from_words([started, finished, place, size]: [u64; WORDS]) -> Executed {
+        Executed {
+            started: Nanos(started),
+            finished: Nanos(finished),
+            gpu: GpuId((place >> 32) as u32),
+            model: ModelId(place as u32),
+            size: size as u32,
+            cancelled: size & CANCELLED != 0,
+        }
+    }
+}
+
+/// The last batches, written by one thread and read by any at any time.
+#[derive(Debug)]
+struct Recent {
+    /// A power of two of them.
+    entries: Box<[[AtomicU64; WORDS]]>,
+    /// How many were ever written.
+    written: AtomicU64,
+}
+
+impl Recent {
+    fn new(gpus: usize) -> Recent {
+        let room = (gpus.clamp(1, TRACED_GPUS) * BATCHES_PER_GPU).next_power_of_two();
+        Recent { entries: bytemuck::allocation::zeroed_slice_box(room), written: AtomicU64::new(0) }
+    }
+
+    fn at(&self, number: u64) -> &[AtomicU64; WORDS] {
+        &self.entries[number as usize & (self.entries.len() - 1)]
+    }
+
+    fn push(&self, executed: &Executed) {
+        let number = self.written.load(Ordering::Relaxed);
+        // Whoever reads one of the words stored below reads, after a fence of its own, a `written` of at least `number`.
+        fence(Ordering::Release);
+        for (to, word) in self.at(number).iter().zip(executed.words()) {
+            to.store(word, Ordering::Relaxed);
+        }
+        // Release: who sees the new number sees the words.
+        self.written.store(number + 1, Ordering::Release);
+    }
+
+    /// Hands out what is still there of what was written from number `since` on, oldest first; returns the number to go
+    /// on from.
+    fn read(&self, since: u64, mut take: impl FnMut(Executed)) -> u64 {
+        let written = self.written.load(Ordering::Acquire);
+        let room = self.entries.len() as u64;
+        for number in since.max(written.saturating_sub(room))..written {
+            let words = self.at(number).each_ref().map(|word| word.load(Ordering::Relaxed));
+            // Acquire: pairs with the writer's fence. The entry is whole if the writer had not come round to it.
+            fence(Ordering::Acquire);
+            if self.written.load(Ordering::Relaxed) < number + room {
+                take(Executed::from_words(words));
+            }
+        }
+        written
+    }
+}
+
+/// Where one backend thread notes what it runs.
+#[derive(Debug)]
+struct Notes {
+    /// The GPUs that it plays, by the engine's numbers.
+    gpus: Range<u32>,
+    by_model: Box<[ModelCounts]>,
+    by_gpu: Box<[GpuCounts]>,
+    recent: Recent,
+}
+
+/// The end of the backend thread that runs the batches. There is one of each.
+#[derive(Debug)]
+pub(crate) struct Executing(Arc<Notes>);
+
+impl Executing {
+    /// Notes a batch that has run.
+    pub(crate) fn ran(&mut self, batch: &BatchHeader, started: Nanos, finished: Nanos) {
+        let (size, busy) = (batch.size as usize, (finished - started).0);
+        if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
+            counts.batches.add(1);
+            counts.rows.add(size as u64);
+            counts.busy_ns.add(busy);
+            counts.sizes[SIZE_BOUNDS.partition_point(|&bound| bound < size).min(SIZE_BOUNDS.len() - 1)]
+                .add(1);
+        }
+        if let Some(counts) = self.0.by_gpu.get((batch.gpu.0 - self.0.gpus.start) as usize) {
+            counts.batches.add(1);
+            counts.busy_ns.add(busy);
+        }
+        self.trace(batch, started, finished, false);
+    }
+
+    /// Notes a batch that could not start in time.
+    pub(crate) fn cancelled(&mut self, batch: &BatchHeader, now: Nanos) {
+        if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
+            counts.cancelled_batches.add(1);
+            counts.cancelled_rows.add(u64::from(batch.size));
+        }
+        self.trace(batch, now, now, true);
+    }
+
+    /// The model's place has another model from now on, of which nothing has run.
+    pub(crate) fn forget(&mut self, model: ModelId) {
+        let Some(counts) = self.0.by_model.get(model.0 as usize) else { return };
+        let ModelCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } = counts;
+        [batches, rows, busy_ns, cancelled_batches, cancelled_rows]
+            .into_iter()
+            .chain(sizes)
+            .for_each(Count::clear);
+    }
+
+    fn trace(&self, batch: &BatchHeader, started: Nanos, finished: Nanos, cancelled: bool) {
+        let BatchHeader { gpu, model, size, .. } = *batch;
+        if ((gpu.0 - self.0.gpus.start) as usize) < TRACED_GPUS {
+            self.0.recent.push(&Executed { started, finished, gpu, model, size, cancelled });
+        }
+    }
+}
+
+/// What has been run of one model, on all backend threads.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModelExecutions {
+    /// Batches run.
+    pub batches: u64,
+    /// Requests' rows in them.
+    pub rows: u64,
+    /// How long they ran, all together.
+    pub busy: Nanos,
+    /// Batches that could not start in time.
+    pub cancelled_batches: u64,
+    /// Requests' rows in those.
+    pub cancelled_rows: u64,
+    /// Batches run by size: up to each of [`SIZE_BOUNDS`] and above the one before.
+    pub sizes: [u64; SIZE_BOUNDS.len()],
+}
+
+/// What one GPU has run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GpuExecutions {
+    /// Batches run.
+    pub batches: u64,
+    /// How long they ran, all together.
+    pub busy: Nanos,
+}
+
+/// What all backend threads have run, readable from anywhere at any time. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Executions {
+    /// In the order of their GPUs' numbers.
+    threads: Arc<[Arc<Notes>]>,
+}
+
+impl Executions {
+    /// Room for backend threads that play these GPUs, which follow each other from number 0 on.
+    pub(crate) fn new(threads: impl Iterator<Item = Range<u32>>) -> Executions {
+        let notes = |gpus: Range<u32>| {
+            Arc::new(Notes {
+                by_model: bytemuck::allocation::zeroed_slice_box(limits::MAX_MODELS),
+                by_gpu: bytemuck::allocation::zeroed_slice_box(gpus.len()),
+                recent: Recent::new(gpus.len()),
+                gpus,
+            })
+        };
+        Executions { threads: threads.map(notes).collect() }
+    }
+
+    /// The writing end of the backend thread number `at`: taken once.
+    pub(crate) fn of_backend(&self, at: usize) -> Executing {
+        Executing(Arc::clone(&self.threads[at]))
+    }
+
+    /// What has been run of a model.
+    pub fn of_model(&self, model: ModelId) -> ModelExecutions {
+        let mut all = ModelExecutions::default();
+        for counts in self.threads.iter().filter_map(|notes| notes.by_model.get(model.0 as usize)) {
+            all.batches += counts.batches.get();
+            all.rows += counts.rows.get();
+            all.busy += Nanos(counts.busy_ns.get());
+            all.cancelled_batches += counts.cancelled_batches.get();
+            all.cancelled_rows += counts.cancelled_rows.get();
+            all.sizes.iter_mut().zip(&counts.sizes).for_each(|(sum, count)| *sum += count.get());
+        }
+        all
+    }
+
+    /// How many GPUs there are.
+    pub fn gpus(&self) -> usize {
+        self.threads.iter().map(|notes| notes.gpus.len()).sum()
+    }
+
+    /// What each GPU has run, by number.
+    pub fn of_gpus(&self) -> impl Iterator<Item = GpuExecutions> + '_ {
+        let of = |counts: &GpuCounts| GpuExecutions {
+            batches: counts.batches.get(),
+            busy: Nanos(counts.busy_ns.get()),
+        };
+        self.threads.iter().flat_map(move |notes| notes.by_gpu.iter().map(of))
+    }
+
+    /// Hands out the batches that have left their GPUs and have not been handed out: `cursor`, empty at first, says
+    /// which. Only those of the first `gpus` GPUs, and of each backend thread those of its first [`TRACED_GPUS`], the newest few
+    /// hundred of a GPU.
+    pub fn recent(&self, gpus: usize, cursor: &mut Vec<u64>, mut take: impl FnMut(Executed)) {
+        let shown = |gpu: u32| (gpu as usize) < gpus;
+        let threads = self.threads.iter().take_while(|notes| shown(notes.gpus.start));
+        cursor.resize(threads.clone().count(), 0);
+        for (notes, next) in threads.zip(cursor) {
+            let take = |batch: Executed| {
+                if shown(batch.gpu.0) {
+                    take(batch)
+                }
+            };
+            *next = notes.recent.read(*next, take);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn header(gpu: u32, model: u32, size: u32) -> BatchHeader {
+        BatchHeader { gpu: GpuId(gpu), model: ModelId(model), size, ..BatchHeader::default() }
+    }
+
+    #[test]
+    fn what_ran_is_summed_over_the_backend_threads() {
+        let executions = Executions::new([0..1, 1..4].into_iter());
+        let (mut first, mut second) = (executions.of_backend(0), executions.of_backend(1));
+        first.ran(&header(0, 7, 5), Nanos(10), Nanos(40));
+        second.ran(&header(3, 7, limits::MAX_BATCH as u32), Nanos(20), Nanos(120));
+        second.cancelled(&header(2, 7, 3), Nanos(50));
+        let model = executions.of_model(ModelId(7));
+        assert_eq!((model.batches, model.rows, model.busy), (2, 5 + limits::MAX_BATCH as u64, Nanos(130)));
+        assert_eq!((model.cancelled_batches, model.cancelled_rows), (1, 3));
+        assert_eq!((model.sizes[4], model.sizes[SIZE_BOUNDS.len() - 1]), (1, 1));
+        assert_eq!(executions.of_model(ModelId(6)), ModelExecutions::default());
+        let busy: Vec<u64> = executions.of_gpus().map(|gpu| gpu.busy.0).collect();
+        assert_eq!(busy, [30, 0, 0, 100]);
+    }
+
+    #[test]
+    fn recent_batches_are_handed_out_once_and_the_oldest_are_forgotten() {
+        let executions = Executions::new(std::iter::once(0..1));
+        let mut executing = executions.of_backend(0);
+        let (mut cursor, mut seen) = (Vec::new(), Vec::new());
+        executing.ran(&header(0, 1, 4), Nanos(1), Nanos(2));
+        executing.cancelled(&header(0, 2, 3), Nanos(9));
+        executions.recent(1 << 20, &mut cursor, |batch| seen.push(batch));
+        let ran = Executed {
+            started: Nanos(1),
+            finished: Nanos(2),
+            gpu: GpuId(0),
+            model: ModelId(1),
+            size: 4,
+            cancelled: false,
+        };
+        let at_nine = Executed { started: Nanos(9), finished: Nanos(9), model: ModelId(2), size: 3, ..ran };
+        assert_eq!(seen, [ran, Executed { cancelled: true, ..at_nine }]);
+        (0..1_000).for_each(|n| executing.ran(&header(0, 0, 1), Nanos(n), Nanos(n)));
+        seen.clear();
+        executions.recent(1 << 20, &mut cursor, |batch| seen.push(batch));
+        let starts: Vec<u64> = seen.iter().map(|batch| batch.started.0).collect();
+        assert!(starts.len() >= BATCHES_PER_GPU - 1, "{}", starts.len());
+        assert!(
+            starts.windows(2).all(|pair| pair[1] == pair[0] + 1) && starts.ends_with(&[999]),
+            "{starts:?}"
+        );
+    }
+
+    #[test]
+    fn a_reader_beside_the_writer_sees_only_whole_batches() {
+        let executions = Executions::new(std::iter::once(0..1));
+        let mut executing = executions.of_backend(0);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..200_000 {
+                    executing.ran(&header(0, n, n), Nanos(n.into()), Nanos(n.into()));
+                }
+                over.store(true, Ordering::Release);
+            });
+            let (mut cursor, mut last) = (Vec::new(), 0);
+            while !over.load(Ordering::Acquire) {
+                executions.recent(1 << 20, &mut cursor, |batch| {
+                    let number = batch.started.0;
+                    assert!(number >= last, "{number} after {last}");
+                    assert_eq!((batch.finished.0, u64::from(batch.size)), (number, number));
+                    assert_eq!(u64::from(batch.model.0), number);
+                    last = number;
+                });
+            }
+        });
+    }
+}

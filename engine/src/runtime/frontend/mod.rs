@@ -1,0 +1,680 @@
+//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the request
+//! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
+//! core, a load generator) and never blocks: what does not fit is refused at once.
+
+pub(crate) mod in_flight;
+pub(crate) mod model_table;
+pub(crate) mod response_delay;
+
+use crate::runtime::clock::Clock;
+use crate::runtime::frontend::in_flight::{InFlight, Sent};
+pub use crate::runtime::frontend::model_table::Bulletin;
+use crate::runtime::frontend::model_table::Held;
+use crate::runtime::frontend::response_delay::Reserve;
+use crate::runtime::queue_ids::Lanes;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use symphony_gpu::signature::Signature;
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+pub use symphony_transport::message::Class;
+use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, Response};
+use symphony_transport::ring::{Consumer, Producer, ring};
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
+
+/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
+const HOPS_OF_AN_ANSWER: u64 = 2;
+
+/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest that is asked for:
+/// each has room for what is at least a sixteenth of it, and memory that is not touched costs nothing.
+const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
+
+/// Whether requests may be sent to a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Its model is served.
+    Served,
+    /// Its model is found by nobody any more; what was sent to it goes on to its end.
+    Leaving,
+    /// It has no model.
+    Vacant,
+}
+
+/// What a frontend knows of a model that it may send requests to, or of a place without one.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// Its index in the engine.
+    pub id: ModelId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Which version of that name it is.
+    pub version: u64,
+    /// What runs it, in the API's words: `onnx_rten` or `emulated`.
+    pub platform: String,
+    /// Its tensors, one row of each.
+    pub signature: Signature,
+    /// The latency promised, arrival to answer.
+    pub slo: Nanos,
+    /// The largest batch it runs.
+    pub max_batch: usize,
+    /// The class of its requests that do not say their own.
+    pub class: Class,
+    /// Which ModelThread owns it.
+    pub thread: usize,
+    /// Whether it is there.
+    pub standing: Standing,
+}
+
+impl ModelInfo {
+    /// A place of that ModelThread without a model.
+    pub(crate) fn vacant(id: ModelId, thread: usize) -> ModelInfo {
+        ModelInfo {
+            id,
+            name: String::new(),
+            version: 0,
+            platform: String::new(),
+            signature: Signature::default(),
+            slo: Nanos::ZERO,
+            max_batch: 0,
+            class: Class::HIGHEST,
+            thread,
+            standing: Standing::Vacant,
+        }
+    }
+
+    /// The served ones of `models`.
+    pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
+        models.iter().filter(|model| model.standing == Standing::Served)
+    }
+
+    /// The served model of that name: of that version, or the newest.
+    pub fn find<'m>(models: &'m [ModelInfo], name: &str, version: Option<u64>) -> Option<&'m ModelInfo> {
+        let named = ModelInfo::served(models).filter(|model| model.name == name);
+        match version {
+            None => named.max_by_key(|model| model.version),
+            Some(version) => named.into_iter().find(|model| model.version == version),
+        }
+    }
+}
+
+/// What is asked of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// Which model.
+    pub model: ModelId,
+    /// How many rows of input, at least 1. They run in one batch where that is possible.
+    pub rows: usize,
+    /// By when.
+    pub due: Due,
+    /// With which priority. One without a deadline is of the lowest class where this says the highest.
+    pub class: Class,
+}
+
+impl Ask {
+    /// One row, within the model's SLO, of the highest class.
+    pub fn one(model: ModelId) -> Ask {
+        Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
+    }
+
+    /// The class that it is served in.
+    fn served_in(&self) -> Class {
+        match (self.due, self.class) {
+            (Due::Never, Class::HIGHEST) => Class::LOWEST,
+            (_, class) => class,
+        }
+    }
+}
+
+/// By when an answer is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Within the model's SLO.
+    Slo,
+    /// Within this time or the model's SLO, whichever is less.
+    Within(Nanos),
+    /// Never: a batch client. It waits for as long as it takes until a GPU is left.
+    Never,
+}
+
+/// Names a request between [`Frontend::submit`] and its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket {
+    /// Below [`Frontend::capacity`], no two requests in flight share it: an index for side tables.
+    pub index: usize,
+    /// Unique in the frontend's life.
+    pub id: u64,
+}
+
+/// Why a request was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Every slot, or the ring to the model's thread, is full.
+    #[error("the engine is overloaded: every slot for requests in flight is taken; try again later")]
+    Overloaded,
+    /// The engine is shutting down.
+    #[error("the engine is shutting down and accepts no more requests")]
+    Draining,
+    /// A request of so many rows is never accepted.
+    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
+    TooManyRows {
+        /// What was asked.
+        rows: usize,
+        /// The most that there may be.
+        limit: usize,
+    },
+    /// The model was unloaded.
+    #[error("the model was unloaded")]
+    Unloaded,
+}
+
+/// How an accepted request ended, as its client should see it: one of several rows as the worst of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// In time.
+    Good,
+    /// It ran, but the answer came this long after the deadline.
+    Late(Nanos),
+    /// It did not run, or failed; never [`Ending::Done`].
+    Bad(Ending),
+}
+
+/// An answer, on loan while it is handed out.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How many rows it has.
+    pub rows: usize,
+    output: Output<'a>,
+    /// The model it was for.
+    pub model: ModelId,
+    /// The latency that the model promises.
+    pub slo: Nanos,
+    /// When it was accepted.
+    pub arrival: Nanos,
+    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out; [`Nanos::MAX`] if never.
+    pub due: Nanos,
+    /// When its batch was put together, started and finished; zero where it did not come to that. Of several batches
+    /// the one that finished last is meant, here and below.
+    pub batched: Nanos,
+    /// See `batched`.
+    pub started: Nanos,
+    /// See `batched`; for a dropped request, when it was dropped.
+    pub finished: Nanos,
+    /// When the answer reached this frontend.
+    pub answered: Nanos,
+    /// Its batch's size, zero if it was in none.
+    pub batch_size: u32,
+    /// The GPU that its batch was sent to.
+    pub gpu: GpuId,
+}
+
+impl Answer<'_> {
+    /// The output of row `at`, from 0, in the layout of [`Signature`]; empty unless all rows ran.
+    pub fn row(&self, at: usize) -> &[u8] {
+        let Output { range, first, others } = &self.output;
+        let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
+        slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
+    }
+}
+
+/// The slots that an answer's rows are in, where it has any.
+struct Output<'a> {
+    /// Where the output lies in each.
+    range: Range<usize>,
+    first: Option<SlotGuard<'a>>,
+    /// Empty, without memory of its own, where there is one row.
+    others: Vec<SlotGuard<'a>>,
+}
+
+impl fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("bytes_per_row", &self.range.len()).finish_non_exhaustive()
+    }
+}
+
+/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's threads take them.
+pub struct FrontendPeer {
+    /// One per ModelThread: the requests for its models.
+    pub requests: Vec<Consumer<Request>>,
+    /// One per thread that can end a request. Each holds as many as can be in flight, so it is never full.
+    pub responses: Vec<Producer<Response>>,
+    /// Access to the slots that requests name.
+    pub slab: SlabView,
+}
+
+/// What a new [`Frontend`] needs to know.
+pub struct FrontendSetup {
+    /// Its number: the index that requests carry and answers are routed by.
+    pub id: u32,
+    /// The engine's clock.
+    pub clock: Clock,
+    /// Every place for a model of the engine, by id.
+    pub models: Arc<[ModelInfo]>,
+    /// The most bytes that a row of a model that is loaded later may have; 0 where none is.
+    pub later_row: usize,
+    /// How many ModelThreads there are.
+    pub model_threads: usize,
+    /// How many threads can end a request: ModelThreads and backends.
+    pub answering_threads: usize,
+    /// Requests that may be in flight at once.
+    pub capacity: usize,
+    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it really takes.
+    pub result_delay: Nanos,
+    /// How late this machine's threads see that a time has come, as measured at start-up.
+    pub lateness: Nanos,
+    /// Cleared when the engine drains.
+    pub accepting: Arc<AtomicBool>,
+}
+
+/// The frontend's end. See the module's description.
+pub struct Frontend {
+    id: u32,
+    clock: Clock,
+    lanes: Lanes,
+    /// The table that it has taken last, and its number.
+    models: Arc<[ModelInfo]>,
+    table: u64,
+    bulletin: Arc<Bulletin>,
+    /// Places that have got another model in tables taken since somebody asked.
+    newcomers: Vec<ModelId>,
+    /// Its requests in the engine, by model.
+    held: Held,
+    /// For each model, what is taken off its deadlines.
+    reserves: Vec<Reserve>,
+    least_reserve: Nanos,
+    accepting: Arc<AtomicBool>,
+    slab: SlabOwner,
+    view: SlabView,
+    requests: Vec<Producer<Request>>,
+    responses: Vec<Consumer<Response>>,
+    in_flight: InFlight,
+    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more than slots.
+    wishes: VecDeque<Ticket>,
+    next_id: u64,
+}
+
+impl Frontend {
+    /// A frontend and the engine's ends of it.
+    ///
+    /// Slots come in one class per distinct row size (input and output together, rounded up to a power of
+    /// two); each class has `setup.capacity` slots or as many as its share of
+    /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
+    ///
+    /// Errors: the machine has no memory for the slots.
+    pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
+        let classes = slot_classes(&setup.models, setup.later_row, setup.capacity);
+        let (slab, view) = Slab::new(&classes, setup.id as u16)?;
+        let (request_producers, request_consumers) =
+            (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
+        let (response_producers, response_consumers) =
+            (0..setup.answering_threads).map(|_| ring(slab.capacity())).unzip();
+        let least_reserve = setup.result_delay + Nanos(setup.lateness.0 * HOPS_OF_AN_ANSWER);
+        let frontend = Frontend {
+            id: setup.id,
+            clock: setup.clock,
+            reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
+            least_reserve,
+            held: Held::new(setup.models.len()),
+            lanes: Lanes::new(setup.models.len()),
+            table: 0,
+            bulletin: Bulletin::new(Arc::clone(&setup.models)),
+            newcomers: Vec::new(),
+            models: setup.models,
+            accepting: setup.accepting,
+            in_flight: InFlight::new(slab.capacity()),
+            wishes: VecDeque::new(),
+            slab,
+            view: view.clone(),
+            requests: request_producers,
+            responses: response_consumers,
+            next_id: 0,
+        };
+        Ok((
+            frontend,
+            FrontendPeer { requests: request_consumers, responses: response_producers, slab: view },
+        ))
+    }
+
+    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or [`Frontend::poll`].
+    /// As long as somebody holds this table, requests may be sent to the models that are served in it, whatever becomes of
+    /// them; so nobody may hold it for longer than a request.
+    pub fn models(&self) -> &Arc<[ModelInfo]> {
+        &self.models
+    }
+
+    /// The same as of now.
+    pub fn newest_models(&mut self) -> &Arc<[ModelInfo]> {
+        self.look();
+        &self.models
+    }
+
+    /// The engine's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Cleared when the engine drains.
+    pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
+        &self.accepting
+    }
+
+    /// The places that have got another model since this was asked last: for tables beside this one.
+    pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
+        self.newcomers.drain(..)
+    }
+
+    /// Where it gets its tables from.
+    pub fn bulletin(&self) -> &Arc<Bulletin> {
+        &self.bulletin
+    }
+
+    /// From now on it follows the tables of this bulletin, whose first one it has. What it tells of its requests.
+    pub(crate) fn follow(&mut self, bulletin: Arc<Bulletin>) -> Held {
+        self.bulletin = bulletin;
+        self.held.clone()
+    }
+
+    /// Takes the newest table, if there is one.
+    #[inline]
+    fn look(&mut self) {
+        if self.bulletin.number() != self.table {
+            self.take_table();
+        }
+    }
+
+    #[cold]
+    fn take_table(&mut self) {
+        let (number, models) = self.bulletin.read();
+        for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
+            let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
+            if new.standing == Standing::Served && (old.standing != Standing::Served || is_another) {
+                *reserve = Reserve::new(self.least_reserve, new.slo);
+                if !self.newcomers.contains(&new.id) {
+                    self.newcomers.push(new.id);
+                }
+            }
+        }
+        (self.table, self.models) = (number, models);
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Tickets' indices are below this.
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// Requests accepted and not yet answered.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.requests()
+    }
+
+    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds. Of
+    /// a lower class fewer are possible.
+    pub fn most_rows(&self, model: ModelId) -> usize {
+        let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
+        slots.min(limits::MAX_QUEUE)
+    }
+
+    /// Whether new requests are taken.
+    pub fn accepting(&self) -> bool {
+        self.accepting.load(Ordering::Relaxed)
+    }
+
+    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in the layout of the
+    /// model's [`Signature`], straight into its slot (`signature.input_bytes()` long, its old content undefined).
+    ///
+    /// Errors: a [`Refusal`]; the request then leaves no trace.
+    pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
+        if !self.accepting() {
+            return Err(Refusal::Draining);
+        }
+        self.look();
+        if self.models[ask.model.0 as usize].standing == Standing::Vacant {
+            return Err(Refusal::Unloaded);
+        }
+        let class = ask.served_in();
+        self.see_room(ask.model, class, ask.rows)?;
+        let index = self.take_slots(ask.model, ask.rows);
+        let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
+        for (row, slot) in self.in_flight.slots(index).enumerate() {
+            let mut guard = self.view.claim(slot).expect("a slot just taken is held by nobody else");
+            fill(row, &mut guard[..input_bytes]);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(index, id, &Ask { class, ..*ask });
+        Ok(Ticket { index, id })
+    }
+
+    /// Sends the request whose input lies in the slots from `index` on.
+    fn send(&mut self, index: usize, id: u64, &Ask { model, rows, due, class }: &Ask) {
+        let ModelInfo { slo, thread, .. } = self.models[model.0 as usize];
+        let arrival = self.clock.now();
+        let wanted = match due {
+            Due::Slo | Due::Never => slo,
+            Due::Within(time) => time.min(slo),
+        };
+        let (due, deadline, reserve) = match due {
+            // Each its own, so that they are served in their order, and found again.
+            Due::Never => (Nanos::MAX, NO_DEADLINE + arrival, Nanos::ZERO),
+            _ => {
+                let due = arrival + wanted;
+                let deadline = due - self.reserves[model.0 as usize].get();
+                (due, deadline, due - deadline)
+            }
+        };
+        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
+        self.held.add(model.0 as usize);
+        let lane = self.lanes.of(model, class);
+        let ring = &mut self.requests[thread];
+        for (row, slot) in self.in_flight.slots(index).enumerate() {
+            let request = Request {
+                id,
+                slot,
+                arrival,
+                deadline,
+                reserve,
+                model: lane,
+                row: row as u16,
+                rows_after: (rows - 1 - row) as u16,
+                frontend: self.id as u8,
+                class,
+                ..Request::default()
+            };
+            ring.write(request).expect("room was seen, and this is the only producer");
+        }
+        ring.publish();
+    }
+
+    /// Whether so many rows for a model can be taken right now.
+    fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+        const { assert!(limits::MAX_QUEUE <= u16::MAX as usize && limits::MAX_QUEUE <= limits::REQUEST_RING) };
+        if class > Class::HIGHEST {
+            return self.see_room_below(model, class, rows);
+        }
+        let limit = if rows == 1 { 1 } else { self.most_rows(model) };
+        if rows == 0 || rows > limit {
+            return Err(Refusal::TooManyRows { rows, limit });
+        }
+        let info = &self.models[model.0 as usize];
+        let has_slots = self.slab.free_fitting(row_bytes(info)) >= rows;
+        if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
+    }
+
+    /// The same for a lower class: slots and ring have room for those above besides, a quarter for each.
+    #[cold]
+    fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+        let info = &self.models[model.0 as usize];
+        let bytes = row_bytes(info);
+        let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
+        let slots = self.slab.fitting(bytes);
+        let kept_slots = kept(slots).min(slots - 1);
+        let limit = (slots - kept_slots).min(limits::MAX_QUEUE);
+        if rows == 0 || rows > limit {
+            return Err(Refusal::TooManyRows { rows, limit });
+        }
+        let has_slots = self.slab.free_fitting(bytes) >= rows + kept_slots;
+        let has_room = self.requests[info.thread].has_room(rows + kept(limits::REQUEST_RING));
+        if has_slots && has_room { Ok(()) } else { Err(Refusal::Overloaded) }
+    }
+
+    /// Takes a slot for each row; the index of the first. There are enough.
+    fn take_slots(&mut self, model: ModelId, rows: usize) -> usize {
+        let bytes = row_bytes(&self.models[model.0 as usize]);
+        let mut head = None;
+        for _ in 0..rows {
+            let slot = self.slab.alloc(bytes).expect("free slots were counted");
+            let index = self.slab.index(slot);
+            self.in_flight.put_before(head, index, slot);
+            head = Some(index);
+        }
+        head.expect("a request has a row")
+    }
+
+    /// Hands out every answer that has come, each exactly once, and returns how many there were.
+    pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
+        self.look();
+        let mut delivered = 0;
+        for at in 0..self.responses.len() {
+            while let Some(response) = self.responses[at].pop() {
+                let head = self.in_flight.row_ended(self.slab.index(response.slot), response);
+                let &Sent { id, ending, missing, .. } = self.in_flight.sent(head);
+                if missing == 0 {
+                    self.deliver(head, &mut deliver);
+                    delivered += 1;
+                } else if ending != Ending::Done {
+                    // Its client gets an error: what is left of it need not run.
+                    self.cancel(Ticket { index: head, id });
+                }
+            }
+        }
+        self.send_wishes();
+        delivered
+    }
+
+    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs or has run
+    /// ends as it ends, and nothing happens where it was answered already.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        if self.in_flight.take_back(ticket.index, ticket.id) {
+            self.wishes.push_back(ticket);
+            self.send_wishes();
+        }
+    }
+
+    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next poll.
+    fn send_wishes(&mut self) {
+        while let Some(&Ticket { index, id }) = self.wishes.front() {
+            if self.in_flight.is_in_flight(index, id) {
+                let &Sent { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
+                let ring = &mut self.requests[self.models[model.0 as usize].thread];
+                let frontend = self.id as u8;
+                let wish = Request {
+                    id,
+                    arrival,
+                    deadline,
+                    model: self.lanes.of(model, class),
+                    takes_back: 1,
+                    frontend,
+                    class,
+                    ..Request::default()
+                };
+                if ring.push(wish).is_err() {
+                    return;
+                }
+            }
+            self.wishes.pop_front();
+        }
+    }
+
+    /// Hands out the answer of the request that begins at `index`, and takes its slots back.
+    fn deliver(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let answered = self.clock.now();
+        let Sent { id, model, arrival, due, deadline, rows, ending, last, .. } = *self.in_flight.sent(index);
+        if due != Nanos::MAX {
+            self.learn(model, &last, answered, (due, deadline));
+        }
+        let outcome = match ending {
+            Ending::Done if answered <= due => Outcome::Good,
+            Ending::Done => Outcome::Late(answered - due),
+            other => Outcome::Bad(other),
+        };
+        let answer = Answer {
+            outcome,
+            rows: rows as usize,
+            output: self.output(index, ending),
+            model,
+            slo: self.models[model.0 as usize].slo,
+            arrival,
+            due,
+            batched: last.batched,
+            started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
+            finished: last.finished,
+            answered,
+            batch_size: last.batch_size,
+            gpu: last.gpu,
+        };
+        deliver(Ticket { index, id }, answer);
+        for slot in self.in_flight.slots(index) {
+            self.slab.free(slot);
+        }
+        self.in_flight.answered(index);
+        self.held.sub(model.0 as usize);
+    }
+
+    /// Learns from an answer how long before it is due a batch should be over.
+    fn learn(&mut self, model: ModelId, last: &Response, answered: Nanos, (due, deadline): (Nanos, Nanos)) {
+        let reserve = &mut self.reserves[model.0 as usize];
+        match Ending::from_code(last.ending) {
+            Some(Ending::Done) => reserve.observe(answered - deadline),
+            // The backend tells by when it should have started: as late as it was, its answer would have been.
+            Some(Ending::DroppedAtBackend) => {
+                reserve.observe((due - deadline) + (last.finished - last.started));
+            }
+            _ => {}
+        }
+    }
+
+    /// The outputs of the request that begins at `index`.
+    fn output(&self, index: usize, ending: Ending) -> Output<'_> {
+        let signature = &self.models[self.in_flight.sent(index).model.0 as usize].signature;
+        let range = signature.input_bytes()..signature.input_bytes() + signature.output_bytes();
+        if ending != Ending::Done {
+            return Output { range, first: None, others: Vec::new() };
+        }
+        let mut slots = self.in_flight.slots(index);
+        let mut next = || {
+            let slot = slots.next()?;
+            Some(self.view.claim(slot).expect("the backend let go of the slot"))
+        };
+        Output { range, first: next(), others: std::iter::from_fn(next).collect() }
+    }
+}
+
+/// What a row of a model takes, input and output.
+fn row_bytes(info: &ModelInfo) -> usize {
+    info.signature.input_bytes() + info.signature.output_bytes()
+}
+
+fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
+    let mut sizes: Vec<usize> =
+        ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
+    if later_row > 0 {
+        sizes.extend(LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row));
+        sizes.push(later_row.next_multiple_of(64));
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);
+    sizes
+        .into_iter()
+        .map(|slot_bytes| SlotClass { slot_bytes, count: capacity.min(share / slot_bytes).max(1) })
+        .collect()
+}

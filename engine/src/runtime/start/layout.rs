@@ -1,0 +1,212 @@
+//! Which role runs on which core. The configuration says it or the machine decides: every role on a core of its
+//! own where there are enough, else CPU executors keep theirs and the light roles share what is left.
+
+use crate::config::{Config, ExecutorKind};
+use crate::runtime::threads::agent::{Idle, Seat};
+use std::collections::HashMap;
+use symphony_scheduler::limits;
+
+/// The role of the RankThread numbered `at`: in its thread's name, its metrics and its recording.
+pub fn rank_role(at: usize) -> String {
+    if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
+}
+
+/// The seats of every thread of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Of each RankThread.
+    pub ranks: Vec<Seat>,
+    /// Of each ModelThread.
+    pub models: Vec<Seat>,
+    /// Of each CPU executor.
+    pub executors: Vec<Seat>,
+    /// Of the emulated GPUs' thread, if there are any.
+    pub emulated: Option<Seat>,
+    /// Of each frontend's thread: API cores, or load generators.
+    pub frontends: Vec<Seat>,
+    /// Whether some role has to share its core.
+    pub shared: bool,
+}
+
+impl Layout {
+    /// Seats for `config` and so many frontends on a machine that has `cores`.
+    pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
+        let executors = config.executors_of(ExecutorKind::Cpu);
+        let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
+        let ranks = config.cores.rank_threads.max(1);
+        let others = ranks + frontends + executors + emulated;
+        let model_threads = config
+            .cores
+            .model_threads
+            .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
+            .clamp(1, config.places().len().max(1));
+        let given = Given::of(config);
+        let wanted = others + model_threads;
+        let mut dealer = Dealer::new(cores, wanted, executors);
+        let ranks = (0..ranks).map(|at| dealer.light(given.rank(at))).collect();
+        let models = (0..model_threads).map(|at| dealer.light(given.model(at))).collect();
+        let emulated = (emulated > 0).then(|| dealer.light(given.emulated));
+        let frontends = (0..frontends).map(|at| dealer.light(given.api(at))).collect();
+        let executors = (0..executors).map(|at| dealer.heavy(given.executor(at))).collect();
+        let mut layout = Layout { ranks, models, executors, emulated, frontends, shared: false };
+        layout.mark_shared(cores.len() < wanted, &dealer.named);
+        layout
+    }
+
+    /// The cores that threads are pinned to.
+    pub fn cores(&self) -> Vec<usize> {
+        let alone = self.emulated.iter();
+        let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
+        others.into_iter().flatten().chain(alone).filter_map(|seat| seat.core).collect()
+    }
+
+    /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
+    /// cores for all, a thread spins only on a core that the configuration `named` for each of its roles: other programs
+    /// need the cores that nobody spoke of. The roles of a crew are one thread.
+    fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
+        let mut roles = HashMap::<usize, usize>::new();
+        let mut roles_of_crew = HashMap::<usize, usize>::new();
+        for core in self.seats().filter_map(|seat| seat.core) {
+            *roles.entry(core).or_default() += 1;
+        }
+        for core in self.crew_seats().filter_map(|seat| seat.core) {
+            *roles_of_crew.entry(core).or_default() += 1;
+        }
+        let mut shared = false;
+        for seat in self.seats() {
+            let is_alone = seat.core.is_some_and(|core| {
+                let all = roles[&core];
+                let is_one_thread = all == 1 || roles_of_crew.get(&core) == Some(&all);
+                is_one_thread && named.get(&core) == Some(&all) || all == 1 && !too_few
+            });
+            seat.idle = if is_alone { Idle::Spin } else { Idle::Nap };
+            shared |= !is_alone;
+        }
+        self.shared = shared;
+    }
+
+    /// The seats of the roles that share a thread where they share a core.
+    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
+    }
+
+    fn seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.ranks
+            .iter_mut()
+            .chain(&mut self.models)
+            .chain(&mut self.executors)
+            .chain(&mut self.emulated)
+            .chain(&mut self.frontends)
+    }
+}
+
+/// The cores that the configuration names.
+struct Given<'a> {
+    config: &'a Config,
+    emulated: Option<usize>,
+    executors: Vec<usize>,
+}
+
+impl Given<'_> {
+    fn of(config: &Config) -> Given<'_> {
+        let executors = config
+            .executors
+            .iter()
+            .filter(|executor| executor.kind == ExecutorKind::Cpu)
+            .flat_map(|executor| executor.cores.iter().copied())
+            .collect();
+        Given { config, emulated: config.cores.emulated, executors }
+    }
+
+    fn rank(&self, at: usize) -> Option<usize> {
+        self.config.cores.rank.get(at).copied()
+    }
+
+    fn model(&self, at: usize) -> Option<usize> {
+        self.config.cores.model.get(at).copied()
+    }
+
+    fn api(&self, at: usize) -> Option<usize> {
+        self.config.cores.api.get(at).copied()
+    }
+
+    fn executor(&self, at: usize) -> Option<usize> {
+        self.executors.get(at).copied()
+    }
+}
+
+/// Deals cores out: light roles from the front, CPU executors from the back.
+struct Dealer<'a> {
+    cores: &'a [usize],
+    light_cores: usize,
+    next_light: usize,
+    next_heavy: usize,
+    /// How many roles the configuration has named each core for.
+    named: HashMap<usize, usize>,
+}
+
+impl Dealer<'_> {
+    fn new(cores: &[usize], wanted: usize, executors: usize) -> Dealer<'_> {
+        let light_cores = if wanted <= cores.len() {
+            wanted - executors
+        } else {
+            cores.len().saturating_sub(executors).max(1).min(cores.len())
+        };
+        Dealer { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
+    }
+
+    fn light(&mut self, given: Option<usize>) -> Seat {
+        let dealt = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
+        self.next_light += usize::from(given.is_none());
+        self.name(given);
+        Seat { core: given.or(dealt), idle: Idle::Nap }
+    }
+
+    fn heavy(&mut self, given: Option<usize>) -> Seat {
+        let count = self.cores.len();
+        let dealt = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
+        self.next_heavy += usize::from(given.is_none());
+        self.name(given);
+        Seat { core: given.or(dealt), idle: Idle::Nap }
+    }
+
+    fn name(&mut self, given: Option<usize>) {
+        if let Some(core) = given {
+            *self.named.entry(core).or_default() += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read_config;
+
+    /// How the API's thread and the ModelThread wait, on a machine with these cores.
+    fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("symphony.toml");
+        let rest = "[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 9\n\
+                    profile = { alpha_ms = 1, beta_ms = 1 }\n";
+        std::fs::write(&file, format!("[cores]\n{cores}\n{rest}")).unwrap();
+        let layout = Layout::new(&read_config(&file).unwrap(), 1, machine);
+        assert_eq!(layout.shared, layout.ranks[0].idle == Idle::Nap || layout.frontends[0].idle == Idle::Nap);
+        (layout.frontends[0].idle, layout.models[0].idle)
+    }
+
+    #[test]
+    fn a_thread_spins_on_a_core_of_its_own_and_on_one_that_was_named_for_all_its_roles() {
+        assert_eq!(idle("", &[0, 1, 2, 3]), (Idle::Spin, Idle::Spin));
+        assert_eq!(idle("", &[0, 1]), (Idle::Nap, Idle::Nap));
+        let all_named = "api = 0\nmodel = 0\nrank = 0\nemulated = 0";
+        assert_eq!(idle(all_named, &[0]), (Idle::Nap, Idle::Nap));
+        let cores: Vec<usize> = core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect();
+        if let [first, second, ..] = cores[..] {
+            let named = format!("api = {first}\nmodel = {second}\nrank = {second}\nemulated = {second}");
+            assert_eq!(idle(&named, &[first, second]), (Idle::Spin, Idle::Spin));
+            let partly = format!("api = {first}\nmodel = {second}\nrank = {second}");
+            // The emulated GPUs' thread is put beside the API's.
+            assert_eq!(idle(&partly, &[first, second]), (Idle::Nap, Idle::Spin));
+        }
+    }
+}

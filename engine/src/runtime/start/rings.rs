@@ -1,0 +1,183 @@
+//! Every ring of an engine. Start-up makes them all at once and hands each thread its ends.
+
+use super::sub_clusters::Division;
+use crate::config::ExecutorKind;
+use crate::runtime::backends::batches::{Answers, Inbox};
+use crate::runtime::backends::executors::Wiring;
+use crate::runtime::counters::Counters;
+use crate::runtime::frontend::FrontendPeer;
+use crate::runtime::queue_ids::Lanes;
+use crate::runtime::threads::{ModelLinks, RankLinks, link};
+use std::sync::Arc;
+use symphony_scheduler::limits;
+use symphony_transport::message::{Completion, Frame, Request, Response};
+use symphony_transport::ring::{Consumer, Producer, ring};
+use symphony_transport::slab::SlabView;
+
+/// Frames in all rings of batches to one backend thread (4 MiB of them), shared out to the ModelThreads: enough for 250
+/// batches of 1,024. A grant waits for room.
+const FRAMES_TO_A_BACKEND: usize = 1 << 16;
+
+/// The rings of an engine, their ends taken by the threads as they start. The first index is the thread's that takes
+/// them, the second the other end's.
+pub(crate) struct Plumbing {
+    requests_out: Vec<Vec<Consumer<Request>>>,
+    model_links: Vec<Option<ModelLinks>>,
+    rank_links: Vec<Option<RankLinks>>,
+    frames_in: Vec<Vec<Producer<Frame>>>,
+    frames_out: Vec<Vec<Consumer<Frame>>>,
+    completions_in: Vec<Vec<Producer<Completion>>>,
+    completions_out: Vec<Vec<Consumer<Completion>>>,
+    model_answers: Vec<Vec<Producer<Response>>>,
+    backend_answers: Vec<Vec<Producer<Response>>>,
+    slabs: Vec<SlabView>,
+    pub(crate) counters: Counters,
+    /// Which ModelThread owns each lane.
+    pub(crate) thread_of: Arc<[u32]>,
+    /// Which RankThread ranks each lane.
+    pub(crate) rank_of: Arc<[u32]>,
+    /// Which backend thread plays each GPU.
+    pub(crate) backend_of: Arc<[u32]>,
+}
+
+/// What the rings are between.
+pub(crate) struct Ends<'a> {
+    pub(crate) model_threads: usize,
+    pub(crate) rank_threads: usize,
+    pub(crate) backend_threads: usize,
+    pub(crate) division: &'a Division,
+    /// Which ModelThread owns each lane.
+    pub(crate) thread_of: Arc<[u32]>,
+    /// Frames of the largest batch.
+    pub(crate) largest_batch: usize,
+}
+
+/// The rings of a ModelThread.
+pub(crate) struct ModelEnds {
+    /// From each frontend.
+    pub(crate) requests: Vec<Consumer<Request>>,
+    /// To and from each RankThread.
+    pub(crate) links: ModelLinks,
+    /// To each backend thread.
+    pub(crate) frames: Vec<Producer<Frame>>,
+    /// To each frontend.
+    pub(crate) answers: Vec<Producer<Response>>,
+}
+
+impl Plumbing {
+    /// Every ring but those of the `peers`, which come with theirs.
+    pub(crate) fn new(ends: &Ends<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> Plumbing {
+        let &Ends { model_threads, rank_threads, backend_threads, division, .. } = ends;
+        let mut lanes_of = vec![0; model_threads];
+        ends.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
+        let (model_links, rank_links) = link(&lanes_of, rank_threads);
+        let mut plumbing = Plumbing {
+            requests_out: (0..model_threads).map(|_| Vec::new()).collect(),
+            model_links: model_links.into_iter().map(Some).collect(),
+            rank_links: rank_links.into_iter().map(Some).collect(),
+            frames_in: (0..model_threads).map(|_| Vec::new()).collect(),
+            frames_out: Vec::new(),
+            completions_in: Vec::new(),
+            completions_out: (0..rank_threads).map(|_| Vec::new()).collect(),
+            model_answers: (0..model_threads).map(|_| Vec::new()).collect(),
+            backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
+            slabs: Vec::new(),
+            counters,
+            thread_of: Arc::clone(&ends.thread_of),
+            rank_of: Lanes::new(division.places()).each(&division.rank_of()),
+            backend_of: backend_of(division, backend_threads),
+        };
+        let mut batches = vec![vec![0; rank_threads]; backend_threads];
+        for group in &division.groups {
+            for gpu in group.gpus.clone() {
+                let backend = plumbing.backend_of[gpu as usize];
+                batches[backend as usize][group.rank] += limits::MAX_OUTSTANDING_BATCHES;
+            }
+        }
+        for batches in batches {
+            plumbing.lay_to_backend(&batches, ends.largest_batch);
+        }
+        for peer in peers {
+            plumbing.connect(peer);
+        }
+        plumbing
+    }
+
+    /// The rings to and from the next backend thread, but those of frontends. `batches`: how many its GPUs can have been
+    /// given by each RankThread.
+    fn lay_to_backend(&mut self, batches: &[usize], largest_batch: usize) {
+        let mut completions_in = Vec::new();
+        for (own, &batches) in self.completions_out.iter_mut().zip(batches) {
+            let (to_rank, from_backend) = ring(batches);
+            completions_in.push(to_rank);
+            // A RankThread looks only where completions can come from.
+            if batches > 0 {
+                own.push(from_backend);
+            }
+        }
+        self.completions_in.push(completions_in);
+        let share = FRAMES_TO_A_BACKEND / self.frames_in.len();
+        let room = (batches.iter().sum::<usize>() * largest_batch).min(share).max(2 * largest_batch);
+        let mut outs = Vec::new();
+        for own in &mut self.frames_in {
+            let (to_backend, from_thread) = ring(room);
+            own.push(to_backend);
+            outs.push(from_thread);
+        }
+        self.frames_out.push(outs);
+    }
+
+    /// Takes the engine's ends of a frontend's rings.
+    fn connect(&mut self, peer: FrontendPeer) {
+        self.slabs.push(peer.slab);
+        for (own, end) in self.requests_out.iter_mut().zip(peer.requests) {
+            own.push(end);
+        }
+        let answering = self.model_answers.iter_mut().chain(&mut self.backend_answers);
+        for (own, end) in answering.zip(peer.responses) {
+            own.push(end);
+        }
+    }
+
+    /// The rings of a ModelThread.
+    pub(crate) fn model_thread(&mut self, at: usize) -> ModelEnds {
+        ModelEnds {
+            requests: std::mem::take(&mut self.requests_out[at]),
+            links: self.model_links[at].take().expect("each ModelThread is wired once"),
+            frames: std::mem::take(&mut self.frames_in[at]),
+            answers: std::mem::take(&mut self.model_answers[at]),
+        }
+    }
+
+    /// The rings of a RankThread: to and from ModelThreads, completions.
+    pub(crate) fn rank_thread(&mut self, at: usize) -> (RankLinks, Vec<Consumer<Completion>>) {
+        let links = self.rank_links[at].take().expect("each RankThread is wired once");
+        (links, std::mem::take(&mut self.completions_out[at]))
+    }
+
+    /// The rings of a backend thread.
+    pub(crate) fn backend(&mut self, at: usize) -> Wiring {
+        Wiring {
+            inbox: Inbox::new(std::mem::take(&mut self.frames_out[at])),
+            answers: Answers {
+                slabs: self.slabs.clone(),
+                frontends: std::mem::take(&mut self.backend_answers[at]),
+                completions: std::mem::take(&mut self.completions_in[at]),
+                rank_of: Arc::clone(&self.rank_of),
+                counting: self.counters.of_backend(at),
+                executing: self.counters.executions().of_backend(at),
+            },
+        }
+    }
+}
+
+/// Each CPU executor is a backend thread of its own, and their GPUs' numbers come first; all emulated GPUs share the last
+/// backend thread.
+fn backend_of(division: &Division, backend_threads: usize) -> Arc<[u32]> {
+    let of_group = |kind, gpu| if kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 };
+    division
+        .groups
+        .iter()
+        .flat_map(|group| group.gpus.clone().map(move |gpu| of_group(group.kind, gpu)))
+        .collect()
+}

@@ -1,0 +1,90 @@
+//! What a ModelThread has to see to next: each of its models' timers, and the models that requests have come for in
+//! this turn. Owned by the ModelThread.
+
+use symphony_scheduler::rank::min_tree::MinTree;
+use symphony_transport::Nanos;
+
+/// A model that requests have come for in this turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Touched {
+    /// Its place in the thread.
+    pub(crate) place: usize,
+    /// When the first of these requests arrived.
+    pub(crate) since: Nanos,
+}
+
+/// See the module's description. Models are named by their place in the thread.
+///
+/// Timers are a [`MinTree`] and no wheel: requests mostly move them a little earlier or later, which is two stores
+/// there, and a thread has tens of models, thousands at most.
+pub struct Agenda {
+    timers: MinTree,
+    touched: Vec<Touched>,
+    is_touched: Box<[bool]>,
+}
+
+impl Agenda {
+    /// For so many models, none of which has a timer or requests.
+    pub fn new(models: usize) -> Agenda {
+        Agenda {
+            timers: MinTree::new(models),
+            touched: Vec::with_capacity(models),
+            is_touched: vec![false; models].into(),
+        }
+    }
+
+    /// Sets a model's timer; [`Nanos::MAX`] is none.
+    #[inline]
+    pub(crate) fn set_timer(&mut self, place: usize, at: Nanos) {
+        self.timers.set(place, at);
+    }
+
+    /// The earliest timer that has come by `now`, which is not taken away.
+    #[inline]
+    pub(crate) fn due(&self, now: Nanos) -> Option<(usize, Nanos)> {
+        if self.timers.min_key() > now {
+            return None;
+        }
+        self.timers.min().map(|(at, place)| (place, at))
+    }
+
+    /// A request that arrived at `arrival` has come for a model.
+    #[inline]
+    pub(crate) fn touch(&mut self, place: usize, arrival: Nanos) {
+        if !std::mem::replace(&mut self.is_touched[place], true) {
+            self.touched.push(Touched { place, since: arrival });
+        }
+    }
+
+    /// Takes each touched model, in the order in which requests came for them.
+    #[inline]
+    pub(crate) fn for_each_touched(&mut self, mut settle: impl FnMut(&mut MinTree, Touched)) {
+        for &touched in &self.touched {
+            self.is_touched[touched.place] = false;
+            settle(&mut self.timers, touched);
+        }
+        self.touched.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_touched_once_a_turn_since_its_first_request() {
+        let mut agenda = Agenda::new(4);
+        for (place, arrival) in [(2, 5), (0, 6), (2, 7)] {
+            agenda.touch(place, Nanos(arrival));
+        }
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            agenda.for_each_touched(|timers, touched| {
+                timers.set(touched.place, Nanos(9));
+                seen.push((touched.place, touched.since.0));
+            });
+        }
+        assert_eq!(seen, [(2, 5), (0, 6)]);
+        assert_eq!((agenda.due(Nanos(8)), agenda.due(Nanos(9))), (None, Some((0, Nanos(9)))));
+    }
+}

@@ -1,0 +1,207 @@
+//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it, which reads the clock
+//! once a turn and decides what a turn without work does. An agent has a pinned thread of its own where there are cores
+//! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
+//! turn and not a switch between threads.
+
+use crate::runtime::Seated;
+use crate::runtime::clock::Clock;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use symphony_transport::Nanos;
+
+/// A role that a thread plays.
+pub trait Agent {
+    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how much.
+    fn poll(&mut self, now: Nanos) -> usize;
+
+    /// The engine stops: ends what is still held, so that nothing is lost without an answer.
+    fn stop(&mut self, now: Nanos);
+}
+
+/// What a turn without work does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// Looks again at once: the core is this thread's own.
+    Spin,
+    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a second: other threads
+    /// need the core.
+    Nap,
+}
+
+/// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+
+/// Turns without work before the first nap: a few microseconds, in which an answer often comes.
+const TURNS_BEFORE_NAP: u32 = 200;
+
+/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what [`measure_lateness`] makes
+/// the scheduler allow for, and an idle engine takes a tenth of its core and not a third.
+const LONG_NAP: Duration = Duration::from_micros(200);
+
+/// About a tenth of a second of naps.
+const NAPS_BEFORE_LONG_ONES: u32 = 1_500;
+
+/// Where a thread runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// The core to pin it to; `None` leaves it to the system.
+    pub core: Option<usize>,
+    /// What its turns without work do.
+    pub idle: Idle,
+}
+
+impl Seat {
+    /// Makes the calling thread this seat's: pins it, and has the system wake it without the usual delay of
+    /// 50 us that lets wake-ups coincide.
+    ///
+    /// A core that can't be had is said, not fatal: the engine works, slower.
+    pub fn take(&self, role: &str) {
+        if let Some(core) = self.core
+            && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+        {
+            tracing::warn!(core, "{role} could not be pinned to its core; it runs where the system puts it");
+        }
+        if self.idle == Idle::Nap {
+            let shortest = NonZeroU64::new(1);
+            let _ = rustix::thread::set_current_timer_slack(shortest);
+        }
+    }
+}
+
+/// How a member of a crew is told to end, and tells that it has.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// Set from outside.
+    pub(crate) asked: AtomicBool,
+    /// Set by the crew.
+    pub(crate) done: AtomicBool,
+}
+
+/// A role in a crew.
+pub(crate) struct Member {
+    pub(crate) role: String,
+    pub(crate) agent: Box<dyn Agent + Send>,
+    pub(crate) ending: Arc<Ending>,
+}
+
+impl Member {
+    fn has_ended(&self) -> bool {
+        self.ending.done.load(Ordering::Relaxed)
+    }
+
+    fn turn(&mut self, now: Nanos) -> usize {
+        if self.has_ended() {
+            return 0;
+        }
+        if self.ending.asked.load(Ordering::Relaxed) {
+            self.agent.stop(now);
+            // What it said last must be seen by who acts on its end.
+            self.ending.done.store(true, Ordering::Release);
+            return 1;
+        }
+        self.agent.poll(now)
+    }
+}
+
+impl Drop for Member {
+    /// A crew whose thread panics has ended too: nobody may wait for it.
+    fn drop(&mut self) {
+        self.ending.done.store(true, Ordering::Release);
+    }
+}
+
+/// Agents that share a thread, in the order in which they take their turns.
+pub(crate) struct Crew(pub(crate) Vec<Member>);
+
+impl Crew {
+    /// Starts the thread of the crew; it ends when all its members have. `seated` is called on it first.
+    ///
+    /// Errors: the system gives no thread.
+    pub(crate) fn spawn(
+        mut self,
+        seat: Seat,
+        clock: Clock,
+        seated: Option<Seated>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
+        std::thread::Builder::new().name(name.clone()).spawn(move || {
+            seat.take(&name);
+            if let Some(seated) = seated {
+                seated(&name);
+            }
+            take_turns(seat.idle, &clock, |now| {
+                let going_on = !self.0.iter().all(Member::has_ended);
+                going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())
+            });
+        })
+    }
+}
+
+/// Starts a thread that makes an agent and runs its turns until `stop` is set.
+///
+/// Errors: the system gives no thread.
+pub fn spawn<A: Agent>(
+    role: String,
+    seat: Seat,
+    clock: Clock,
+    stop: Arc<AtomicBool>,
+    make: impl FnOnce() -> A + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(role.clone()).spawn(move || {
+        seat.take(&role);
+        let mut agent = make();
+        run(&mut agent, seat.idle, &clock, &stop);
+    })
+}
+
+/// The loop of every agent, until `stop` is set.
+pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
+    take_turns(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
+    agent.stop(clock.now());
+}
+
+/// Takes turns, each told the time, until one says `None`; the others say how much work they found.
+fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<usize>) {
+    let mut turns_without_work = 0u32;
+    while let Some(work) = turn(clock.now()) {
+        if work > 0 {
+            turns_without_work = 0;
+            continue;
+        }
+        turns_without_work += 1;
+        match idle {
+            Idle::Nap if turns_without_work > TURNS_BEFORE_NAP + NAPS_BEFORE_LONG_ONES => {
+                turns_without_work -= 1;
+                std::thread::sleep(LONG_NAP);
+            }
+            Idle::Nap if turns_without_work > TURNS_BEFORE_NAP => std::thread::sleep(NAP),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Measures how late a thread in this seat sees that a time has come: the 99th percentile of 400 naps' excess, or
+/// of 20,000 spinning turns' length. Takes about 40 ms at most.
+pub fn measure_lateness(seat: Seat, clock: &Clock) -> Nanos {
+    let clock = clock.clone();
+    let measuring = std::thread::spawn(move || {
+        seat.take("the timer measurement");
+        let turns = if seat.idle == Idle::Nap { 400 } else { 20_000 };
+        let mut gaps: Vec<Nanos> = (0..turns)
+            .map(|_| {
+                let before = clock.now();
+                match seat.idle {
+                    Idle::Nap => std::thread::sleep(NAP),
+                    Idle::Spin => std::hint::spin_loop(),
+                }
+                clock.now() - before
+            })
+            .collect();
+        gaps.sort_unstable();
+        gaps[turns * 99 / 100]
+    });
+    measuring.join().unwrap_or(Nanos::from_millis(1))
+}

@@ -1,0 +1,681 @@
+//! The ModelThread: owns the queues of its models, their timers and the way from a request to a batch (Symphony,
+//! section 4.5). It shares nothing: requests come from frontends, grants from the RankThread, all over rings.
+//!
+//! A turn takes only as much input as its outputs have room for. What has to wait stays in its ring, and a ring
+//! that is full refuses at its far end, where a frontend answers `overloaded` at once. All requests of a turn are
+//! taken in before the models that they are for are re-selected, each once. So a request costs the less the more of
+//! them wait, and a thread that has fallen behind catches up.
+
+use super::agenda::{Agenda, Touched};
+use super::agent::Agent;
+use super::changes::Taker;
+use super::watch::ModelWatch;
+use crate::runtime::counters::raise;
+use crate::runtime::queue_ids::Lanes;
+use crate::runtime::threads::messages::{GrantMessage, RankMessage};
+use std::sync::Arc;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_transport::Nanos;
+use symphony_transport::message::{
+    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
+};
+use symphony_transport::ring::{Consumer, Producer};
+
+/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when it will start or how
+/// its model stands.
+const WORDS_PER_EVENT: usize = 3;
+
+/// The same of an event without a grant.
+const WORDS_PER_SETTLING: usize = 2;
+
+/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own core.
+pub trait Intake {
+    /// The next request that has come by `now`.
+    fn next(&mut self, now: Nanos) -> Option<Request>;
+    /// How many wait to be taken, where that is known.
+    fn waiting(&mut self) -> usize {
+        0
+    }
+}
+
+impl Intake for Consumer<Request> {
+    #[inline]
+    fn next(&mut self, _now: Nanos) -> Option<Request> {
+        self.pop()
+    }
+
+    fn waiting(&mut self) -> usize {
+        self.len()
+    }
+}
+
+/// Where batches and answers go: rings to backends and frontends, or an object in place that counts them.
+pub trait Outlets {
+    /// Whether any batch of this thread's models can be sent to this GPU right now.
+    fn has_room(&mut self, gpu: GpuId) -> bool;
+    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have been sent had
+    /// every thread acted at once, since its frontrun had come and its GPU was about to be free.
+    fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// To its frontend: the request ends without having run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+}
+
+/// See the module's description. Its models are lanes, where requests are of several classes: see [`Lanes`].
+pub struct ModelThread<I, O> {
+    /// The queues of the models that this thread owns: first all of the highest class, then all of the next.
+    pub queues: Vec<ModelQueue>,
+    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it is this thread's.
+    pub place: Vec<Option<u32>>,
+    /// Their timers, and which of them have new requests.
+    pub agenda: Agenda,
+    /// One per frontend.
+    pub requests: Vec<I>,
+    /// From each RankThread.
+    pub grants: Vec<Consumer<GrantMessage>>,
+    /// Where decisions go.
+    pub outbox: Outbox<O>,
+    /// What is counted and recorded of all this.
+    pub watch: ModelWatch,
+    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a place together.
+    pub changes: Option<Taker<Box<PlaceQueues>>>,
+    /// How far the thread's models foretell their batches.
+    pub foretelling: Foretelling,
+}
+
+/// The queues of a place for a model, by class; `None` for one that stays.
+pub type PlaceQueues = [Option<ModelQueue>; Class::COUNT];
+
+/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to serve lower classes. Each
+/// RankThread wishes so once, when the first request of a lower class has come to one of its models.
+pub struct Foretelling {
+    /// Models of the highest class: the first so many queues.
+    highest: usize,
+    /// For each RankThread that has wished so, how many of those it was told of or passed over.
+    told: Vec<Option<usize>>,
+    /// RankThreads that are not told all.
+    under_way: usize,
+}
+
+impl Foretelling {
+    /// Nobody has wished so; the first `highest` queues are of the highest class.
+    pub fn new(highest: usize, rank_threads: usize) -> Foretelling {
+        Foretelling { highest, told: vec![None; rank_threads], under_way: 0 }
+    }
+}
+
+/// Where a ModelThread's decisions go.
+pub struct Outbox<O> {
+    /// For each model of the engine, which RankThread ranks it.
+    rank_of: Arc<[u32]>,
+    /// What backends know them by.
+    lanes: Lanes,
+    /// To each RankThread.
+    ranks: Vec<Producer<RankMessage>>,
+    /// To backends and frontends.
+    outlets: O,
+    /// The number of the next batch. ModelThreads count from different starts, so numbers are unique.
+    next_batch: u64,
+    /// When the event under way was due: the timer's time, the request's arrival.
+    due: Nanos,
+    /// When the GPU of the grant under way is free.
+    gpu_free_at: Nanos,
+    /// For each model of the engine, the candidate of its highest class that the RankThread knows of.
+    waiting: Vec<Waiting>,
+}
+
+/// A candidate that waits for a GPU.
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// When it became schedulable; [`Nanos::MAX`] while none is.
+    since: Nanos,
+    /// Its delay(b).
+    delay: Nanos,
+}
+
+impl Waiting {
+    const NOBODY: Waiting = Waiting { since: Nanos::MAX, delay: Nanos::ZERO };
+}
+
+/// The rings from a ModelThread to backends and frontends.
+pub struct RingOutlets {
+    /// To each backend thread.
+    pub backends: Vec<Producer<Frame>>,
+    /// The backend thread of each GPU, by GPU.
+    pub backend_of: Arc<[u32]>,
+    /// To each frontend.
+    pub frontends: Vec<Producer<Response>>,
+    /// Frames that the largest batch of this thread's models takes.
+    pub largest_batch_frames: usize,
+}
+
+impl<I: Intake, O: Outlets> ModelThread<I, O> {
+    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and hold what will not get a
+    /// GPU any more and ends here: the control thread sees to that. A grant that is still on its way to an old one finds the
+    /// new one, which gives the GPU back.
+    fn take_changes(&mut self, now: Nanos) -> usize {
+        let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
+        let Some(changes) = changes else { return 0 };
+        const WORDS: usize = Taker::<PlaceQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
+        if outbox.room_for_words(WORDS) < WORDS {
+            return 0;
+        }
+        changes.take(now, |change| {
+            let places = (change.place..).step_by(foretelling.highest.max(1));
+            for (place, new) in places.zip(change.thing.iter_mut()) {
+                let Some(new) = new else { continue };
+                let queue = &mut queues[place];
+                if !queue.is_empty() {
+                    watch.stop(place, queue, now, outbox);
+                }
+                std::mem::swap(queue, new);
+                agenda.set_timer(place, queue.next_timer());
+            }
+            let queue = &mut queues[change.place];
+            let rank = outbox.rank_of[queue.terms().model.0 as usize];
+            if foretelling.told[rank as usize].is_some_and(|told| told > change.place) {
+                watch.foretell(change.place, queue, now, outbox);
+            }
+        })
+    }
+
+    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is room for words.
+    #[cold]
+    fn foretell(&mut self, now: Nanos) -> usize {
+        let ModelThread { foretelling, queues, watch, outbox, .. } = self;
+        let mut words = 0;
+        for (rank, told) in foretelling.told.iter_mut().enumerate() {
+            let Some(told) = told.as_mut().filter(|told| **told <= foretelling.highest) else { continue };
+            let mut room = outbox.ranks[rank].free();
+            while room > 0 && *told < foretelling.highest {
+                let queue = &mut queues[*told];
+                if outbox.rank_of[queue.terms().model.0 as usize] as usize == rank {
+                    watch.foretell(*told, queue, now, outbox);
+                    (room, words) = (room - 1, words + 1);
+                }
+                *told += 1;
+            }
+            if room > 0 {
+                outbox.write(rank, RankMessage::foretold());
+                *told += 1;
+                foretelling.under_way -= 1;
+                words += 1;
+            }
+        }
+        words
+    }
+
+    fn take_grants(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        for at in 0..self.grants.len() {
+            raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
+            while let Some(message) = self.grants[at].peek() {
+                if message.is_foretell() {
+                    self.grants[at].pop();
+                    self.foretelling.told[at] = Some(0);
+                    self.foretelling.under_way += 1;
+                    continue;
+                }
+                let grant = Grant::from(message);
+                if !self.outbox.has_room_for_batch(grant.gpu) {
+                    break;
+                }
+                self.grants[at].pop();
+                (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
+                if let Some(place) = place_of(&self.place, self.foretelling.highest, grant.model) {
+                    let queue = &mut self.queues[place];
+                    self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
+                    self.agenda.set_timer(place, queue.next_timer());
+                }
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    fn fire_timers(&mut self, now: Nanos) -> usize {
+        let mut fired = 0;
+        while let Some((place, due)) = self.agenda.due(now)
+            && self.outbox.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+        {
+            self.outbox.due = due;
+            let queue = &mut self.queues[place];
+            self.watch.on_timer(place, queue, now, &mut self.outbox);
+            self.agenda.set_timer(place, queue.next_timer());
+            fired += 1;
+        }
+        fired
+    }
+
+    fn take_requests(&mut self, now: Nanos) -> usize {
+        let (mut taken, mut taken_back) = (0, 0);
+        for at in 0..self.requests.len() {
+            raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
+            // A model that is settled says a few words at most, and no more models are than requests came.
+            let wanted = (taken + limits::REQUESTS_PER_TURN) * WORDS_PER_SETTLING;
+            let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
+            // A request's rows are all taken in the same turn, so that no batch finds only some of them.
+            let mut rows_after = 0;
+            while left > 0 || rows_after > 0 {
+                let Some(request) = self.requests[at].next(now) else { break };
+                left = left.saturating_sub(1);
+                rows_after = request.rows_after;
+                if request.takes_back != 0 {
+                    self.take_back(&request, now);
+                    taken_back += 1;
+                    continue;
+                }
+                if let Some(place) = place_of(&self.place, self.foretelling.highest, request.model)
+                    && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
+                {
+                    self.agenda.touch(place, request.arrival);
+                }
+                taken += 1;
+            }
+        }
+        self.watch.counting.tally.requests += taken as u64;
+        if taken + taken_back > 0 {
+            self.settle(now);
+        }
+        taken + taken_back
+    }
+
+    /// Takes a request out of its queue, if it is still there.
+    #[cold]
+    fn take_back(&mut self, wish: &Request, now: Nanos) {
+        if let Some(place) = place_of(&self.place, self.foretelling.highest, wish.model)
+            && self.watch.take_back(place, &mut self.queues[place], now, wish, &mut self.outbox)
+        {
+            self.agenda.touch(place, now);
+        }
+    }
+
+    /// Re-selects the models that requests have come for.
+    fn settle(&mut self, now: Nanos) {
+        let ModelThread { queues, agenda, outbox, watch, .. } = self;
+        agenda.for_each_touched(|timers, Touched { place, since }| {
+            outbox.due = since;
+            let queue = &mut queues[place];
+            watch.settle(place, queue, now, outbox);
+            timers.set(place, queue.next_timer());
+        });
+    }
+}
+
+/// The place of a model in its thread, of which the first `highest` are of the highest class.
+#[inline]
+fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<usize> {
+    let place = match places.get(model.0 as usize) {
+        Some(place) => place.map(|place| place as usize),
+        None => lower_place(places, highest, model),
+    };
+    debug_assert!(place.is_some(), "a message for a model of another thread");
+    place
+}
+
+/// [`place_of`] a lane of a lower class.
+#[cold]
+fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
+    let lanes = Lanes::new(places.len());
+    let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
+    Some(place as usize + highest * usize::from(lanes.class(lane).number()))
+}
+
+impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
+    fn poll(&mut self, now: Nanos) -> usize {
+        self.watch.turn_begins(now);
+        let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
+        work += self.take_changes(now);
+        if self.foretelling.under_way > 0 {
+            work += self.foretell(now);
+        }
+        self.outbox.publish();
+        self.watch.turn_ends(now, work);
+        work
+    }
+
+    fn stop(&mut self, now: Nanos) {
+        for (place, queue) in self.queues.iter_mut().enumerate() {
+            self.watch.stop(place, queue, now, &mut self.outbox);
+        }
+        for requests in &mut self.requests {
+            while let Some(request) = requests.next(now) {
+                if request.takes_back != 0 {
+                    continue;
+                }
+                self.watch.counting.tally.stopped += 1;
+                self.outbox.end(&request, Ending::Stopped, now);
+            }
+        }
+        self.outbox.publish();
+        self.watch.publish();
+    }
+}
+
+/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up with zeros.
+#[inline]
+pub fn frames<'a>(
+    batch: BatchHeader,
+    requests: (&'a [Request], &'a [Request]),
+) -> impl Iterator<Item = Frame> + use<'a> {
+    let mut entries = requests.0.iter().chain(requests.1).map(|r| BatchEntry { id: r.id, slot: r.slot });
+    let of_entries = (1..BatchHeader::frames(batch.size as usize)).map(move |_| {
+        let frame: [BatchEntry; ENTRIES_PER_FRAME] =
+            std::array::from_fn(|_| entries.next().unwrap_or_default());
+        frame.into()
+    });
+    std::iter::once(batch.into()).chain(of_entries)
+}
+
+impl<O: Outlets> Outbox<O> {
+    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine, the place in
+    /// `ranks` of the ring to its RankThread.
+    pub fn new(
+        thread: usize,
+        rank_of: Arc<[u32]>,
+        ranks: Vec<Producer<RankMessage>>,
+        outlets: O,
+    ) -> Outbox<O> {
+        Outbox {
+            waiting: vec![Waiting::NOBODY; rank_of.len()],
+            lanes: Lanes::new(rank_of.len()),
+            rank_of,
+            ranks,
+            outlets,
+            next_batch: Outbox::<O>::first_batch(thread),
+            due: Nanos::ZERO,
+            gpu_free_at: Nanos::ZERO,
+        }
+    }
+
+    /// The same, of models that are these lanes.
+    pub fn of_lanes(self, lanes: Lanes) -> Outbox<O> {
+        Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
+    }
+
+    /// The number of the first batch of the ModelThread numbered `thread`.
+    pub fn first_batch(thread: usize) -> u64 {
+        (thread as u64) << 48
+    }
+
+    /// The number of the next batch.
+    pub fn next_batch(&self) -> u64 {
+        self.next_batch
+    }
+
+    /// Where batches and answers go.
+    pub fn outlets(&self) -> &O {
+        &self.outlets
+    }
+
+    /// The same, to be told something.
+    pub fn outlets_mut(&mut self) -> &mut O {
+        &mut self.outlets
+    }
+
+    /// For how many words, up to `wanted`, there is room on the way to any RankThread.
+    fn room_for_words(&mut self, wanted: usize) -> usize {
+        let room =
+            |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
+        self.ranks.iter_mut().map(room).min().unwrap_or(wanted)
+    }
+
+    fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
+        self.outlets.has_room(gpu) && self.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+    }
+
+    fn say(&mut self, model: ModelId, message: RankMessage) {
+        self.write(self.rank_of[model.0 as usize] as usize, message);
+    }
+
+    #[inline]
+    fn no_more_waiting(&mut self, model: ModelId) {
+        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+            waiting.since = Nanos::MAX;
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, rank: usize, message: RankMessage) {
+        let written = self.ranks[rank].write(message);
+        debug_assert!(written.is_ok(), "room was seen before the event");
+    }
+
+    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache line.
+    fn publish(&mut self) {
+        self.ranks.iter_mut().for_each(Producer::publish);
+    }
+}
+
+impl<O: Outlets> ModelSink for Outbox<O> {
+    fn ready(&mut self, model: ModelId, offer: Offer) {
+        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+            if waiting.since == Nanos::MAX {
+                waiting.since = self.due;
+            }
+            waiting.delay = offer.delay;
+        }
+        self.say(model, RankMessage::ready(model, offer));
+    }
+
+    fn withdraw(&mut self, model: ModelId) {
+        self.no_more_waiting(model);
+        self.say(model, RankMessage::withdraw(model));
+    }
+
+    fn report(&mut self, report: GpuReport) {
+        self.no_more_waiting(report.model);
+        self.say(report.model, RankMessage::report(report));
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        let mut batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
+        batch.model = self.lanes.model(dispatch.model);
+        self.next_batch += 1;
+        let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
+        let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
+        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is this moment.
+        let since = if since == Nanos::MAX { dispatch.batched } else { since };
+        self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.outlets.end(request, ending, now);
+    }
+
+    fn next_start(&mut self, model: ModelId, next: NextStart) {
+        self.say(model, RankMessage::next_start(model, next));
+    }
+
+    fn standing(&mut self, model: ModelId, standing: Standing) {
+        self.say(model, RankMessage::standing(model, standing));
+    }
+}
+
+impl Outlets for RingOutlets {
+    fn has_room(&mut self, gpu: GpuId) -> bool {
+        let backend = self.backend_of[gpu.0 as usize];
+        self.backends[backend as usize].has_room(self.largest_batch_frames)
+    }
+
+    fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
+        // What the frontend keeps back is for lateness like a batch's late start; the way back keeps the other half.
+        let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
+        batch.latest += Nanos(head.0 / 2);
+        let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
+        let mut written = Ok(());
+        for frame in frames(batch, requests) {
+            written = written.and_then(|()| ring.write(frame));
+        }
+        debug_assert!(written.is_ok(), "room was seen before the grant was taken");
+        ring.publish();
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        let response = Response {
+            id: request.id,
+            slot: request.slot,
+            finished: now,
+            ending: ending as u32,
+            ..Response::default()
+        };
+        let sent = self.frontends[usize::from(request.frontend)].push(response);
+        debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::watch::ModelWatch;
+    use super::*;
+    use crate::runtime::threads::link;
+    use symphony_scheduler::deferral::{Slack, Terms};
+    use symphony_scheduler::drop_rule::DropRule;
+    use symphony_scheduler::policy;
+    use symphony_scheduler::profile::Profile;
+    use symphony_scheduler::rank::RankInput;
+    use symphony_scheduler::workload::Network;
+
+    const MODELS: usize = 10;
+    const SLO: Nanos = Nanos::from_millis(5);
+
+    /// What a turn costs in these tests, and each request and each selection in it, in ns.
+    const TURN: u64 = 20;
+    const REQUEST: u64 = 10;
+    const SELECTION: u64 = 60;
+
+    /// Requests for each model in turn: one each 50 ns, and in a burst one each 8 ns.
+    struct Steady {
+        burst: std::ops::Range<Nanos>,
+        next: Nanos,
+        id: u64,
+        /// The age of the oldest request of the turn under way.
+        lag: Nanos,
+    }
+
+    impl Intake for Steady {
+        fn next(&mut self, now: Nanos) -> Option<Request> {
+            let arrival = self.next;
+            if arrival > now {
+                return None;
+            }
+            self.lag = self.lag.max(now - arrival);
+            self.id += 1;
+            self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
+            let model = ModelId(self.id as u32 % MODELS as u32);
+            Some(Request { id: self.id, arrival, deadline: arrival + SLO, model, ..Request::default() })
+        }
+    }
+
+    struct Counted {
+        batched: usize,
+        dropped: usize,
+    }
+
+    impl Outlets for Counted {
+        fn has_room(&mut self, _gpu: GpuId) -> bool {
+            true
+        }
+
+        fn run(&mut self, _due: Nanos, batch: BatchHeader, _requests: (&[Request], &[Request])) {
+            self.batched += batch.size as usize;
+        }
+
+        fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
+            self.dropped += 1;
+        }
+    }
+
+    /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
+    struct World {
+        thread: ModelThread<Steady, Counted>,
+        words: Consumer<RankMessage>,
+        grants: Producer<GrantMessage>,
+        now: Nanos,
+    }
+
+    impl World {
+        fn new(burst: std::ops::Range<Nanos>) -> World {
+            let (mut models, mut ranks) = link(&[MODELS], 1);
+            let (models, mut rank) = (models.remove(0), ranks.remove(0));
+            let terms = |model| Terms {
+                model: ModelId(model),
+                profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
+                slo: SLO,
+                network: Network::default(),
+                drop: DropRule::Window,
+                deferral: policy::by_name("symphony-published").and_then(policy::Policy::deferral).unwrap(),
+                slack: Slack::default(),
+                gpus: 8,
+            };
+            let outlets = Counted { batched: 0, dropped: 0 };
+            let thread = ModelThread {
+                queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
+                place: (0..MODELS as u32).map(Some).collect(),
+                agenda: Agenda::new(MODELS),
+                requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
+                grants: models.grants,
+                outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
+                watch: ModelWatch::unseen(),
+                changes: None,
+                foretelling: Foretelling::new(MODELS, 1),
+            };
+            World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
+        }
+
+        /// Takes a turn, which takes the time that its work costs; how old the oldest request was.
+        fn turn(&mut self) -> Nanos {
+            let counted = |tally: &crate::runtime::counters::ModelTally| {
+                (tally.requests, tally.settled + tally.timers + tally.grants)
+            };
+            let before = counted(&self.thread.watch.counting.tally);
+            self.thread.requests[0].lag = Nanos::ZERO;
+            self.thread.poll(self.now);
+            let after = counted(&self.thread.watch.counting.tally);
+            while let Some(word) = self.words.pop() {
+                if let RankInput::Ready { model, .. } = word.input() {
+                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
+                    self.grants.push(grant.into()).unwrap();
+                }
+            }
+            self.now += Nanos(TURN + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
+            self.thread.requests[0].lag
+        }
+
+        /// Works until then; how old the oldest request of any turn was.
+        fn work_until(&mut self, until: Nanos) -> Nanos {
+            let mut worst = Nanos::ZERO;
+            while self.now < until {
+                worst = worst.max(self.turn());
+            }
+            worst
+        }
+    }
+
+    #[test]
+    fn models_are_selected_once_a_turn_so_more_requests_are_taken_than_selections_could_be_made() {
+        let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
+        let worst = world.work_until(Nanos::from_millis(50));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let tally = world.thread.watch.counting.tally;
+        assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
+        assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
+    }
+
+    #[test]
+    fn a_thread_that_fell_behind_catches_up_once_fewer_requests_come() {
+        let burst = Nanos::from_millis(20)..Nanos::from_millis(21);
+        let mut world = World::new(burst.clone());
+        world.work_until(burst.start);
+        let worst = world.work_until(burst.end);
+        assert!(worst > Nanos::from_micros(100), "the burst was no overload: {worst:?}");
+        world.work_until(burst.end + Nanos::from_millis(2));
+        let worst = world.work_until(burst.end + Nanos::from_millis(30));
+        assert!(worst < Nanos::from_micros(5), "{worst:?}");
+        let Counted { batched, dropped } = *world.thread.outbox.outlets();
+        let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
+        assert_eq!((batched + waiting) as u64, world.thread.watch.counting.tally.requests);
+        assert_eq!(dropped, 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
+
+use super::text::{Kind, Text};
+use crate::runtime::counters::{
+    BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
+};
+use crate::runtime::rank_role;
+use symphony_transport::Nanos;
+
+/// A family of one number per thread: its name, its help, and where it is in a tally.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const OF_MODELS: [Family<ModelTally>; 13] = [
+    ("requests_total", "Requests taken from the frontends.", |tally| tally.requests),
+    ("settled_total", "Times that a model was re-selected since requests had come.", |tally| tally.settled),
+    ("batches_total", "Batches sent to backends.", |tally| tally.batches),
+    ("batched_requests_total", "Requests in those batches.", |tally| tally.batched_requests),
+    ("dropped_in_queue_total", "Requests that no good batch could serve in time.", |tally| {
+        tally.dropped_in_queue
+    }),
+    ("overloaded_total", "Requests that met a full queue.", |tally| tally.overloaded),
+    ("withdrawn_total", "Requests that their clients took back.", |tally| tally.withdrawn),
+    ("stopped_total", "Requests ended by the engine's stop.", |tally| tally.stopped),
+    ("grants_total", "GPUs granted.", |tally| tally.grants),
+    ("grants_unused_total", "Granted GPUs given back without a batch.", |tally| tally.grants_unused),
+    ("timers_total", "Timers that came due.", |tally| tally.timers),
+    ("request_ring_high", "The most requests seen waiting in a ring from a frontend.", |tally| {
+        tally.request_ring_high
+    }),
+    ("grant_ring_high", "The most grants seen waiting in a ring from a RankThread.", |tally| {
+        tally.grant_ring_high
+    }),
+];
+
+const OF_RANKS: [Family<RankTally>; 7] = [
+    ("words_total", "Messages heard from ModelThreads.", |tally| tally.words),
+    ("grants_total", "GPUs granted.", |tally| tally.grants),
+    ("completions_total", "Batches that left their GPUs.", |tally| tally.completions),
+    ("timers_total", "Times that a GPU was about to be free for a batch that waited.", |tally| tally.timers),
+    ("gpus_busy", "GPUs granted or running a batch.", |tally| tally.gpus_busy),
+    ("word_ring_high", "The most messages seen waiting in a ring from a ModelThread.", |tally| {
+        tally.word_ring_high
+    }),
+    ("completion_ring_high", "The most completions seen waiting in a ring from a backend.", |tally| {
+        tally.completion_ring_high
+    }),
+];
+
+const OF_BACKENDS: [Family<BackendTally>; 2] = [
+    ("batches_total", "Batches run.", |tally| tally.batches),
+    ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
+];
+
+/// A lateness of backends: its name, its help, and where it is in a tally.
+type LatenessFamily = (&'static str, &'static str, fn(&BackendTally) -> &Lateness);
+
+const LATENESSES: [LatenessFamily; 2] = [
+    ("start_lateness_seconds", "How long after exec_at batches started.", |tally| &tally.start),
+    ("finish_lateness_seconds", "How long after exec_at + l(b) batches finished.", |tally| &tally.finish),
+];
+
+/// Adds the engine's counters to `text`.
+pub(super) fn write(text: &mut Text, counters: &CountersSnapshot) {
+    let models: Vec<_> =
+        counters.models.iter().enumerate().map(|(at, t)| (format!("model-{at}"), t)).collect();
+    let ranks: Vec<_> = counters.ranks.iter().enumerate().map(|(at, t)| (rank_role(at), t)).collect();
+    let backends: Vec<_> = counters.backends.iter().map(|(role, tally)| (role.clone(), tally)).collect();
+    families(text, "symphony_model_thread_", &OF_MODELS, &models);
+    families(text, "symphony_rank_thread_", &OF_RANKS, &ranks);
+    families(text, "symphony_backend_", &OF_BACKENDS, &backends);
+    latenesses(text, &backends);
+    let turns = models.iter().map(|(role, tally)| (role, tally.turns));
+    let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
+    let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
+    turn_families(text, &turns);
+}
+
+fn families<T>(text: &mut Text, prefix: &str, families: &[Family<T>], threads: &[(String, &T)]) {
+    for (name, help, value) in families {
+        let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
+        text.family(&format!("{prefix}{name}"), kind, help);
+        for (role, tally) in threads {
+            text.sample(&[("thread", role)], value(tally));
+        }
+    }
+}
+
+fn latenesses(text: &mut Text, backends: &[(String, &BackendTally)]) {
+    for (name, help, of) in LATENESSES {
+        text.family(&format!("symphony_backend_{name}"), Kind::Histogram, help);
+        for (role, tally) in backends {
+            lateness(text, role, of(tally));
+        }
+    }
+}
+
+fn lateness(text: &mut Text, role: &str, lateness: &Lateness) {
+    let mut below = 0;
+    let bounded = lateness.buckets[..LATENESS_BUCKETS - 1].iter().enumerate();
+    let up_to = bounded.map(|(at, count)| {
+        below += count;
+        (Lateness::bound(at).as_secs_f64(), below)
+    });
+    text.buckets(&[("thread", role)], up_to, lateness.total(), Nanos(lateness.sum_ns).as_secs_f64());
+}
+
+fn turn_families(text: &mut Text, turns: &[(&String, Turns)]) {
+    text.family("symphony_thread_turns_total", Kind::Counter, "Turns of a pinned thread's loop.");
+    for (role, turns) in turns {
+        text.sample(&[("thread", role)], turns.all);
+    }
+    text.family("symphony_thread_busy_turns_total", Kind::Counter, "Turns that found work.");
+    for (role, turns) in turns {
+        text.sample(&[("thread", role)], turns.busy);
+    }
+    let help = "The longest turn that found work.";
+    text.family("symphony_thread_longest_turn_seconds", Kind::Gauge, help);
+    for (role, turns) in turns {
+        text.sample(&[("thread", role)], Nanos(turns.longest_ns).as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample_of_a_family_that_was_announced() {
+        let mut tally = BackendTally::default();
+        tally.start.count(Nanos(300));
+        tally.start.count(Nanos(5_000_000));
+        let counters = CountersSnapshot {
+            models: vec![ModelTally { requests: 7, ..ModelTally::default() }; 2],
+            ranks: vec![RankTally::default(), RankTally { grants: 9, ..RankTally::default() }],
+            backends: vec![("emulated".to_owned(), tally)],
+        };
+        let mut text = Text::default();
+        write(&mut text, &counters);
+        let text = text.finish();
+        let mut family = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().unwrap();
+            } else if !line.starts_with("# HELP ") {
+                assert!(line.starts_with(family), "{line} is not of {family}");
+                assert!(line.split(' ').next_back().unwrap().parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        assert!(text.contains("symphony_model_thread_requests_total{thread=\"model-1\"} 7\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank\"} 0\n"));
+        assert!(text.contains("symphony_rank_thread_grants_total{thread=\"rank-1\"} 9\n"));
+        let bucket = "symphony_backend_start_lateness_seconds_bucket{thread=\"emulated\",le=";
+        assert!(text.contains(&format!("{bucket}\"0.000000256\"}} 0\n")));
+        assert!(text.contains(&format!("{bucket}\"0.000000512\"}} 1\n")));
+        assert!(text.contains(&format!("{bucket}\"+Inf\"}} 2\n")));
+    }
+}

@@ -1,0 +1,179 @@
+//! Whether the engine's threads still turn. A pinned thread turns millions of times a second, a napping one thousands;
+//! one that makes no turn for ten seconds hangs, or its core was taken from it.
+
+use crate::runtime::counters::{Counters, CountersSnapshot};
+use crate::runtime::rank_role;
+use std::fmt;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+
+/// Between two looks at the threads.
+const LOOK_EVERY: Nanos = Nanos::from_millis(250);
+
+/// A thread without a turn for so long hangs. An executor runs its batches within its turns: it gets ten times the
+/// longest batch on top.
+const PATIENCE: Nanos = Nanos::from_secs(10);
+
+/// How many times its profile a batch may take before its executor counts as stuck.
+const SLOWER_THAN_PROFILED: u64 = 10;
+
+/// At most this is counted of the time between two looks: if the whole process was stopped, no thread is to blame.
+const LONGEST_GAP: Nanos = Nanos::from_secs(1);
+
+/// Why requests can't be served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotReady {
+    /// The engine is shutting down.
+    Draining,
+    /// It has no model.
+    NoModel,
+    /// A thread of this name has died.
+    Dead(String),
+    /// This scheduler thread has made no turn for so many seconds.
+    Stuck(String, u64),
+    /// None of so many executors has made a turn for so many seconds.
+    ExecutorsStuck(usize, u64),
+}
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotReady::Draining => f.write_str("the server is shutting down"),
+            NotReady::NoModel => f.write_str("no model is loaded"),
+            NotReady::Dead(thread) => write!(f, "the engine's thread {thread} has died"),
+            NotReady::Stuck(thread, seconds) => {
+                write!(f, "the engine's thread {thread} has not moved for {seconds} s")
+            }
+            NotReady::ExecutorsStuck(1, seconds) => write!(f, "the executor has not moved for {seconds} s"),
+            NotReady::ExecutorsStuck(many, seconds) => {
+                write!(f, "none of the {many} executor threads has moved for {seconds} s")
+            }
+        }
+    }
+}
+
+/// What is known of one thread.
+#[derive(Debug)]
+struct Beat {
+    role: String,
+    is_executor: bool,
+    turns: u64,
+    /// How long it has not turned, as far as was seen.
+    still: Nanos,
+}
+
+/// The threads' pulse.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    beats: Vec<Beat>,
+    executor_patience: Nanos,
+    looked: Nanos,
+    dead: Option<String>,
+}
+
+impl Pulse {
+    /// Nothing felt yet. Executors run batches of these profiles.
+    pub(super) fn new(profiles: &[Profile]) -> Pulse {
+        let longest = profiles.iter().map(|profile| profile.latency(profile.max_batch())).max();
+        let longest = longest.unwrap_or_default().0.saturating_mul(SLOWER_THAN_PROFILED);
+        Pulse {
+            beats: Vec::new(),
+            executor_patience: PATIENCE + Nanos(longest),
+            looked: Nanos::ZERO,
+            dead: None,
+        }
+    }
+
+    /// Feels the pulse, unless that was just done.
+    pub(super) fn feel(&mut self, now: Nanos, counters: &Counters, dead: Option<&str>) {
+        self.dead = dead.map(str::to_owned).or(self.dead.take());
+        if now >= self.looked + LOOK_EVERY {
+            self.feel_now(now, &counters.snapshot());
+        }
+    }
+
+    fn feel_now(&mut self, now: Nanos, counters: &CountersSnapshot) {
+        let gap = (now - self.looked).min(LONGEST_GAP);
+        self.looked = now;
+        let models = counters.models.iter().enumerate();
+        let models = models.map(|(at, tally)| (format!("model-{at}"), false, tally.turns.all));
+        let ranks = counters.ranks.iter().enumerate();
+        let ranks = ranks.map(|(at, tally)| (rank_role(at), false, tally.turns.all));
+        let backends = counters.backends.iter();
+        let backends = backends.map(|(role, tally)| (role.clone(), true, tally.turns.all));
+        for (at, (role, is_executor, turns)) in models.chain(ranks).chain(backends).enumerate() {
+            match self.beats.get_mut(at) {
+                Some(beat) if beat.turns == turns => beat.still += gap,
+                Some(beat) => (beat.turns, beat.still) = (turns, Nanos::ZERO),
+                None => self.beats.push(Beat { role, is_executor, turns, still: Nanos::ZERO }),
+            }
+        }
+    }
+
+    /// Every reason not to trust the engine with requests.
+    pub(super) fn trouble(&self) -> Vec<NotReady> {
+        let dead = self.dead.iter().map(|thread| NotReady::Dead(thread.clone()));
+        let stuck = self.beats.iter().filter(|beat| !beat.is_executor && beat.still >= PATIENCE);
+        let stuck = stuck.map(|beat| NotReady::Stuck(beat.role.clone(), seconds(beat.still)));
+        let executors = || self.beats.iter().filter(|beat| beat.is_executor);
+        let least = executors().map(|beat| beat.still).min().filter(|&still| still >= self.executor_patience);
+        let executors = least.map(|still| NotReady::ExecutorsStuck(executors().count(), seconds(still)));
+        dead.chain(stuck).chain(executors).collect()
+    }
+}
+
+fn seconds(time: Nanos) -> u64 {
+    time.0 / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::counters::{BackendTally, ModelTally, RankTally, Turns};
+
+    fn turned(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
+        let turns = |all| Turns { all, ..Turns::default() };
+        let backend =
+            |(at, all)| (format!("cpu-{at}"), BackendTally { turns: turns(all), ..BackendTally::default() });
+        CountersSnapshot {
+            models: vec![ModelTally { turns: turns(model), ..ModelTally::default() }],
+            ranks: vec![RankTally { turns: turns(rank), ..RankTally::default() }],
+            backends: executors.into_iter().enumerate().map(backend).collect(),
+        }
+    }
+
+    /// Feels once a second, from 1 to `seconds`; what turns is said by `of`.
+    fn after(seconds: u64, of: impl Fn(u64) -> CountersSnapshot) -> Vec<NotReady> {
+        let profile = Profile::linear(Nanos::from_millis(10), Nanos::ZERO, 10).unwrap();
+        let mut pulse = Pulse::new(&[profile]);
+        (1..=seconds).for_each(|second| pulse.feel_now(Nanos::from_secs(second), &of(second)));
+        pulse.trouble()
+    }
+
+    #[test]
+    fn threads_that_turn_are_no_trouble() {
+        assert_eq!(after(100, |n| turned(n, n, [n, n])), []);
+    }
+
+    #[test]
+    fn a_scheduler_thread_that_hangs_is_named() {
+        assert_eq!(after(10, |n| turned(n, 7, [n, n])), []);
+        assert_eq!(after(11, |n| turned(n, 7, [n, n])), [NotReady::Stuck("rank".into(), 10)]);
+        assert_eq!(after(40, |n| turned(1, n, [n, n])), [NotReady::Stuck("model-0".into(), 39)]);
+    }
+
+    #[test]
+    fn executors_are_trouble_once_none_moves_for_ten_of_their_longest_batches() {
+        assert_eq!(after(40, |n| turned(n, n, [n, 7])), []);
+        assert_eq!(after(11, |n| turned(n, n, [7, 7])), []);
+        assert_eq!(after(12, |n| turned(n, n, [7, 7])), [NotReady::ExecutorsStuck(2, 11)]);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_blames_nobody() {
+        let mut pulse = Pulse::new(&[]);
+        pulse.feel_now(Nanos::from_secs(1), &turned(1, 1, [1, 1]));
+        pulse.feel_now(Nanos::from_secs(1_000), &turned(1, 1, [1, 1]));
+        assert_eq!(pulse.trouble(), []);
+    }
+}

@@ -1,0 +1,165 @@
+//! What was, as far as the present is compared with it: a sample a second of how busy the GPUs were, and of how many
+//! requests were good and bad.
+
+use super::InferOutcome;
+use super::advice::Load;
+use std::collections::VecDeque;
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+/// Between two samples.
+const SAMPLE_EVERY: Nanos = Nanos::from_secs(1);
+
+/// Samples of each GPU's busy time that are kept: what is said of the last seconds is of this many less one.
+const SAMPLES: usize = 11;
+
+/// Seconds of which the dashboard can show the past.
+const SECONDS: usize = 121;
+
+/// Models that the dashboard shows, and whose past is kept.
+pub(super) const HISTORY_MODELS: usize = 64;
+
+/// Requests of a model up to a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Ended {
+    /// Those answered in time.
+    pub(super) good: u64,
+    /// Bad ones, whatever the cause.
+    pub(super) bad: u64,
+}
+
+impl Ended {
+    /// What these outcomes come to.
+    pub(super) fn of(outcomes: &[u64; InferOutcome::COUNT]) -> Ended {
+        let bad = InferOutcome::ALL.into_iter().filter(|outcome| outcome.is_bad());
+        Ended {
+            good: outcomes[InferOutcome::Good as usize],
+            bad: bad.map(|outcome| outcomes[outcome as usize]).sum(),
+        }
+    }
+}
+
+/// What was counted up to a moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Second {
+    /// The moment.
+    pub(super) at: Nanos,
+    /// How long all GPUs together had been busy.
+    pub(super) busy: Nanos,
+    /// All models together, by outcome.
+    pub(super) outcomes: [u64; InferOutcome::COUNT],
+    /// Those that are shown, by id.
+    pub(super) models: Vec<(ModelId, Ended)>,
+}
+
+impl Second {
+    /// What a model's requests were. None before it was first asked for.
+    pub(super) fn of(&self, model: ModelId) -> Ended {
+        let found = self.models.binary_search_by_key(&model, |&(id, _)| id);
+        found.map_or(Ended::default(), |at| self.models[at].1)
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    seconds: VecDeque<Second>,
+    /// How long each GPU had been busy, at the last of these seconds.
+    busy: VecDeque<Vec<Nanos>>,
+}
+
+impl Past {
+    /// Whether it is time for a sample.
+    pub(super) fn is_due(&self, now: Nanos) -> bool {
+        self.seconds.back().is_none_or(|last| now >= last.at + SAMPLE_EVERY)
+    }
+
+    /// Adds a sample: `second`, whose `busy` is the sum of `busy`, how long each GPU was.
+    pub(super) fn add(&mut self, mut second: Second, busy: Vec<Nanos>) {
+        second.busy = busy.iter().fold(Nanos::ZERO, |sum, &busy| sum + busy);
+        if self.seconds.len() == SECONDS {
+            self.seconds.pop_front();
+        }
+        if self.busy.len() == SAMPLES {
+            self.busy.pop_front();
+        }
+        self.seconds.push_back(second);
+        self.busy.push_back(busy);
+    }
+
+    /// The samples, oldest first.
+    pub(super) fn seconds(&self) -> &VecDeque<Second> {
+        &self.seconds
+    }
+
+    /// By GPU, the share of the last seconds in which it ran batches, 0 to 1. A batch counts when it ends.
+    pub(super) fn utilization(&self) -> Vec<f64> {
+        let (Some((from, to)), Some(before), Some(after)) =
+            (self.ends(), self.busy.front(), self.busy.back())
+        else {
+            return Vec::new();
+        };
+        let seconds = (to.at - from.at).as_secs_f64();
+        let share = |(before, after): (&Nanos, &Nanos)| ((*after - *before).as_secs_f64() / seconds).min(1.0);
+        before.iter().zip(after).map(share).collect()
+    }
+
+    /// The load of the last seconds. `None` before there are two samples.
+    pub(super) fn load(&self) -> Option<Load> {
+        let (from, to) = self.ends()?;
+        let ended = |outcome: InferOutcome| to.outcomes[outcome as usize] - from.outcomes[outcome as usize];
+        let good = ended(InferOutcome::Good);
+        let bad: u64 = InferOutcome::ALL.into_iter().filter(|outcome| outcome.is_bad()).map(ended).sum();
+        Some(Load {
+            gpus: self.busy.back()?.len(),
+            busy: (to.busy - from.busy).as_secs_f64() / (to.at - from.at).as_secs_f64(),
+            bad_rate: bad as f64 / (good + bad).max(1) as f64,
+        })
+    }
+
+    /// The first and the last of the last seconds, if these are two.
+    fn ends(&self) -> Option<(&Second, &Second)> {
+        let from = self.seconds.len() - self.busy.len();
+        let (from, to) = (self.seconds.get(from)?, self.seconds.back()?);
+        (to.at > from.at).then_some((from, to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_of_the_last_ten_seconds() {
+        let mut past = Past::default();
+        assert!(past.utilization().is_empty() && past.load().is_none());
+        let (mut busy, mut outcomes) = (Nanos::ZERO, [0; InferOutcome::COUNT]);
+        for second in 0..40 {
+            let at = Nanos::from_secs(second);
+            assert!(past.is_due(at));
+            past.add(Second { at, outcomes, ..Second::default() }, vec![Nanos::ZERO, busy]);
+            assert!(!past.is_due(at + Nanos::from_millis(999)));
+            busy += Nanos::from_millis(if second < 20 { 900 } else { 250 });
+            outcomes[InferOutcome::Good as usize] += if second < 20 { 0 } else { 9 };
+            outcomes[InferOutcome::Dropped as usize] += 1;
+            outcomes[InferOutcome::Gone as usize] += 7;
+        }
+        assert_eq!(past.utilization(), [0.0, 0.25]);
+        assert_eq!(past.load(), Some(Load { gpus: 2, busy: 0.25, bad_rate: 0.1 }));
+        assert_eq!(past.seconds().len(), 40);
+    }
+
+    #[test]
+    fn two_minutes_are_kept_and_a_model_has_none_before_its_first_request() {
+        let mut past = Past::default();
+        for second in 0..200 {
+            let ended = Ended { good: second, bad: 0 };
+            let models = if second < 150 { Vec::new() } else { vec![(ModelId(3), ended)] };
+            past.add(Second { at: Nanos::from_secs(second), models, ..Second::default() }, Vec::new());
+        }
+        assert_eq!(past.seconds().len(), SECONDS);
+        assert_eq!(past.seconds()[0].of(ModelId(3)), Ended::default());
+        assert_eq!(past.seconds()[SECONDS - 1].of(ModelId(3)).good, 199);
+        assert_eq!(past.seconds()[SECONDS - 1].of(ModelId(2)).good, 0);
+    }
+}

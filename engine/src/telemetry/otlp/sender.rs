@@ -1,0 +1,233 @@
+//! The thread that makes spans of traced requests and sends them: some hundreds at a time or once a second, again after a
+//! growing pause where the collector is away. What waits for it is bounded; API cores drop what does not fit.
+
+use super::endpoint::Endpoint;
+use super::messages::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse, InstrumentationScope, KeyValue, Resource,
+    ResourceSpans, ScopeSpans, Span,
+};
+use super::post::{Failure, post};
+use super::spans::Spans;
+use super::tracer::{Traced, Tracing};
+use super::{TraceConfig, TraceCounts};
+use crate::runtime::clock::Clock;
+use prost::Message;
+use rustix::thread::CpuSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Traced requests that wait for the thread, of all API cores together.
+const REQUESTS: usize = 8_192;
+
+/// Between two looks at them. The thread does not wait on the channel, so that no API core ever has to wake it.
+const TURN: Duration = Duration::from_millis(20);
+
+/// Spans that are sent at once.
+const AT_ONCE: usize = 2_048;
+
+/// Fewer than that are sent after this time.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long the collector may take to answer; and when the server stops.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Attempts to send the same spans, and the pause after the first, which doubles.
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long the server's stop waits for the rest to be sent.
+const FLUSH: Duration = Duration::from_secs(3);
+
+/// How much the thread yields to all others.
+const NICE: i32 = 10;
+
+/// The sending end, running.
+pub struct Exporter {
+    tracing: Tracing,
+    counts: Arc<TraceCounts>,
+    stop: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+impl Exporter {
+    /// Starts the thread if `config` names a collector, on none of the cores in `taken` if there are others. `clock` is the
+    /// engine's.
+    ///
+    /// Errors: the system gives no thread.
+    pub fn start(config: &TraceConfig, clock: Clock, taken: Vec<usize>) -> io::Result<Option<Exporter>> {
+        let Some(endpoint) = config.endpoint.clone() else { return Ok(None) };
+        let (sender, requests) = sync_channel(REQUESTS);
+        let counts = Arc::new(TraceCounts::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let (end, ended) = sync_channel(1);
+        let mut thread = Sending {
+            endpoint,
+            resource: resource(&config.service_name),
+            clock,
+            requests,
+            spans: Spans::new(rand::random()),
+            counts: Arc::clone(&counts),
+            stop: Arc::clone(&stop),
+            is_away: false,
+        };
+        std::thread::Builder::new().name("otlp".into()).spawn(move || {
+            // It works at any priority.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            keep_off(&taken);
+            thread.run();
+            // Whoever stops may have stopped waiting.
+            let _ = end.send(());
+        })?;
+        let tracing = Tracing::new(config, sender, Arc::clone(&counts));
+        Ok(Some(Exporter { tracing, counts, stop, ended }))
+    }
+
+    /// For the API cores' [`Tracer`](super::Tracer)s.
+    pub(crate) fn tracing(&self) -> Tracing {
+        self.tracing.clone()
+    }
+
+    /// What becomes of the traces.
+    pub fn counts(&self) -> &Arc<TraceCounts> {
+        &self.counts
+    }
+
+    /// Sends what is left, in three seconds at most. Call it once the API cores have ended.
+    pub fn stop(self) {
+        self.stop.store(true, Ordering::Release);
+        if self.ended.recv_timeout(FLUSH) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the trace collector does not answer; the last spans are lost");
+        }
+    }
+}
+
+/// Has this thread run on other cores than these, where there are any.
+fn keep_off(taken: &[usize]) {
+    let Ok(mut cores) = rustix::thread::sched_getaffinity(None) else { return };
+    taken.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| cores.unset(core));
+    if cores.count() > 0 {
+        // On any core it works too.
+        let _ = rustix::thread::sched_setaffinity(None, &cores);
+    }
+}
+
+/// What describes this server in everything that it sends.
+fn resource(service_name: &str) -> Resource {
+    Resource {
+        attributes: vec![
+            KeyValue::text("service.name", service_name),
+            KeyValue::text("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::number("process.pid", std::process::id().into()),
+        ],
+    }
+}
+
+/// What the thread owns.
+struct Sending {
+    endpoint: Endpoint,
+    resource: Resource,
+    clock: Clock,
+    requests: Receiver<Box<Traced>>,
+    spans: Spans,
+    counts: Arc<TraceCounts>,
+    stop: Arc<AtomicBool>,
+    /// Whether the collector was away the last time.
+    is_away: bool,
+}
+
+impl Sending {
+    fn run(&mut self) {
+        let mut sent_at = Instant::now();
+        loop {
+            let stopping = self.stop.load(Ordering::Acquire);
+            self.take_in(stopping);
+            let due = self.spans.ready() >= AT_ONCE || sent_at.elapsed() >= EVERY || stopping;
+            if due && self.spans.ready() > 0 {
+                self.send();
+                sent_at = Instant::now();
+            } else if stopping && self.spans.is_empty() {
+                return;
+            } else {
+                std::thread::sleep(TURN);
+            }
+        }
+    }
+
+    /// Takes in what API cores handed over, as far as it is to be sent at once.
+    fn take_in(&mut self, all_batches: bool) {
+        let now = self.clock.now();
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.spans.set_clock(now, u64::try_from(today.as_nanos()).unwrap_or(u64::MAX));
+        while self.spans.ready() < AT_ONCE {
+            let Ok(traced) = self.requests.try_recv() else { break };
+            self.spans.add(&traced, now);
+        }
+        self.spans.settle(now, all_batches);
+    }
+
+    /// Sends spans until the collector has taken or refused them, or was away for too long.
+    fn send(&mut self) {
+        let spans = self.spans.take_ready(AT_ONCE);
+        let count = spans.len() as u64;
+        let body = self.request(spans).encode_to_vec();
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1.. {
+            let stopping = self.stop.load(Ordering::Acquire);
+            let patience = if stopping { LAST_PATIENCE } else { PATIENCE };
+            let (why, after) = match post(&self.endpoint, &body, patience) {
+                Ok(answer) => return self.taken(count, &answer),
+                Err(Failure::Never(why)) => return self.refused(count, &why),
+                Err(Failure::Later(why, after)) => (why, after),
+            };
+            if !self.is_away {
+                tracing::warn!("the trace collector at {} can't be reached: {why}", self.endpoint);
+                self.is_away = true;
+            }
+            if stopping || attempt == ATTEMPTS {
+                return TraceCounts::add(&self.counts.failed, count);
+            }
+            self.rest(after.unwrap_or(pause));
+            pause *= 2;
+            TraceCounts::add(&self.counts.retries, 1);
+        }
+    }
+
+    fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let scope = Some(InstrumentationScope { name: "symphony".to_owned(), version });
+        let scope_spans = vec![ScopeSpans { scope, spans }];
+        ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans { resource: Some(self.resource.clone()), scope_spans }],
+        }
+    }
+
+    fn taken(&mut self, count: u64, answer: &[u8]) {
+        if std::mem::take(&mut self.is_away) {
+            tracing::info!("the trace collector at {} is back", self.endpoint);
+        }
+        let said = ExportTraceServiceResponse::decode(answer).unwrap_or_default().partial_success;
+        let rejected =
+            said.as_ref().map_or(0, |said| u64::try_from(said.rejected_spans).unwrap_or(0)).min(count);
+        TraceCounts::add(&self.counts.sent, count - rejected);
+        if let Some(said) = said.filter(|_| rejected > 0) {
+            self.refused(rejected, &said.error_message);
+        }
+    }
+
+    fn refused(&self, count: u64, why: &str) {
+        TraceCounts::add(&self.counts.failed, count);
+        tracing::warn!("the trace collector at {} refused {count} spans: {why:?}", self.endpoint);
+    }
+
+    /// Sleeps, unless the server stops.
+    fn rest(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.stop.load(Ordering::Acquire) {
+            std::thread::sleep(TURN);
+        }
+    }
+}

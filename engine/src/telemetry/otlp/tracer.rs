@@ -1,0 +1,227 @@
+//! What an API core has of tracing: it decides at a request's beginning whether it is traced, and hands over what is known of it
+//! at its end. Both take no lock and wait for nobody; where too much waits to be sent, the request is counted and forgotten.
+
+use super::context::{Parent, SpanId, TraceId};
+use super::{TraceConfig, TraceCounts};
+use crate::runtime::frontend::ModelInfo;
+use crate::telemetry::InferOutcome;
+use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use symphony_transport::Nanos;
+use symphony_transport::message::GpuId;
+
+/// How a request came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// By HTTP.
+    Http,
+    /// By gRPC.
+    Grpc,
+}
+
+impl Call {
+    /// Its name in traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Http => "http",
+            Call::Grpc => "grpc",
+        }
+    }
+}
+
+/// What the engine said of a request. Times are the engine's; zero where it did not come to that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// How many rows it had.
+    pub rows: usize,
+    /// Its priority class, 0 to 3.
+    pub class: u8,
+    /// When the engine accepted it.
+    pub arrival: Nanos,
+    /// When its answer was due; [`Nanos::MAX`] for never.
+    pub due: Nanos,
+    /// When its batch was put together.
+    pub batched: Nanos,
+    /// When its batch started.
+    pub started: Nanos,
+    /// When its batch finished, or when it was dropped.
+    pub finished: Nanos,
+    /// When the answer was back at the API core.
+    pub answered: Nanos,
+    /// The size of its batch.
+    pub batch_size: u32,
+    /// The GPU that its batch was sent to.
+    pub gpu: GpuId,
+}
+
+/// A request that is traced.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Traced {
+    pub(super) trace: TraceId,
+    pub(super) span: SpanId,
+    pub(super) parent: Option<SpanId>,
+    pub(super) state: Box<str>,
+    pub(super) call: Call,
+    pub(super) model: String,
+    pub(super) version: u64,
+    pub(super) began: Nanos,
+    pub(super) ended: Nanos,
+    pub(super) outcome: InferOutcome,
+    pub(super) ran: Option<Ran>,
+}
+
+impl Traced {
+    /// What the engine said of it.
+    pub fn saw(&mut self, ran: Ran) {
+        self.ran = Some(ran);
+    }
+}
+
+/// What the tracers of all API cores have in common.
+#[derive(Clone)]
+pub(crate) struct Tracing {
+    /// Of 2^63: a trace whose number is below is traced.
+    threshold: u64,
+    ended: SyncSender<Box<Traced>>,
+    counts: Arc<TraceCounts>,
+}
+
+impl fmt::Debug for Tracing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracing").field("threshold", &self.threshold).finish_non_exhaustive()
+    }
+}
+
+impl Tracing {
+    pub(super) fn new(
+        config: &TraceConfig,
+        ended: SyncSender<Box<Traced>>,
+        counts: Arc<TraceCounts>,
+    ) -> Tracing {
+        let threshold = (config.sample_ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
+        Tracing { threshold, ended, counts }
+    }
+}
+
+/// An API core's end.
+#[derive(Debug)]
+pub struct Tracer(Option<(Tracing, RefCell<Pcg64Mcg>)>);
+
+impl Tracer {
+    /// One that hands over to `tracing`, or traces nothing.
+    pub(crate) fn new(tracing: Option<Tracing>) -> Tracer {
+        Tracer(tracing.map(|tracing| (tracing, RefCell::new(Pcg64Mcg::new(rand::random())))))
+    }
+
+    /// Whether any request is traced.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A request for `model` begins at `now`, as a part of its client's span if that told of one: it decides then whether the
+    /// request is traced. Of the others the ratio of the configuration is. `None` for those that are not.
+    pub fn begin(
+        &self,
+        call: Call,
+        parent: Option<Parent>,
+        model: &ModelInfo,
+        now: impl FnOnce() -> Nanos,
+    ) -> Option<Box<Traced>> {
+        let (tracing, random) = self.0.as_ref()?;
+        let mut random = random.borrow_mut();
+        let (trace, parent, state) = match parent {
+            Some(parent) if !parent.sampled => return None,
+            Some(parent) => (parent.trace, Some(parent.span), parent.state),
+            None => {
+                // The trace's last 8 bytes decide, as in OpenTelemetry's own samplers.
+                let low: u64 = random.random();
+                if low >> 1 >= tracing.threshold {
+                    return None;
+                }
+                let id = u128::from(random.random::<u64>()) << 64 | u128::from(low);
+                (TraceId(id.max(1).to_be_bytes()), None, Box::default())
+            }
+        };
+        Some(Box::new(Traced {
+            trace,
+            span: SpanId(random.random::<u64>().max(1).to_be_bytes()),
+            parent,
+            state,
+            call,
+            model: model.name.clone(),
+            version: model.version,
+            began: now(),
+            ended: Nanos::ZERO,
+            outcome: InferOutcome::Gone,
+            ran: None,
+        }))
+    }
+
+    /// The request has ended.
+    pub fn end(&self, mut traced: Box<Traced>, outcome: InferOutcome, now: Nanos) {
+        let Some((tracing, _)) = &self.0 else { return };
+        (traced.outcome, traced.ended) = (outcome, now);
+        if tracing.ended.try_send(traced).is_err() {
+            TraceCounts::add(&tracing.counts.overflowed, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::otlp::spans::tests::model;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    fn tracer(sample_ratio: f64, room: usize) -> (Tracer, Receiver<Box<Traced>>, Arc<TraceCounts>) {
+        let (ended, traced) = sync_channel(room);
+        let counts = Arc::new(TraceCounts::default());
+        let config = TraceConfig { sample_ratio, ..TraceConfig::default() };
+        (Tracer::new(Some(Tracing::new(&config, ended, Arc::clone(&counts)))), traced, counts)
+    }
+
+    fn parent(sampled: bool) -> Parent {
+        Parent { trace: TraceId([7; 16]), span: SpanId([8; 8]), sampled, state: "a=b".into() }
+    }
+
+    #[test]
+    fn clients_decide_and_the_ratio_decides_for_those_that_do_not() {
+        let begun = |tracer: &Tracer, parent| tracer.begin(Call::Http, parent, &model(), || Nanos(1));
+        let (all, ..) = tracer(1.0, 1);
+        let (none, ..) = tracer(0.0, 1);
+        for _ in 0..100 {
+            let traced = begun(&all, None).unwrap();
+            assert!(traced.parent.is_none() && traced.span != SpanId([0; 8]));
+            assert_eq!(begun(&none, None), None);
+        }
+        let traced = begun(&none, Some(parent(true))).unwrap();
+        assert_eq!(
+            (traced.trace, traced.parent, &*traced.state),
+            (TraceId([7; 16]), Some(SpanId([8; 8])), "a=b")
+        );
+        assert_eq!(begun(&all, Some(parent(false))), None);
+        let (some, ..) = tracer(0.25, 1);
+        let share = (0..20_000).filter(|_| begun(&some, None).is_some()).count();
+        // 61 requests are one standard deviation.
+        assert!((4_500..5_500).contains(&share), "{share} of 20,000");
+        assert_eq!(begun(&Tracer::new(None), Some(parent(true))), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_forgotten() {
+        let (tracer, traced, counts) = tracer(1.0, 2);
+        for _ in 0..5 {
+            let begun = tracer.begin(Call::Grpc, None, &model(), || Nanos(1)).unwrap();
+            tracer.end(begun, InferOutcome::Good, Nanos(2));
+        }
+        assert_eq!((traced.try_iter().count(), counts.overflowed()), (2, 3));
+        let begun = tracer.begin(Call::Grpc, None, &model(), || Nanos(1)).unwrap();
+        tracer.end(begun, InferOutcome::Late, Nanos(9));
+        let ended = traced.recv().unwrap();
+        assert_eq!((ended.outcome, ended.began, ended.ended), (InferOutcome::Late, Nanos(1), Nanos(9)));
+    }
+}

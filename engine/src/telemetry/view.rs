@@ -1,0 +1,280 @@
+//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the start of
+//! the process; who shows them takes differences. Everything in it is bounded, whatever the engine's size.
+
+use super::history::HISTORY_MODELS;
+use super::recorder::{ModelRequests, STAGES};
+use super::{InferOutcome, Observatory};
+use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions, SIZE_BOUNDS};
+use crate::runtime::frontend::ModelInfo;
+use serde::Serialize;
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+/// GPUs whose batches are shown one by one.
+const LANES: usize = 64;
+
+/// Batches that ended longer ago are not shown.
+const SHOWN_FOR: Nanos = Nanos::from_secs(6);
+
+/// Batches in one answer, the newest.
+const BATCHES: usize = 4_096;
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Query {
+    /// Which batches it has seen: `batches.cursor` of the answer before.
+    since: Vec<u64>,
+    /// The model whose profile it wants.
+    model: Option<u32>,
+    /// Whether it wants the last minutes.
+    history: bool,
+}
+
+impl Query {
+    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. What it does not know it leaves alone.
+    ///
+    /// Errors: which value is wrong, and what would be right.
+    pub fn parse(query: &str) -> Result<Query, String> {
+        let mut parsed = Query::default();
+        for (name, value) in query.split('&').filter_map(|part| part.split_once('=')) {
+            match name {
+                "since" => {
+                    let numbers: Result<Vec<u64>, _> = value.split('-').map(str::parse).collect();
+                    parsed.since = numbers
+                        .map_err(|_| "since must be batches.cursor of an answer before, such as 12-0")?;
+                    parsed.since.truncate(LANES);
+                }
+                "model" => {
+                    parsed.model = Some(value.parse().map_err(|_| "model must be a model's id, such as 0")?);
+                }
+                "history" => parsed.history = value == "1",
+                _ => {}
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+#[derive(Serialize)]
+struct View<'a> {
+    version: &'static str,
+    now_us: u64,
+    ready: bool,
+    reasons: Vec<String>,
+    gpus: Gpus,
+    /// [`LANES`] at most.
+    lanes: Vec<Lane>,
+    models: Vec<Model<'a>>,
+    /// How many more models were asked for.
+    models_left_out: usize,
+    size_bounds: &'static [usize],
+    stages: [&'static str; STAGES.len()],
+    batches: Batches,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Profile>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<History>,
+}
+
+#[derive(Serialize)]
+struct Gpus {
+    count: usize,
+    busy_us: u64,
+    /// How many would serve the load of the last seconds.
+    advised: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Lane {
+    gpu: usize,
+    busy_us: u64,
+    batches: u64,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    id: u32,
+    name: &'a str,
+    version: u64,
+    platform: &'a str,
+    slo_us: u64,
+    max_batch: usize,
+    in_flight: u64,
+    /// By outcome, in the words of the `symphony-outcome` header.
+    outcomes: Outcomes,
+    ran: u64,
+    whole_us: u64,
+    stages_us: [u64; STAGES.len()],
+    /// Requests that ran, by latency in fortieths of the SLO.
+    #[serde(serialize_with = "as_slice")]
+    of_slo: [u64; super::SLO_BUCKETS],
+    batches: u64,
+    rows: u64,
+    busy_us: u64,
+    cancelled_batches: u64,
+    /// Batches by size: up to each of `size_bounds`.
+    sizes: [u64; SIZE_BOUNDS.len()],
+}
+
+fn as_slice<S: serde::Serializer>(numbers: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    numbers.serialize(serializer)
+}
+
+struct Outcomes([u64; InferOutcome::COUNT]);
+
+impl Serialize for Outcomes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer
+            .collect_map(InferOutcome::ALL.iter().zip(self.0).map(|(outcome, count)| (outcome.name(), count)))
+    }
+}
+
+#[derive(Serialize)]
+struct Batches {
+    /// To be given as `since` for those that come after these.
+    cursor: String,
+    /// GPU, model, start and finish in microseconds, size, and 1 if it was cancelled.
+    list: Vec<(u32, u32, u64, u64, u32, u8)>,
+}
+
+#[derive(Serialize)]
+struct Profile {
+    model: u32,
+    /// l(1), l(2), …
+    latency_us: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct History {
+    at_us: Vec<u64>,
+    models: Vec<ModelHistory>,
+    /// All models together up to each moment.
+    outcomes: Vec<Outcomes>,
+    busy_us: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct ModelHistory {
+    id: u32,
+    /// Requests answered in time up to each moment.
+    good: Vec<u64>,
+    /// Bad ones.
+    bad: Vec<u64>,
+}
+
+/// The JSON.
+pub(super) fn json(observatory: &Observatory, query: &Query) -> String {
+    let reasons = observatory.readiness().err().unwrap_or_default();
+    let table = observatory.models();
+    let (models, models_left_out) = models(observatory, &table);
+    let executions = observatory.counters().executions();
+    let lane =
+        |(gpu, ran): (usize, GpuExecutions)| Lane { gpu, busy_us: ran.busy.0 / 1_000, batches: ran.batches };
+    let view = View {
+        version: env!("CARGO_PKG_VERSION"),
+        now_us: observatory.now().0 / 1_000,
+        ready: reasons.is_empty(),
+        reasons: reasons.iter().map(ToString::to_string).collect(),
+        gpus: Gpus {
+            count: executions.gpus(),
+            busy_us: executions.of_gpus().map(|ran| ran.busy.0).sum::<u64>() / 1_000,
+            advised: observatory.advised_gpus(),
+        },
+        lanes: executions.of_gpus().take(LANES).enumerate().map(lane).collect(),
+        models,
+        models_left_out,
+        size_bounds: &SIZE_BOUNDS,
+        stages: STAGES.map(|(name, _)| name),
+        batches: batches(observatory, query.since.clone()),
+        profile: query.model.and_then(|model| profile(observatory, ModelId(model))),
+        history: query.history.then(|| history(observatory)),
+    };
+    serde_json::to_string(&view).expect("numbers and text have a JSON form")
+}
+
+/// The models that were asked for, [`HISTORY_MODELS`] at most, and how many are left out.
+fn models<'a>(observatory: &Observatory, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
+    let asked_for = observatory.models_asked_for();
+    let shown = asked_for.len().min(HISTORY_MODELS);
+    let of = |model: &&ModelId| {
+        let model = table.get(model.0 as usize)?;
+        let requests = observatory.requests(model.id)?;
+        Some(of_model(model, &requests, &observatory.counters().executions().of_model(model.id)))
+    };
+    (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
+}
+
+fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> Model<'a> {
+    Model {
+        id: model.id.0,
+        name: &model.name,
+        version: model.version,
+        platform: &model.platform,
+        slo_us: model.slo.0 / 1_000,
+        max_batch: model.max_batch,
+        in_flight: requests.in_flight(),
+        outcomes: Outcomes(requests.outcomes),
+        ran: requests.whole.count(),
+        whole_us: requests.whole.sum.0 / 1_000,
+        stages_us: requests.stages.each_ref().map(|stage| stage.sum.0 / 1_000),
+        of_slo: requests.of_slo,
+        batches: ran.batches,
+        rows: ran.rows,
+        busy_us: ran.busy.0 / 1_000,
+        cancelled_batches: ran.cancelled_batches,
+        sizes: ran.sizes,
+    }
+}
+
+fn batches(observatory: &Observatory, mut cursor: Vec<u64>) -> Batches {
+    let mut list = Vec::new();
+    let from = observatory.now() - SHOWN_FOR;
+    observatory.counters().executions().recent(LANES, &mut cursor, |batch| {
+        if batch.finished >= from {
+            let (started, finished) = (batch.started.0 / 1_000, batch.finished.0 / 1_000);
+            let cancelled = u8::from(batch.cancelled);
+            list.push((batch.gpu.0, batch.model.0, started, finished, batch.size, cancelled));
+        }
+    });
+    list.drain(..list.len().saturating_sub(BATCHES));
+    let cursor: Vec<String> = cursor.iter().map(u64::to_string).collect();
+    Batches { cursor: cursor.join("-"), list }
+}
+
+fn profile(observatory: &Observatory, model: ModelId) -> Option<Profile> {
+    let profile = observatory.profile(model)?;
+    let latency_us = (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect();
+    Some(Profile { model: model.0, latency_us })
+}
+
+fn history(observatory: &Observatory) -> History {
+    observatory.past(|past| {
+        let seconds = past.seconds();
+        let of = |model: ModelId| ModelHistory {
+            id: model.0,
+            good: seconds.iter().map(|second| second.of(model).good).collect(),
+            bad: seconds.iter().map(|second| second.of(model).bad).collect(),
+        };
+        let last = seconds.back().map(|second| second.models.as_slice()).unwrap_or_default();
+        History {
+            at_us: seconds.iter().map(|second| second.at.0 / 1_000).collect(),
+            models: last.iter().map(|&(model, _)| of(model)).collect(),
+            outcomes: seconds.iter().map(|second| Outcomes(second.outcomes)).collect(),
+            busy_us: seconds.iter().map(|second| second.busy.0 / 1_000).collect(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_and_its_mistakes_are_named() {
+        let query = Query::parse("since=12-0-7&model=3&history=1&x=y&z").unwrap();
+        assert_eq!(query, Query { since: vec![12, 0, 7], model: Some(3), history: true });
+        assert_eq!(Query::parse("").unwrap(), Query::default());
+        assert!(Query::parse("since=12-x").unwrap_err().contains("since must be"));
+        assert!(Query::parse("model=resnet").unwrap_err().contains("model must be"));
+    }
+}

@@ -1,0 +1,210 @@
+//! The models and workloads of the papers, made by the experiments: which models on how many GPUs, for how long.
+
+use super::Effort;
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_transport::Nanos;
+
+/// A model: l(b) = alpha b + beta, milliseconds, and its SLO.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What each request adds to a batch, ms.
+    pub alpha_ms: f64,
+    /// What a batch costs whatever its size, ms.
+    pub beta_ms: f64,
+    /// The latency promised, ms.
+    pub slo_ms: f64,
+}
+
+/// ResNet50 on the GPUs of Symphony's Table 4, SLO 25 ms. The paper's other experiments with ResNet-like models do not
+/// give their profile; here they have this one.
+pub const RESNET50: Model<'_> = Model { name: "ResNet50", alpha_ms: 1.053, beta_ms: 5.072, slo_ms: 25.0 };
+
+/// InceptionResNetV2 of Symphony's Table 4, SLO 70 ms.
+pub const INCEPTION_RESNET: Model<'_> =
+    Model { name: "InceptionResNetV2", alpha_ms: 5.090, beta_ms: 18.368, slo_ms: 70.0 };
+
+impl Model<'_> {
+    /// The same with another SLO, ms.
+    pub fn with_slo(self, slo_ms: f64) -> Self {
+        Model { slo_ms, ..self }
+    }
+
+    /// l(b) in ms.
+    pub fn latency_ms(&self, batch: f64) -> f64 {
+        self.alpha_ms * batch + self.beta_ms
+    }
+
+    /// Its profile: batches up to the largest that fits in the SLO.
+    pub fn profile(&self) -> Profile {
+        let largest = ((self.slo_ms - self.beta_ms) / self.alpha_ms).clamp(1.0, limits::MAX_BATCH as f64);
+        let ms = Nanos::from_millis_f64;
+        Profile::linear(ms(self.alpha_ms), ms(self.beta_ms), largest as usize)
+            .expect("the papers' profiles take time and have at least one batch size")
+    }
+}
+
+/// The models of Symphony's Table 5, measured on a GTX 1080 Ti.
+pub fn zoo_1080ti() -> Vec<Model<'static>> {
+    zoo(include_str!("../../workloads/zoo_1080ti.csv"))
+}
+
+/// The models of Symphony's Table 6, measured on an A100.
+pub fn zoo_a100() -> Vec<Model<'static>> {
+    zoo(include_str!("../../workloads/zoo_a100.csv"))
+}
+
+fn zoo(csv: &'static str) -> Vec<Model<'static>> {
+    let model = |line: &'static str| {
+        let mut cells = line.split(',');
+        let name = cells.next()?;
+        let mut number = || cells.next()?.trim().parse().ok();
+        Some(Model { name, alpha_ms: number()?, beta_ms: number()?, slo_ms: number()? })
+    };
+    csv.lines().skip(1).filter_map(model).collect()
+}
+
+/// A workload in the making: equal shares, Poisson arrivals and no network delay unless said otherwise.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    workload: Workload,
+}
+
+impl Setting {
+    /// These models, one of each, on `gpus` GPUs. Its rate is set by the goodput search, or by [`Setting::rate`].
+    pub fn new<'a>(gpus: usize, models: impl IntoIterator<Item = Model<'a>>, effort: Effort) -> Setting {
+        let models: Vec<WorkloadModel> = models
+            .into_iter()
+            .map(|model| WorkloadModel {
+                name: model.name.to_owned(),
+                profile: model.profile(),
+                slo: Nanos::from_millis_f64(model.slo_ms),
+                class: symphony_transport::message::Class::HIGHEST,
+                share: 1.0,
+                arrival: Arrival::Poisson,
+            })
+            .collect();
+        let workload = Workload {
+            name: "experiment".to_owned(),
+            gpus,
+            seed: effort.seed,
+            warmup: Nanos::from_secs(2),
+            duration: Nanos::from_secs(10),
+            rate_rps: 1.0,
+            network: Network::default(),
+            models,
+        };
+        Setting { workload }.shared(|_| 1.0)
+    }
+
+    /// A workload that is there, with this seed.
+    pub fn of(workload: Workload, seed: u64) -> Setting {
+        Setting { workload: Workload { seed, ..workload } }
+    }
+
+    /// `copies` independent models of one profile.
+    pub fn copies(gpus: usize, model: Model<'_>, copies: usize, effort: Effort) -> Setting {
+        Setting::new(gpus, std::iter::repeat_n(model, copies), effort)
+    }
+
+    /// The k-th model gets 1 / k^`exponent` of what the first gets.
+    pub fn zipf(self, exponent: f64) -> Setting {
+        self.shared(|at| (at as f64 + 1.0).powf(-exponent))
+    }
+
+    /// Model number `at` gets a part of the rate in proportion to `share(at)`.
+    pub fn shared(mut self, share: impl Fn(usize) -> f64) -> Setting {
+        let models = &mut self.workload.models;
+        let sum: f64 = (0..models.len()).map(&share).sum();
+        models.iter_mut().enumerate().for_each(|(at, model)| model.share = share(at) / sum);
+        self
+    }
+
+    /// All models' requests come like this.
+    pub fn arriving(mut self, arrival: &Arrival) -> Setting {
+        self.workload.models.iter_mut().for_each(|model| model.arrival = arrival.clone());
+        self
+    }
+
+    /// Requests count from `warmup_s` for `duration_s` seconds.
+    pub fn lasting(mut self, warmup_s: f64, duration_s: f64) -> Setting {
+        self.workload.warmup = Nanos::from_secs_f64(warmup_s);
+        self.workload.duration = Nanos::from_secs_f64(duration_s);
+        self
+    }
+
+    /// As many seconds as bring `requests` for each model where all GPUs run their largest batches, from `least` s on.
+    pub fn lasting_for(self, requests: f64, least_s: f64) -> Setting {
+        let seconds = (requests * self.workload.models.len() as f64 / self.bound_rps()).max(least_s);
+        self.lasting((seconds * 0.2).max(1.0), seconds)
+    }
+
+    /// The network's delays.
+    pub fn network(mut self, network: Network) -> Setting {
+        self.workload.network = network;
+        self
+    }
+
+    /// The rate of all models together.
+    pub fn rate(mut self, rate_rps: f64) -> Setting {
+        self.workload.rate_rps = rate_rps;
+        self
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// A workload whose models are changed one by one.
+    pub fn each_model(mut self, change: impl Fn(usize, &mut WorkloadModel)) -> Setting {
+        self.workload.models.iter_mut().enumerate().for_each(|(at, model)| change(at, model));
+        self
+    }
+
+    /// The rate at which GPUs that always ran the largest batches that the SLOs allow would be full.
+    pub fn bound_rps(&self) -> f64 {
+        let seconds = |model: &WorkloadModel| {
+            let largest = model.profile.max_batch();
+            model.share * model.profile.latency(largest).as_secs_f64() / largest as f64
+        };
+        self.workload.gpus as f64 / self.workload.models.iter().map(seconds).sum::<f64>()
+    }
+
+    /// About how many requests a goodput search simulates: a job's weight.
+    pub fn search_weight(&self) -> f64 {
+        SEARCH_RUNS * self.run_weight(self.bound_rps() * 0.8)
+    }
+
+    /// How many requests one run at `rate_rps` simulates: a job's weight.
+    pub fn run_weight(&self, rate_rps: f64) -> f64 {
+        rate_rps * (self.workload.warmup + self.workload.duration).as_secs_f64()
+    }
+}
+
+/// Runs of a goodput search.
+const SEARCH_RUNS: f64 = 8.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_zoos_have_the_models_of_the_papers_tables() {
+        assert_eq!((zoo_1080ti().len(), zoo_a100().len()), (35, 37));
+        let first = Model { name: "NASNetMobile", alpha_ms: 0.570, beta_ms: 14.348, slo_ms: 33.0 };
+        assert_eq!(zoo_1080ti()[0], first);
+    }
+
+    #[test]
+    fn shares_sum_to_one() {
+        let effort = Effort { full: false, seed: 1 };
+        let setting = Setting::copies(8, RESNET50, 20, effort).zipf(0.9);
+        let sum: f64 = setting.workload().models.iter().map(|model| model.share).sum();
+        assert!((sum - 1.0).abs() < 1e-9);
+        assert_eq!(setting.workload().models[0].profile.max_batch(), 18);
+    }
+}
