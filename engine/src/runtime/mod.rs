@@ -109,7 +109,7 @@ pub struct Engine {
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
     counters: Counters,
-    places: Option<ModelSlots>,
+    model_slots: Option<ModelSlots>,
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
@@ -178,7 +178,7 @@ impl Engine {
     /// CONFIG has no repository from which models could be loaded later, and where a flight recorder is on. Who has them must let go of them, or use them no
     /// more, before the engine is stopped.
     pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
-        self.places.take()
+        self.model_slots.take()
     }
 
     /// What is served at any moment.

@@ -156,7 +156,7 @@ impl Builder {
         let model_table = ModelTable::new(Arc::clone(&findings.models));
         let held: Vec<Held> =
             ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
-        let model_slots = ways.map(|ways| self.places(ways, &findings, Arc::clone(&model_table), held));
+        let model_slots = ways.map(|ways| self.model_slots(ways, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
         // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
@@ -170,7 +170,7 @@ impl Builder {
             lateness,
             accepting,
             counters,
-            places,
+            model_slots,
             stages,
             stop_executors,
             threads,
