@@ -1,5 +1,5 @@
-//! Models come and go while the engine serves, on real threads under load: every accepted request is answered, a place is
-//! used again by another model, and nothing piles up.
+//! Models come and go while the engine serves, on real threads under load: every accepted request
+//! is answered, a place is used again by another model, and nothing piles up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,8 @@ fn read(repository: &RepositoryConfig, name: &str) -> LoadedModel {
     LoadedModel::emulated(versions.pop().unwrap())
 }
 
-/// Serves on a thread of its own until told to stop: asks whatever is served, by name, as fast as it is answered.
+/// Serves on a thread of its own until told to stop: asks whatever is served, by name, as fast as
+/// it is answered.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,

@@ -1,4 +1,5 @@
-//! The control thread on a running engine: orders and a polled folder, emulated models and real ones.
+//! The control thread on a running engine: orders and a polled folder, emulated models and real
+//! ones.
 
 use std::path::Path;
 use std::sync::mpsc::channel;

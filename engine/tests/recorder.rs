@@ -1,5 +1,6 @@
-//! The flight recorder: whatever the workload, a recording replays to the same decisions, from the middle of its
-//! history as well; what was changed afterwards is found; what is no recording is refused in words.
+//! The flight recorder: whatever the workload, a recording replays to the same decisions, from the
+//! middle of its history as well; what was changed afterwards is found; what is no recording is
+//! refused in words.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -114,7 +115,8 @@ struct Setting {
     gap: Nanos,
     /// The most requests of such a turn.
     a_turn: u64,
-    /// How much earlier than its SLO a request may be due: deadlines are then not in the order of arrivals.
+    /// How much earlier than its SLO a request may be due: deadlines are then not in the order of
+    /// arrivals.
     hurry: Nanos,
 }
 
@@ -448,7 +450,8 @@ fn places_of(bytes: &[u8], kind: u8) -> Vec<Range<usize>> {
 #[test]
 fn a_segment_may_begin_within_a_turn() {
     let folder = tempfile::tempdir().unwrap();
-    // DutyCycles so long that most segments begin in the middle of one, before some of its models are settled.
+    // DutyCycles so long that most segments begin in the middle of one, before some of its models
+    // are settled.
     let setting = Setting {
         models: 7,
         gpus: 1,

@@ -1,5 +1,6 @@
-//! The queues and the matching as they really meet: over rings, each in order, but one ring's messages ahead of
-//! another's by any amount. Whatever the interleaving, no request is lost, no GPU and no model is forgotten.
+//! The queues and the matching as they really meet: over rings, each in order, but one ring's
+//! messages ahead of another's by any amount. Whatever the interleaving, no request is lost, no GPU
+//! and no model is forgotten.
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -70,7 +71,8 @@ impl Engine {
             network: Network::default(),
             drop: DropRule::Window,
             deferral: by_name(policy).unwrap().deferral().unwrap(),
-            // More than a step of `settle`, so that a thread that runs late by one is no reason to drop.
+            // More than a step of `settle`, so that a thread that runs late by one is no reason to
+            // drop.
             slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
             gpus,
         };

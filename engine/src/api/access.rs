@@ -1,5 +1,5 @@
-//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it brought. Both protocol adapters ask here before
-//! they do anything for it.
+//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it
+//! brought. Both protocol adapters ask here before they do anything for it.
 
 use super::core::Core;
 use super::problem::{Problem, quoted};

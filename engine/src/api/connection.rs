@@ -1,7 +1,8 @@
-//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever its first bytes are,
-//! and a watch closes it when the client is too slow. Every wait has an end: a connection that nobody uses for
-//! [`ApiConfig::idle_timeout`], a head that is not complete in `header_timeout`, a body (see `body`), a
-//! client that does not read its answer. So a half-open connection is gone after one of them.
+//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever
+//! its first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
+//! connection that nobody uses for [`ApiConfig::idle_timeout`], a head that is not complete in
+//! `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
+//! connection is gone after one of them.
 //!
 //! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
@@ -29,9 +30,9 @@ use std::time::{Duration, Instant};
 /// What a client that speaks HTTP/2 without asking first begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// When we are the one to close, what the client still sends (the rest of a refused body) is thrown away
-/// for this long at most: closing at once would reset the connection, and the client might never see the
-/// response. A client that closes too ends the wait.
+/// When we are the one to close, what the client still sends (the rest of a refused body) is thrown
+/// away for this long at most: closing at once would reset the connection, and the client might
+/// never see the response. A client that closes too ends the wait.
 const LINGER: Duration = Duration::from_secs(1);
 
 const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\n\
@@ -62,7 +63,8 @@ enum Phase {
 struct Watch {
     phase: Cell<Phase>,
     since: Cell<Instant>,
-    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be many.
+    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be
+    /// many.
     at_hand: Rc<()>,
     /// Whether the client takes its answers, which over HTTP/2 the socket does not tell.
     progress: Rc<Progress>,
@@ -299,7 +301,8 @@ async fn handshake(
     }
 }
 
-/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what differs from it.
+/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what
+/// differs from it.
 async fn first_bytes(core: &Core, io: &mut Socket, stop: &mut oneshot::Receiver<()>) -> Result<Vec<u8>, End> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let begun = Instant::now();
@@ -343,8 +346,8 @@ fn overdue(core: &Core, watch: &Watch) -> Option<End> {
     }
 }
 
-/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client lets their answers come. Their
-/// bodies have limits of their own.
+/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client
+/// lets their answers come. Their bodies have limits of their own.
 fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
     if watch.progress.stalled() >= core.config.write_timeout {
         return Some(End::Unused);

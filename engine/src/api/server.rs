@@ -1,6 +1,7 @@
-//! One API core: a pinned thread with a glommio executor that accepts connections, serves them, and polls
-//! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
-//! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
+//! One API core: a pinned thread with a glommio executor that accepts connections, serves them, and
+//! polls its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside.
+//! More cores are more calls of [`start`] with the same address and `share_port`, each with a
+//! frontend of its own.
 
 use super::access::ListenerRules;
 use super::connection;
@@ -31,7 +32,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often a stopping core looks whether all is answered.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 
-/// Clients over the limit that are told so at the same time; further ones are closed without a word.
+/// Clients over the limit that are told so at the same time; further ones are closed without a
+/// word.
 const REFUSED_AT_ONCE: usize = 64;
 
 /// Limits and time-outs of an API core. The defaults are safe on an open port.
@@ -41,16 +43,18 @@ pub struct ApiConfig {
     pub addr: SocketAddr,
     /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
     pub grpc: Option<SocketAddr>,
-    /// Where admin calls are answered; where there is none, the other ports answer them if they are on loopback, and
-    /// nobody does if not. This port speaks both protocols too.
+    /// Where admin calls are answered; where there is none, the other ports answer them if they are
+    /// on loopback, and nobody does if not. This port speaks both protocols too.
     pub admin: Option<SocketAddr>,
-    /// The certificate by which clients are spoken to; on an admin port on loopback without it all the same.
+    /// The certificate by which clients are spoken to; on an admin port on loopback without it all
+    /// the same.
     pub tls: Option<Tls>,
     /// Who may ask for what; without, everybody may.
     pub tokens: Option<Tokens>,
     /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
-    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the core is its own.
+    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the
+    /// core is its own.
     pub placement: Placement,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
@@ -72,12 +76,13 @@ pub struct ApiConfig {
     pub write_timeout: Duration,
     /// How long a connection may stay open between requests.
     pub idle_timeout: Duration,
-    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is there; without an answer in
-    /// as long again it is closed, with all its calls.
+    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is
+    /// there; without an answer in as long again it is closed, with all its calls.
     pub keep_alive: Duration,
     /// How long [`ApiHandle::stop`] waits for requests at hand.
     pub stop_timeout: Duration,
-    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one of its own.
+    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one
+    /// of its own.
     pub observatory: Option<Arc<Observatory>>,
     /// What it shares with the other API cores of its server.
     pub shared: Shared,
@@ -215,8 +220,9 @@ impl ApiHandle {
         self.admin_addr
     }
 
-    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still run),
-    /// closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`] and a little.
+    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still
+    /// run), closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`]
+    /// and a little.
     ///
     /// Errors: [`ApiError::Died`].
     pub fn stop(mut self) -> Result<(), ApiError> {

@@ -1,5 +1,5 @@
-//! What Triton's clients call inference statistics: counts and times of each model's requests. Each API core counts its
-//! own; whoever asks gets the sum over all cores.
+//! What Triton's clients call inference statistics: counts and times of each model's requests. Each
+//! API core counts its own; whoever asks gets the sum over all cores.
 
 use super::answers::Reply;
 use crate::runtime::frontend::{ModelInfo, Outcome};
@@ -30,8 +30,8 @@ impl Span {
     }
 }
 
-/// The batches of one size, as far as requests of these cores were in them: a request of r rows has r/b of a batch of b,
-/// and all requests of a batch together have one.
+/// The batches of one size, as far as requests of these cores were in them: a request of r rows has
+/// r/b of a batch of b, and all requests of a batch together have one.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct Batches {
     executions: f64,
@@ -142,7 +142,8 @@ impl Place {
     }
 }
 
-/// What one API core counts. Only its thread writes, so the lock is free but for the moments when somebody asks.
+/// What one API core counts. Only its thread writes, so the lock is free but for the moments when
+/// somebody asks.
 #[derive(Clone, Default, Debug)]
 pub(super) struct CoreStatistics(Arc<Mutex<Vec<Place>>>);
 

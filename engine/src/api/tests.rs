@@ -1,5 +1,5 @@
-//! The API over real sockets on loopback, with an engine that is one thread at the other end of the real
-//! rings: what it does with a request is said by the model's name.
+//! The API over real sockets on loopback, with an engine that is one thread at the other end of the
+//! real rings: what it does with a request is said by the model's name.
 
 mod abuse;
 mod access;

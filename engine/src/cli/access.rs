@@ -1,5 +1,5 @@
-//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what is open to whom, and on
-//! SIGHUP reads both again.
+//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what
+//! is open to whom, and on SIGHUP reads both again.
 
 use super::Failure;
 use crate::api::tls::Tls;
@@ -25,7 +25,8 @@ impl Access {
         Ok(Access { config, tls, tokens })
     }
 
-    /// Reads the files again. What was read before stays where one has a diagnostic, which is logged.
+    /// Reads the files again. What was read before stays where one has a diagnostic, which is
+    /// logged.
     pub(super) fn reload(&self) {
         if let (Some(tls), Some((cert, key))) = (&self.tls, &self.config.tls) {
             match tls.reload(cert, key) {

@@ -1,5 +1,5 @@
-//! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`] that knows its
-//! exit code.
+//! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`]
+//! that knows its exit code.
 
 mod access;
 mod replay;
@@ -104,7 +104,8 @@ impl From<ApiError> for Failure {
     }
 }
 
-/// Reads the configuration at `path`, and all models of its repository, and loads them, without serving.
+/// Reads the configuration at `path`, and all models of its repository, and loads them, without
+/// serving.
 ///
 /// Errors: every diagnostic in it, exit code 2.
 pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
@@ -126,7 +127,8 @@ pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Fa
     Ok(())
 }
 
-/// The models of the repository that are not loaded at start-up, and the diagnostics in their files.
+/// The models of the repository that are not loaded at start-up, and the diagnostics in their
+/// files.
 fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
     let explicit = config.repository.as_ref().filter(|from| from.control == Control::Explicit);
     let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
@@ -165,10 +167,11 @@ pub struct Addresses {
     pub grpc: SocketAddr,
 }
 
-/// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or SIGTERM, with flight
-/// recorders if `record` says where.
+/// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or
+/// SIGTERM, with flight recorders if `record` says where.
 ///
-/// Errors: a diagnostic in the configuration, an address that can't be had, a machine without what the engine needs.
+/// Errors: a diagnostic in the configuration, an address that can't be had, a machine without what
+/// the engine needs.
 pub fn serve(
     path: Option<&Path>,
     repository: &RepositoryFlags,
@@ -213,7 +216,8 @@ pub fn serve(
         servers.push(server);
     }
     let (address, grpc) = (api.addr, api.grpc.unwrap_or(addresses.grpc));
-    // In one piece, and nobody need be there any more to read it: who waits for the first line may go then.
+    // In one piece, and nobody need be there any more to read it: who waits for the first line may
+    // go then.
     let ready = access.ready(address, grpc, api.admin);
     let _ = std::io::stdout().lock().write_all(ready.as_bytes());
     access.describe(&[address, grpc]);
@@ -245,7 +249,8 @@ pub fn serve(
     }
 }
 
-/// Starts the thread that sends traces, where a collector is named: on other cores than those of pinned threads.
+/// Starts the thread that sends traces, where a collector is named: on other cores than those of
+/// pinned threads.
 fn export_traces(config: &Config, flags: &TraceFlags, engine: &Engine) -> Result<Option<Exporter>, Failure> {
     let trace = config.trace.clone().with(flags);
     let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
@@ -296,14 +301,16 @@ fn api_config(
     }
 }
 
-/// A flag that the first SIGINT or SIGTERM sets, while the second ends the process; and one that each SIGHUP sets.
+/// A flag that the first SIGINT or SIGTERM sets, while the second ends the process; and one that
+/// each SIGHUP sets.
 fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
     let unwatched = |error| Failure::Machine(format!("signals can't be watched: {error}"));
     let again = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&again)).map_err(unwatched)?;
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // Registered in this order: while the flag is not yet set the first does nothing, and the second sets it.
+        // Registered in this order: while the flag is not yet set the first does nothing, and the
+        // second sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .map_err(unwatched)?;
@@ -311,8 +318,8 @@ fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
     Ok((flag, again))
 }
 
-/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks at the engine, and calls
-/// `meanwhile`.
+/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks
+/// at the engine, and calls `meanwhile`.
 fn wait(
     engine: &Engine,
     observatory: &Observatory,
@@ -365,7 +372,8 @@ fn describe(engine: &Engine) {
     }
 }
 
-/// A command line that sends the first sample that the configuration's folder has for one of its models.
+/// A command line that sends the first sample that the configuration's folder has for one of its
+/// models.
 fn sample_request(models: &[ModelInfo], samples: &Path, server: &str) -> Option<String> {
     models.iter().find_map(|model| {
         let sample = samples.join(format!("{}.json", model.name));

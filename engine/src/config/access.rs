@@ -1,5 +1,6 @@
-//! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names: who may ask the server for
-//! what, and where. `serve` and `check` read the files that it names; on SIGHUP `serve` reads them again.
+//! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names:
+//! who may ask the server for what, and where. `serve` and `check` read the files that it names; on
+//! SIGHUP `serve` reads them again.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Bounds, Table, Value, read};
@@ -18,7 +19,8 @@ const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=4_096;
 /// Calls a second.
 const RPS: Bounds = Bounds::above(0.0, 1e9);
 
-/// Calls at once that a token may make if the file does not say how many: those of a second, and no fewer than this.
+/// Calls at once that a token may make if the file does not say how many: those of a second, and no
+/// fewer than this.
 const LEAST_BURST: f64 = 1.0;
 
 /// Who may ask for what, and where.
@@ -65,8 +67,8 @@ impl AccessConfig {
         }
     }
 
-    /// Where admin calls are answered if the server listens at `addresses`: where it says, else on loopback if one of them
-    /// is not, and else nowhere besides.
+    /// Where admin calls are answered if the server listens at `addresses`: where it says, else on
+    /// loopback if one of them is not, and else nowhere besides.
     pub fn admin_beside(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let open = addresses.iter().any(|addr| !addr.ip().is_loopback());
         // Whoever lets the system choose a port runs several servers on one machine, most likely.

@@ -1,5 +1,5 @@
-//! What is wrong in a user's file: where, what, and what would be right. Made by the readers beside this
-//! file; the commands print them and end with exit code 2.
+//! What is wrong in a user's file: where, what, and what would be right. Made by the readers beside
+//! this file; the commands print them and end with exit code 2.
 
 use std::fmt::{self, Write};
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ pub struct Diagnostic {
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// The field, with the path to it: `models[2].slo_ms` is of the third model. `TOML` where the text is no
-    /// TOML at all.
+    /// The field, with the path to it: `models[2].slo_ms` is of the third model. `TOML` where the
+    /// text is no TOML at all.
     pub field: String,
     /// What is wrong.
     pub wrong: String,
@@ -31,7 +31,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A field's location in a file, kept for a diagnostic that shows only later: when the model is loaded, say.
+/// A field's location in a file, kept for a diagnostic that shows only later: when the model is
+/// loaded, say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file.

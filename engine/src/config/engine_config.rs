@@ -1,6 +1,7 @@
-//! The engine's CONFIG (docs/design/specification.md, "Command lines" and "Model configuration"; docs/configuration.md lists every key): a TOML file, or
-//! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
-//! reads one and goes on to load the models. The models of a repository (`repository.rs`) come after those of the file.
+//! The engine's CONFIG (docs/design/specification.md, "Command lines" and "Model configuration";
+//! docs/configuration.md lists every key): a TOML file, or a folder with `symphony.toml` in it, to
+//! [`Config`]. `symphony serve` starts from one, `symphony check` reads one and goes on to load the
+//! models. The models of a repository (`repository.rs`) come after those of the file.
 
 use super::access::AccessConfig;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
@@ -25,7 +26,8 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 
-/// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring takes time.
+/// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring
+/// takes time.
 const MEASURED_BATCH: usize = 32;
 /// CPU executors, each a thread.
 const MAX_CPU_EXECUTORS: usize = 1_024;
@@ -61,8 +63,9 @@ pub struct Config {
     pub trace: TraceConfig,
     /// What runs batches.
     pub executors: Vec<Executor>,
-    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
-    /// and version. A model's id is its location here. At least one, unless there is a repository.
+    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
+    /// No two have one name and version. A model's id is its location here. At least one, unless
+    /// there is a repository.
     pub models: Vec<ModelConfig>,
     /// Where other models are, which may be loaded later.
     pub repository: Option<RepositoryConfig>,
@@ -74,8 +77,8 @@ impl Config {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
-    /// What runs the model of each id: that of each model to serve from the start, then of the ids that are kept for models
-    /// which are loaded later.
+    /// What runs the model of each id: that of each model to serve from the start, then of the ids
+    /// that are kept for models which are loaded later.
     pub fn model_slots(&self) -> Vec<ExecutorKind> {
         let mut locations: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
         let Some(repository) = self.repository.as_ref().filter(|from| from.control != Control::None) else {
@@ -96,8 +99,8 @@ impl Config {
         self.model_slots().into_iter().filter(|location| *location == kind).count()
     }
 
-    /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
-    /// each has an executor and a model.
+    /// The most sub-clusters that can be made: executors of different kinds are never in one, and
+    /// beyond one a kind each has an executor and a model.
     pub fn most_sub_clusters(&self) -> usize {
         let of_a_kind = |kind| match self.executors_of(kind) {
             0 => 0,
@@ -220,7 +223,8 @@ pub struct ModelConfig {
     pub locations: ModelLocations,
 }
 
-/// ModelSlots for the diagnostics that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
+/// ModelSlots for the diagnostics that only loading a model shows: a corrupt file, or a measured
+/// l(1) over the SLO.
 #[derive(Clone, Debug)]
 pub struct ModelLocations {
     /// Of `file`.
@@ -234,7 +238,8 @@ pub struct ModelLocations {
 /// What runs a model's batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not parsed yet.
+    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not
+    /// parsed yet.
     Cpu {
         /// The file.
         file: PathBuf,
@@ -276,16 +281,19 @@ pub struct RepositoryFlags {
     pub load: Vec<String>,
 }
 
-/// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files that it
-/// names are relative to its folder. Call it before any thread is pinned: it asks which cores there are.
+/// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files
+/// that it names are relative to its folder. Call it before any thread is pinned: it asks which
+/// cores there are.
 ///
-/// Errors: every diagnostic in it, in the profiles that it names, and in the models of its repository.
+/// Errors: every diagnostic in it, in the profiles that it names, and in the models of its
+/// repository.
 pub fn read_config(path: &Path) -> Result<Config, Diagnostics> {
     read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
 }
 
-/// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU executor runs what the
-/// repository has. `note` is told of what is passed over in the repository's files, in a line each.
+/// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU
+/// executor runs what the repository has. `note` is told of what is passed over in the repository's
+/// files, in a line each.
 ///
 /// Errors: as [`read_config`].
 pub fn read_config_with(
@@ -397,7 +405,8 @@ impl Config {
         if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether each RankThread can have a sub-cluster. `location`: where CONFIG says how many there are.
+    /// Whether each RankThread can have a sub-cluster. `location`: where CONFIG says how many there
+    /// are.
     fn check_rank_threads(&self, location: Option<Location>) -> Result<(), Diagnostics> {
         let most = self.most_sub_clusters();
         match location {
@@ -497,7 +506,8 @@ struct Kinds {
     unclear: bool,
 }
 
-/// The kind of executor that `value` names; `ort` and `cuda` are known words that this version can't honour.
+/// The kind of executor that `value` names; `ort` and `cuda` are known words that this version
+/// can't honour.
 pub(super) fn read_kind(value: &Value<'_>) -> Option<ExecutorKind> {
     match value.word(&["cpu", "emulated", "ort", "cuda"])? {
         "cpu" => Some(ExecutorKind::Cpu),
@@ -552,8 +562,8 @@ const RANK_THREAD: Role =
     Role { name: "RankThread", cores: "rank", count: "rank_threads", limit: limits::MAX_RANK_THREADS };
 
 impl Role {
-    /// The threads' cores, and how many threads there are: as many as cores, or one, unless `read_count` says otherwise;
-    /// it may say `None` for a number that the engine chooses.
+    /// The threads' cores, and how many threads there are: as many as cores, or one, unless
+    /// `read_count` says otherwise; it may say `None` for a number that the engine chooses.
     fn read(
         &self,
         table: &Table<'_>,
@@ -725,7 +735,8 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Location, ModelConfig
     Some((table.location("name"), model))
 }
 
-/// The profile and the largest batch, each kept within the other; `asked` is what the user says of the latter.
+/// The profile and the largest batch, each kept within the other; `asked` is what the user says of
+/// the latter.
 pub(super) fn limit_batch(profile: ProfileSource, asked: Option<usize>) -> (ProfileSource, usize) {
     match profile {
         ProfileSource::Measure => (profile, asked.unwrap_or(MEASURED_BATCH)),
@@ -835,7 +846,8 @@ fn read_tensor(table: &Table<'_>) -> Option<TensorSpec> {
     Some(TensorSpec { name: name?.into(), datatype: datatype?, shape: shape? })
 }
 
-/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is kept for them.
+/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is
+/// kept for them.
 fn read_datatype(table: &Table<'_>) -> Option<DataType> {
     const RIGHT: &str = "the most bytes that an element of BYTES may have, like 256";
     let names: Vec<&str> = DataType::ALL.iter().map(|t| t.name()).chain(["BYTES"]).collect();

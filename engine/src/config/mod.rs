@@ -1,6 +1,6 @@
-//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every diagnostic in a file is
-//! found and named with its line in one go, so that a user mends a file once. The commands call this at
-//! start-up; later only `control` does, for the models of a repository.
+//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every diagnostic in
+//! a file is found and named with its line in one go, so that a user mends a file once. The
+//! commands call this at start-up; later only `control` does, for the models of a repository.
 
 mod access;
 mod diagnostics;

@@ -1,6 +1,7 @@
-//! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their lines. No schema is
-//! needed to read one, so that a field that nobody here asks for can be told with its line instead of ending the
-//! reading. The tokens are `buffa`'s; what the fields mean is for `triton.rs`, which calls this.
+//! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their
+//! lines. No schema is needed to read one, so that a field that nobody here asks for can be told
+//! with its line instead of ending the reading. The tokens are `buffa`'s; what the fields mean is
+//! for `triton.rs`, which calls this.
 
 use super::diagnostics::{Diagnostic, Location};
 use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};

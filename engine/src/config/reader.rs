@@ -1,6 +1,7 @@
-//! A layer over the `toml` crate that reads tables field by field and collects every diagnostic with its line:
-//! wrong types, values out of range, missing fields, fields that nobody asked for. The files' own readers,
-//! beside this one, say which fields there are; they go on after a diagnostic, so that all come out at once.
+//! A layer over the `toml` crate that reads tables field by field and collects every diagnostic
+//! with its line: wrong types, values out of range, missing fields, fields that nobody asked for.
+//! The files' own readers, beside this one, say which fields there are; they go on after a
+//! diagnostic, so that all come out at once.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use std::cell::RefCell;
@@ -12,11 +13,12 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-/// A file of this many bytes or more is no file that a person wrote: a model given by diagnostic, perhaps.
+/// A file of this many bytes or more is no file that a person wrote: a model given by diagnostic,
+/// perhaps.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts only if
-/// no diagnostic was reported, and it may be `None` only if one was.
+/// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts
+/// only if no diagnostic was reported, and it may be `None` only if one was.
 pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Diagnostics> {
     let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
     let source = Source { path, text: &text, diagnostics: RefCell::default() };
@@ -74,7 +76,8 @@ impl<'d> Source<'d> {
         let mut last_line = 0;
         for error in &errors {
             let span = error.span().unwrap_or(0..0);
-            // One slip makes the parser stumble several times; the first on a line is the one that helps.
+            // One slip makes the parser stumble several times; the first on a line is the one that
+            // helps.
             let line = self.line(span.start);
             if line != last_line {
                 let right = "see https://toml.io for how TOML is written";
@@ -154,7 +157,8 @@ impl<'d> Table<'d> {
         self.optional(name).map_or_else(|| Some(T::default()), |value| value.table(read))
     }
 
-    /// The tables `[[name]]`, at least `least` of them, as `read` reads each. One that has diagnostics is left out.
+    /// The tables `[[name]]`, at least `least` of them, as `read` reads each. One that has
+    /// diagnostics is left out.
     pub(super) fn tables<T>(
         &self,
         name: &'static str,
@@ -182,7 +186,8 @@ impl<'d> Table<'d> {
         self.add(self.location(name).diagnostic(wrong, right));
     }
 
-    /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only later.
+    /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only
+    /// later.
     pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
         Location {

@@ -1,4 +1,5 @@
-//! A repository of models in Triton's layout, read from its folder; docs/repository.md is for users.
+//! A repository of models in Triton's layout, read from its folder; docs/repository.md is for
+//! users.
 //!
 //! ```text
 //! REPOSITORY/
@@ -10,8 +11,8 @@
 //!     2/model.toml         optional: instead of the one above, for this version
 //! ```
 //!
-//! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is loaded. Nothing here
-//! remembers anything.
+//! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is
+//! loaded. Nothing here remembers anything.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::engine_config::{
@@ -27,7 +28,8 @@ use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
-/// The most models or versions that a folder may have, and files that are looked at for changes in each.
+/// The most models or versions that a folder may have, and files that are looked at for changes in
+/// each.
 const MAX_ENTRIES: usize = limits::MAX_MODELS;
 
 /// Who loads and unloads models while the engine runs.
@@ -69,7 +71,8 @@ pub struct RepositoryConfig {
 }
 
 impl RepositoryConfig {
-    /// The repository at `path` with defaults for everything else; `location` is where the path was given.
+    /// The repository at `path` with defaults for everything else; `location` is where the path was
+    /// given.
     pub fn at(path: PathBuf, location: Location) -> RepositoryConfig {
         RepositoryConfig {
             path,
@@ -157,14 +160,16 @@ impl RepositoryConfig {
         if diagnostics.is_empty() { Ok(names) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not be one.
+    /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not
+    /// be one.
     pub fn has(&self, name: &str) -> bool {
         name_is_good(name) && self.path.join(name).is_dir()
     }
 
     /// The model `name` as its folder has it now, for executors of these kinds.
     ///
-    /// Errors: every diagnostic in its files. Whether the model itself can run only loading it shows.
+    /// Errors: every diagnostic in its files. Whether the model itself can run only loading it
+    /// shows.
     pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
         let folder = self.path.join(name);
         let location = Location { file: folder.clone(), line: 1, field: "model".into() };
@@ -202,7 +207,8 @@ impl RepositoryConfig {
         }
     }
 
-    /// What the files of the model `name` look like from outside: as long as it is the same, so are they.
+    /// What the files of the model `name` look like from outside: as long as it is the same, so are
+    /// they.
     pub fn stamp(&self, name: &str) -> Stamp {
         let folder = self.path.join(name);
         let mut files = Vec::new();
@@ -220,7 +226,8 @@ impl RepositoryConfig {
 pub struct Stamp(Vec<(PathBuf, u64, Option<SystemTime>)>);
 
 impl Stamp {
-    /// Whether `other` has the same files in the folder of `version` and beside the versions' folders.
+    /// Whether `other` has the same files in the folder of `version` and beside the versions'
+    /// folders.
     pub fn agrees_on(&self, other: &Stamp, version: u64) -> bool {
         let concerned = |stamp: &Stamp| -> Vec<(PathBuf, u64, Option<SystemTime>)> {
             let of_version = |path: &Path| {

@@ -1,6 +1,7 @@
-//! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest batch, the file's name,
-//! and the tensors, which are checked against the model once it is loaded. What another server would use and this
-//! one does not is told once, with its line, and passed over. `repository.rs` calls this.
+//! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
+//! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
+//! What another server would use and this one does not is told once, with its line, and passed
+//! over. `repository.rs` calls this.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::engine_config::ExecutorKind;
@@ -9,7 +10,8 @@ use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_scheduler::limits;
 
-/// Fields of Triton's model configuration that mean nothing here, and what does their work where something does.
+/// Fields of Triton's model configuration that mean nothing here, and what does their work where
+/// something does.
 pub(super) const PASSED_OVER: [(&str, &str); 20] = [
     ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
     ("sequence_batching", "requests are independent of each other here"),
@@ -141,8 +143,8 @@ impl Default for TritonConfig {
     }
 }
 
-/// Reads the `config.pbtxt` at `path` of the model named `model`. `notes` gets a line for each field that is passed
-/// over.
+/// Reads the `config.pbtxt` at `path` of the model named `model`. `notes` gets a line for each
+/// field that is passed over.
 ///
 /// Errors: every diagnostic in it.
 pub(super) fn read(
@@ -154,7 +156,8 @@ pub(super) fn read(
     read_text(path, &text, model, notes)
 }
 
-/// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field that is passed over.
+/// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field
+/// that is passed over.
 ///
 /// Errors: every diagnostic in it.
 pub fn check_pbtxt(path: &Path, text: &str, model: &str) -> Result<Vec<String>, Diagnostics> {

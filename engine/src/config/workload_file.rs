@@ -1,5 +1,6 @@
-//! The workload format (docs/design/specification.md, "Simulation"; docs/workloads.md lists every key): TOML in, [`Workload`] out.
-//! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
+//! The workload format (docs/design/specification.md, "Simulation"; docs/workloads.md lists every
+//! key): TOML in, [`Workload`] out. `simulate`, `loadgen`, the benchmarks and the experiments read
+//! their files through here.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::linear;
@@ -18,7 +19,8 @@ const SEED: u64 = 1;
 const WARMUP_S: f64 = 5.0;
 const DURATION_S: f64 = 30.0;
 
-/// The workload that the TOML file at `path` describes. Files that it names are relative to its folder.
+/// The workload that the TOML file at `path` describes. Files that it names are relative to its
+/// folder.
 ///
 /// Errors: every diagnostic in it and in the files that it names.
 pub fn read_workload(path: &Path) -> Result<Workload, Diagnostics> {
@@ -248,8 +250,8 @@ fn trace_diagnostic(error: TraceError, field: &str) -> Result<Diagnostic, (Strin
 
 const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
 
-/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`, `minutes:FILE` or
-/// `minutes:FILE#FUNCTION`.
+/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
+/// `minutes:FILE` or `minutes:FILE#FUNCTION`.
 ///
 /// Errors: what would be right.
 pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {

@@ -1,5 +1,6 @@
-//! Model zoos: CSV files with the profiles and SLOs of many models, `model,alpha_ms,beta_ms,slo_ms`, which
-//! an entry of a workload file may name instead of one model.
+//! Model zoos: CSV files with the profiles and SLOs of many models,
+//! `model,alpha_ms,beta_ms,slo_ms`, which an entry of a workload file may name instead of one
+//! model.
 
 use super::diagnostics::Diagnostic;
 use super::linear::{SLO, TERM};

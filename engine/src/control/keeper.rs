@@ -1,5 +1,5 @@
-//! The control thread's work: takes orders, looks at the repository's folder, loads, switches, tidies up. Owned by the
-//! thread that [`Repository::start`](super::Repository::start) starts.
+//! The control thread's work: takes orders, looks at the repository's folder, loads, switches,
+//! tidies up. Owned by the thread that [`Repository::start`](super::Repository::start) starts.
 
 use super::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Control, Diagnostics, ExecutorKind, RepositoryConfig, Stamp};
@@ -19,7 +19,8 @@ const TURN: Duration = Duration::from_millis(10);
 /// How often the index is made anew: the folder may have changed.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 
-/// Files that have changed are loaded once they have stayed the same for so long: they may still be copied.
+/// Files that have changed are loaded once they have stayed the same for so long: they may still be
+/// copied.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// The priority of everything here: lowest.
@@ -141,7 +142,8 @@ impl Keeper {
         }
     }
 
-    /// Loads and unloads what has changed in the folder; whether something has that may still be changing.
+    /// Loads and unloads what has changed in the folder; whether something has that may still be
+    /// changing.
     fn look(&mut self, repository: &RepositoryConfig) -> bool {
         let names: BTreeSet<String> = match repository.names() {
             Ok(names) => names.into_iter().collect(),
@@ -178,7 +180,8 @@ impl Keeper {
         settling
     }
 
-    /// Loads what is new of a model, or has changed, and unloads what its folder does not have served any more.
+    /// Loads what is new of a model, or has changed, and unloads what its folder does not have
+    /// served any more.
     ///
     /// Errors: why; nothing has changed then.
     fn load(&mut self, repository: &RepositoryConfig, name: &str) -> Result<(), String> {

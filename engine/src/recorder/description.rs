@@ -1,5 +1,5 @@
-//! What a recording says of the thread that made it: everything that is fixed about its state machines, so that
-//! replay can build them again. JSON, written once.
+//! What a recording says of the thread that made it: everything that is fixed about its state
+//! machines, so that replay can build them again. JSON, written once.
 
 use serde::{Deserialize, Serialize};
 use symphony_scheduler::deferral::{QueueConfig, Slack};

@@ -1,5 +1,5 @@
-//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled by replay's sink,
-//! shown by `symphony replay --request`.
+//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled
+//! by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
 use symphony_scheduler::deferral::QueueConfig;

@@ -1,5 +1,5 @@
-//! What a ModelThread records: each event of each of its models, and around the thread's own sink a second one that
-//! notes the decisions on their way out. Owned by the ModelThread.
+//! What a ModelThread records: each event of each of its models, and around the thread's own sink a
+//! second one that notes the decisions on their way out. Owned by the ModelThread.
 
 use super::description::{Description, ModelsDescription};
 use super::journal::{Journal, Split};
@@ -12,8 +12,8 @@ use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Request};
 
-/// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
-/// the queue; the rest is for a batch, words and the segment's own.
+/// Records that one event can write at most: the model's state, the requests that came, and an end
+/// for each request of the queue; the rest is for a batch, words and the segment's own.
 const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 
 /// The recorder of one ModelThread.
@@ -29,7 +29,8 @@ pub struct ModelRecorder {
 struct Model {
     /// The segment in which its state was last written.
     saved_in: u64,
-    /// How long its queue was when all of it was recorded: what came behind that is not written yet.
+    /// How long its queue was when all of it was recorded: what came behind that is not written
+    /// yet.
     recorded: usize,
 }
 
@@ -42,8 +43,8 @@ impl Model {
 }
 
 impl ModelRecorder {
-    /// Makes the recording of the thread `role`, whose models have these names, classes and terms, in the order of their
-    /// places. `next_batch`: the number that its next batch gets.
+    /// Makes the recording of the thread `role`, whose models have these names, classes and terms,
+    /// in the order of their places. `next_batch`: the number that its next batch gets.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create<'a>(
@@ -67,9 +68,9 @@ impl ModelRecorder {
         Ok(ModelRecorder { journal, models: vec![Model::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does not
-    /// [take last](ModelQueue::takes_last). All others are recorded by [`ModelRecorder::settle`], which is owed in the
-    /// same turn, from where they are in the queue.
+    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does
+    /// not [take last](ModelQueue::takes_last). All others are recorded by
+    /// [`ModelRecorder::settle`], which is owed in the same turn, from where they are in the queue.
     #[cold]
     pub fn enqueue(
         &mut self,
@@ -103,7 +104,8 @@ impl ModelRecorder {
         found
     }
 
-    /// Writes the requests at the queue's end that are not written yet: before it changes elsewhere.
+    /// Writes the requests at the queue's end that are not written yet: before it changes
+    /// elsewhere.
     fn write_new(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
         let new = self.begin(place, queue, now);
         let (first, rest) = queue.last(new);
@@ -180,7 +182,8 @@ impl ModelRecorder {
         self.models[place].recorded = queue.len();
     }
 
-    /// An event begins of the model at `place`; so many requests came before it and are not written yet.
+    /// An event begins of the model at `place`; so many requests came before it and are not written
+    /// yet.
     #[inline]
     fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.journal.begin(now);

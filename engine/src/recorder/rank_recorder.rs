@@ -1,5 +1,6 @@
-//! What a RankThread records: each word and completion that it hears, each timer, and each grant that it makes.
-//! Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does, from 0.
+//! What a RankThread records: each word and completion that it hears, each timer, and each grant
+//! that it makes. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
+//! from 0.
 
 use super::description::{ClusterDescription, Description, RankDescription};
 use super::journal::{Journal, Split};
@@ -12,7 +13,8 @@ use symphony_transport::message::Class;
 /// Records that an event writes besides its grants and states.
 const FEW: usize = 64;
 
-/// What a state holds of a model besides, where there are classes: how it stands, and when its next batch starts.
+/// What a state holds of a model besides, where there are classes: how it stands, and when its next
+/// batch starts.
 const RECORDS_OF_CLASSES: usize = 2;
 
 /// The record of an input of a sub-cluster's matching.
@@ -49,8 +51,8 @@ pub struct RankRecorder {
 }
 
 impl RankRecorder {
-    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models` models. `classes`: of
-    /// each model, or none where there is only one.
+    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models`
+    /// models. `classes`: of each model, or none where there is only one.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create(
@@ -87,8 +89,8 @@ impl RankRecorder {
         Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters, in order, which
-    /// are written where a segment begins.
+    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters,
+    /// in order, which are written where a segment begins.
     #[inline]
     pub fn input<'a>(
         &mut self,
@@ -101,7 +103,8 @@ impl RankRecorder {
         self.journal.write(record_of(input, cluster));
     }
 
-    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come, before it does.
+    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come,
+    /// before it does.
     #[inline]
     pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
         self.begin(now, states);

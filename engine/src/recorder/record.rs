@@ -1,6 +1,7 @@
-//! The element of a recording: 32 bytes of plain data, one per input of a state machine, per decision of it and per
-//! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
-//! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
+//! The element of a recording: 32 bytes of plain data, one per input of a state machine, per
+//! decision of it and per piece of a checkpoint. Made here from the engine's types and turned back
+//! into them, by the recorders and by replay alike, so that "the same decision" means "the same 32
+//! bytes". `words.rs` says how a file has them.
 
 use super::codec::FULL;
 use bytemuck::{Pod, Zeroable};
@@ -16,7 +17,8 @@ use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
-/// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
+/// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
+/// makes them -1.
 const OUTSTANDING_ZERO: i32 = 64;
 
 /// Bits of a request's id; its frontend and class are stored above them.
@@ -118,7 +120,8 @@ impl Kind {
     }
 }
 
-/// See the module's description. What the fields hold depends on the kind: the constructors below say.
+/// See the module's description. What the fields hold depends on the kind: the constructors below
+/// say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(super) struct Record {
@@ -163,7 +166,8 @@ impl Record {
         Kind::of(self.kind)
     }
 
-    /// The model that it is about, where it is about one. A request's rows after it are in the upper half.
+    /// The model that it is about, where it is about one. A request's rows after it are in the
+    /// upper half.
     pub(super) fn model(&self) -> ModelId {
         ModelId(self.model & 0xffff)
     }
@@ -186,8 +190,9 @@ impl Record {
         Record::of_request(Kind::Request, request)
     }
 
-    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since there is one a
-    /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
+    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since
+    /// there is one a request. The last has its row, the rows after it, its frontend, its class and
+    /// its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
         const { assert!(symphony_scheduler::limits::MAX_QUEUES <= 1 << 16) };
@@ -264,7 +269,8 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
-    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit 16 bits.
+    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit
+    /// 16 bits.
     #[inline]
     pub(super) fn came(model: ModelId, count: usize) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
@@ -338,7 +344,8 @@ impl Record {
         }
     }
 
-    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`] is 65,536.
+    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`]
+    /// is 65,536.
     #[inline]
     pub(super) fn completion(completion: Completion) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << 16) };
@@ -484,8 +491,8 @@ impl Record {
         .in_cluster(cluster)
     }
 
-    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and whether lower classes
-    /// can be served.
+    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and
+    /// whether lower classes can be served.
     pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing, bool) {
         let average = f64::from_bits(self.b);
         let packing = Packing { average, asked: self.model as usize, since: Nanos(self.c) };

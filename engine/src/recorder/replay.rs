@@ -1,5 +1,5 @@
-//! Feeds a recording through the state machines and compares every decision with the recorded one. Called by
-//! `symphony replay` and by tests.
+//! Feeds a recording through the state machines and compares every decision with the recorded one.
+//! Called by `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
 use super::explain::{Event, Story};
@@ -45,7 +45,8 @@ pub struct Replayed {
     pub story: Vec<String>,
     /// Batches that it was in.
     pub rides: Vec<Ride>,
-    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine does.
+    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine
+    /// does.
     pub completions: Vec<Completion>,
 }
 
@@ -72,8 +73,8 @@ impl std::fmt::Display for Difference {
 
 /// Replays the recording at `path`; `wanted`: a request to tell of.
 ///
-/// Errors: the file can't be read or is no sound recording. A decision that differs is no error: see
-/// [`Replayed::difference`].
+/// Errors: the file can't be read or is no sound recording. A decision that differs is no error:
+/// see [`Replayed::difference`].
 pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<Replayed, RecordError> {
     let recording = Recording::read(path)?;
     let description: Description = serde_json::from_slice(&recording.description)
@@ -361,7 +362,8 @@ impl Models {
         Ok(())
     }
 
-    /// A model's state begins with `first`: restores it, or compares it with what replay has come to.
+    /// A model's state begins with `first`: restores it, or compares it with what replay has come
+    /// to.
     fn state(
         &mut self,
         at: usize,

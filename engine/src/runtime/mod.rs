@@ -1,5 +1,6 @@
-//! The real driver: threads pinned to cores that pump the state machines of [`symphony_scheduler::model`] and [`symphony_scheduler::rank`],
-//! and the rings between them. An [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
+//! The real driver: threads pinned to cores that pump the state machines of
+//! [`symphony_scheduler::model`] and [`symphony_scheduler::rank`], and the rings between them. An
+//! [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
 //!
 //! ```text
 //!  Frontend ──Request──▶ ModelThread ──Frame──▶ backend thread (a CPU executor, or all emulated GPUs)
@@ -10,10 +11,11 @@
 //!     └──────────────────────Response────────────────────┘
 //! ```
 //!
-//! Every arrow is a ring with one writer and one reader; each RankThread matches sub-clusters of its own, and a model
-//! speaks to that of its sub-cluster only. What a ring can hold is what can be under way: answers as
-//! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
-//! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
+//! Every arrow is a ring with one writer and one reader; each RankThread matches sub-clusters of
+//! its own, and a model speaks to that of its sub-cluster only. What a ring can hold is what can be
+//! under way: answers as many as a frontend has slots, grants one per model, completions what a GPU
+//! may be given. Only requests and batches can meet a full ring; they then wait where they are, and
+//! a frontend whose ring is full refuses.
 
 pub mod backends;
 pub mod clock;
@@ -84,22 +86,27 @@ impl StartError {
     }
 }
 
-/// Told by a thread of its role, on that thread; of its roles with a `+` between them where they share it.
+/// Told by a thread of its role, on that thread; of its roles with a `+` between them where they
+/// share it.
 pub type ThreadHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
+/// How an engine is started, besides its configuration. The default: no recorder, the rest as the
+/// machine asks.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no recorder.
+    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no
+    /// recorder.
     pub record: Option<RecordConfig>,
-    /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has its core and before
-    /// its first turn: where a thread is to be watched, limited or given priority from outside.
+    /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has
+    /// its core and before its first turn: where a thread is to be watched, limited or given
+    /// priority from outside.
     pub on_thread_start: Option<ThreadHook>,
     /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
     pub idle: Option<Idle>,
 }
 
-/// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
+/// A running engine. Its frontends are given to the threads that own them; dropping it stops its
+/// threads.
 pub struct Engine {
     models: Arc<[ModelInfo]>,
     model_table: Arc<ModelTable>,
@@ -110,7 +117,8 @@ pub struct Engine {
     accepting: Arc<AtomicBool>,
     counters: Counters,
     model_slots: Option<ModelSlots>,
-    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU executors come after.
+    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
+    /// executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -140,7 +148,8 @@ impl Stage {
 }
 
 impl Engine {
-    /// Loads the models, measures what has to be, and starts every thread, with `frontends` frontends.
+    /// Loads the models, measures what has to be, and starts every thread, with `frontends`
+    /// frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(
@@ -174,9 +183,10 @@ impl Engine {
         &self.counters
     }
 
-    /// The places for models, to load and unload them while the engine runs; `None` where they were taken already, where
-    /// CONFIG has no repository from which models could be loaded later, and where a flight recorder is on. Who has them must let go of them, or use them no
-    /// more, before the engine is stopped.
+    /// The places for models, to load and unload them while the engine runs; `None` where they were
+    /// taken already, where CONFIG has no repository from which models could be loaded later, and
+    /// where a flight recorder is on. Who has them must let go of them, or use them no more, before
+    /// the engine is stopped.
     pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
         self.model_slots.take()
     }
@@ -229,8 +239,8 @@ impl Engine {
             .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
     }
 
-    /// Stops every thread, in the order in which requests pass through them. Requests still under way end as
-    /// [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
+    /// Stops every thread, in the order in which requests pass through them. Requests still under
+    /// way end as [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
     pub fn stop(mut self) {
         self.end();
     }

@@ -1,7 +1,8 @@
-//! The control thread's end of the engine: the places for models, taken and given back while it runs. Each place is of
-//! one ModelThread and one sub-cluster for good, so that every table of the dataplane stays as it was made at start-up; what
-//! changes is the queue at that place, what backends run there, and what the model_table says. `control` owns [`ModelSlots`] and
-//! says when; docs of that module tell the whole way of a change.
+//! The control thread's end of the engine: the places for models, taken and given back while it
+//! runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of the
+//! dataplane stays as it was made at start-up; what changes is the queue at that place, what
+//! backends run there, and what the model_table says. `control` owns [`ModelSlots`] and says when;
+//! docs of that module tell the whole way of a change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
@@ -22,11 +23,12 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// A running thread takes a change within a millisecond, or when the batch that it runs is over: one that has not after
-/// this time never will.
+/// A running thread takes a change within a millisecond, or when the batch that it runs is over:
+/// one that has not after this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Requests of lower classes get so long to find a GPU once their model has left; they might wait for ever.
+/// Requests of lower classes get so long to find a GPU once their model has left; they might wait
+/// for ever.
 const PATIENCE_WITH_LOWER: Duration = Duration::from_secs(5);
 
 /// Between two looks at whether it has.
@@ -67,8 +69,9 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if its words ask for it: by
-    /// that thread's CPU time, since other threads may have its core meanwhile. Takes as long as it takes.
+    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if
+    /// its words ask for it: by that thread's CPU time, since other threads may have its core
+    /// meanwhile. Takes as long as it takes.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
@@ -176,8 +179,8 @@ impl ModelSlots {
         self.ways.executors.len()
     }
 
-    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it is in a table: see
-    /// [`ModelSlots::switch`].
+    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it
+    /// is in a table: see [`ModelSlots::switch`].
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
     pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
@@ -216,8 +219,9 @@ impl ModelSlots {
         Ok(self.models[at].clone())
     }
 
-    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove` are not. Requests that
-    /// were accepted go on to their ends; who has looked a model of `remove` up before may still send some.
+    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove`
+    /// are not. Requests that were accepted go on to their ends; who has looked a model of `remove`
+    /// up before may still send some.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
         add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
         remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
@@ -233,12 +237,13 @@ impl ModelSlots {
         self.old.push((before, old));
     }
 
-    /// Frees the places of models that left and that nobody can have a request for any more. Ends what waits of lower classes
-    /// for a model that left a while ago. How many are still leaving.
+    /// Frees the places of models that left and that nobody can have a request for any more. Ends
+    /// what waits of lower classes for a model that left a while ago. How many are still leaving.
     ///
     /// Errors: [`ModelSlotError::Silent`].
     pub fn tidy(&mut self) -> Result<usize, ModelSlotError> {
-        // Exclusive access is what shows that nobody else holds the table; a count alone would order nothing.
+        // Exclusive access is what shows that nobody else holds the table; a count alone would
+        // order nothing.
         self.old.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
         let oldest = self.old.first().map_or(u64::MAX, |(number, _)| *number);
         let leaving = std::mem::take(&mut self.leaving);

@@ -1,6 +1,7 @@
-//! How an engine numbers its lanes: for each place of a model a queue for each class of its requests. To the scheduler a
-//! lane is a model of its own; backends, frontends and counters know models. The lanes of the highest class have their
-//! models' numbers, so where there are no others nothing differs.
+//! How an engine numbers its lanes: for each place of a model a queue for each class of its
+//! requests. To the scheduler a lane is a model of its own; backends, frontends and counters know
+//! models. The lanes of the highest class have their models' numbers, so where there are no others
+//! nothing differs.
 
 use std::sync::Arc;
 use symphony_transport::message::{Class, ModelId};

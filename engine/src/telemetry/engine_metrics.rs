@@ -1,4 +1,5 @@
-//! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
+//! What the engine's pinned threads count, as Prometheus text. The names are listed in
+//! docs/metrics.md.
 
 use super::text::{Kind, Text};
 use crate::runtime::counters::{

@@ -61,7 +61,8 @@ const OF_MODELS: [Family; 6] = [
     ("symphony_model_slo_seconds", Kind::Gauge, "The latency promised.", |of| of.model.slo.as_secs_f64()),
 ];
 
-/// The names that Triton has for what this server has too. Durations are of all successful requests together.
+/// The names that Triton has for what this server has too. Durations are of all successful requests
+/// together.
 const AS_TRITON: [Family; 8] = [
     ("nv_inference_request_success", Kind::Counter, "Infer requests answered in time.", |of| {
         of.requests.ended(InferOutcome::Good) as f64

@@ -1,7 +1,8 @@
-//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers. An [`Observatory`]
-//! is shared by all API cores, so each can answer for all of them; every core counts with a [`Metrics`] of its own.
-//! The thread that waits for the server's end calls [`Observatory::look`] now and then, which keeps what needs a past.
-//! Nothing here is ever called by a ModelThread or a RankThread.
+//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers.
+//! An [`Observatory`] is shared by all API cores, so each can answer for all of them; every core
+//! counts with a [`Metrics`] of its own. The thread that waits for the server's end calls
+//! [`Observatory::look`] now and then, which keeps what needs a past. Nothing here is ever called
+//! by a ModelThread or a RankThread.
 
 mod advice;
 mod engine_metrics;
@@ -183,14 +184,14 @@ impl Observatory {
         self.past(Past::utilization)
     }
 
-    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is found. `None` before
-    /// there was a second.
+    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is
+    /// found. `None` before there was a second.
     pub fn advised_gpus(&self) -> Option<usize> {
         self.past(Past::load).map(|load| advice::advised_gpus(&load))
     }
 
-    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some times a second. `dead` is the
-    /// name of a thread that has died.
+    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some
+    /// times a second. `dead` is the name of a thread that has died.
     pub fn look(&self, dead: Option<&str>) {
         let now = self.now();
         lock(&self.pulse).feel(now, &self.counters, dead);

@@ -1,5 +1,6 @@
-//! What one API core counts: a [`Metrics`] belongs to the core's thread, which tells it of every request, answer and
-//! connection; its numbers are atomics that this thread alone adds to, so that any core can answer for all of them.
+//! What one API core counts: a [`Metrics`] belongs to the core's thread, which tells it of every
+//! request, answer and connection; its numbers are atomics that this thread alone adds to, so that
+//! any core can answer for all of them.
 
 use super::InferOutcome;
 use super::histogram::{Histogram, Latencies};

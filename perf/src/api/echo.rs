@@ -1,6 +1,7 @@
-//! The plain echo that the API is measured beside: the same hyper on the same glommio, with the protocol's own messages.
-//! An infer request's tensors come back as they are; nothing is checked, scheduled, counted or watched. It answers over
-//! gRPC `ModelInfer`, and the calls that `loadgen` asks first; over HTTP a body comes back as it is.
+//! The plain echo that the API is measured beside: the same hyper on the same glommio, with the
+//! protocol's own messages. An infer request's tensors come back as they are; nothing is checked,
+//! scheduled, counted or watched. It answers over gRPC `ModelInfer`, and the calls that `loadgen`
+//! asks first; over HTTP a body comes back as it is.
 
 use super::{Spin, Stop};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -40,8 +41,8 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
     }
 }
 
-/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` once it does; both are
-/// HTTP/2.
+/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` once
+/// it does; both are HTTP/2.
 ///
 /// Errors: the port or the core can't be had.
 pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {

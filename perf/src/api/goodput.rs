@@ -1,12 +1,14 @@
-//! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals, and the same network
-//! delay allowed for. What differs is everything real: sockets, threads that share two cores, a generator beside them.
+//! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals,
+//! and the same network delay allowed for. What differs is everything real: sockets, threads that
+//! share two cores, a generator beside them.
 //!
-//! What is run is one rate: 0.95 of what the simulator reaches. If at most 1 % of a minute's requests are bad there, the goodput is at
-//! least that. (A search would need as long a run for each of its steps: over ten seconds the simulator's own goodput
-//! varies by 5 % with the seed.)
+//! What is run is one rate: 0.95 of what the simulator reaches. If at most 1 % of a minute's
+//! requests are bad there, the goodput is at least that. (A search would need as long a run for
+//! each of its steps: over ten seconds the simulator's own goodput varies by 5 % with the seed.)
 //!
-//! The network delay is measured first: the time of a request that the server does not see, at the 99th percentile, at half
-//! of the simulator's rate. The server is told of it (`[network] result_us`), and so is the simulator.
+//! The network delay is measured first: the time of a request that the server does not see, at the
+//! 99th percentile, at half of the simulator's rate. The server is told of it
+//! (`[network] result_us`), and so is the simulator.
 
 use super::loadgen::{self, Protocol, Run};
 use super::process::{Binaries, Server, Share};

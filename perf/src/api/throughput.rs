@@ -1,10 +1,12 @@
-//! How many infers per second an API core takes by gRPC, with 64 in flight and 16 bytes each, and how that compares with a
-//! plain echo of the same stack. Both are asked in turn, in the same run, on the same core, by the same generator.
+//! How many infers per second an API core takes by gRPC, with 64 in flight and 16 bytes each, and
+//! how that compares with a plain echo of the same stack. Both are asked in turn, in the same run,
+//! on the same core, by the same generator.
 //!
-//! On a machine of two cores there is none for the generator: it takes its time from the API's core and from the engine's. So
-//! an engine runs beside the echo too, though nobody asks it; and beside the rate there is the rate per second of core time
-//! that the API's thread got, and that is what is compared. Both servers sleep when they have nothing to do (they would look
-//! for work all the time on a core of their own), so that such time is work.
+//! On a machine of two cores there is none for the generator: it takes its time from the API's core
+//! and from the engine's. So an engine runs beside the echo too, though nobody asks it; and beside
+//! the rate there is the rate per second of core time that the API's thread got, and that is what
+//! is compared. Both servers sleep when they have nothing to do (they would look for work all the
+//! time on a core of their own), so that such time is work.
 
 use super::echo;
 use super::loadgen::{self, Protocol};

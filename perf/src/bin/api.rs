@@ -7,12 +7,15 @@ use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{Seats, Spin, Stop, echo, goodput, overhead, soak, throughput};
 use symphony_perf::scale::machine::Machine;
 
-/// Measures what the thin API costs: `symphony serve` and `loadgen` as users run them, in processes of their own.
+/// Measures what the thin API costs: `symphony serve` and `loadgen` as users run them, in processes
+/// of their own.
 ///
-/// The binaries must stand beside this one: cargo build --release --workspace --bins. The API takes the first core that
-/// this process may use, the engine the second. Progress is on standard error, the figures on standard output as JSON.
+/// The binaries must stand beside this one: cargo build --release --workspace --bins. The API takes
+/// the first core that this process may use, the engine the second. Progress is on standard error,
+/// the figures on standard output as JSON.
 ///
-/// Exit code 1: something broke down, or a target was missed. 2: the command line is wrong. 3: the machine lacks something.
+/// Exit code 1: something broke down, or a target was missed. 2: the command line is wrong. 3: the
+/// machine lacks something.
 #[derive(Parser)]
 #[command(name = "api", version)]
 struct Options {
@@ -22,9 +25,11 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// A request's latency at low load, beyond its batch's time on the GPU: at most 150 us at the median
+    /// A request's latency at low load, beyond its batch's time on the GPU: at most 150 us at the
+    /// median
     Overhead(Rounds),
-    /// gRPC infers per second with 64 in flight, beside a plain echo: at least 20,000 and 0.6 of the echo's
+    /// gRPC infers per second with 64 in flight, beside a plain echo: at least 20,000 and 0.6 of
+    /// the echo's
     Throughput(Rounds),
     /// The goodput of one emulated GPU behind the API: at least 0.95 of the simulator's
     Goodput {

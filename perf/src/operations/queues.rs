@@ -1,4 +1,5 @@
-//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate, sending it.
+//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate,
+//! sending it.
 
 use super::Operation;
 use std::hint::black_box;
@@ -64,7 +65,8 @@ fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     }
 }
 
-/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the first `first_ms`.
+/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the
+/// first `first_ms`.
 fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f64) -> Operation {
     Operation::new(name, about, move || {
         let terms = terms(100.0, 1_024);
@@ -81,8 +83,9 @@ fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f6
     })
 }
 
-/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted at once, and the
-/// whole queue is when it has `at_most` requests. Of `disorder` requests in a row, each is due 1 us before the last.
+/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted
+/// at once, and the whole queue is when it has `at_most` requests. Of `disorder` requests in a row,
+/// each is due 1 us before the last.
 fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
     let terms = terms(slo_ms, 1_024);
     let slo = terms.slo;

@@ -1,5 +1,5 @@
-//! One run: puts ModelThreads and RankThreads together as a [`Plan`] says, lets them work for its duration, and
-//! collects what each saw.
+//! One run: puts ModelThreads and RankThreads together as a [`Plan`] says, lets them work for its
+//! duration, and collects what each saw.
 
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
@@ -55,13 +55,15 @@ pub struct Outcome {
     pub arrival: Lags,
     /// What became of them.
     pub ran: Ran,
-    /// Cores that the threads shared: less than a core each, so no figure is that of a thread alone.
+    /// Cores that the threads shared: less than a core each, so no figure is that of a thread
+    /// alone.
     pub shared: bool,
     /// Cores used.
     pub cores: Vec<usize>,
     /// What the host took from this machine's cores during the run.
     pub stolen: Option<Nanos>,
-    /// The longest gap that a thread saw which only looked at the clock; `None` where no core was left for it.
+    /// The longest gap that a thread saw which only looked at the clock; `None` where no core was
+    /// left for it.
     pub longest_gap: Option<Nanos>,
 }
 
@@ -200,7 +202,8 @@ impl World {
     /// The GPUs of the RankThread numbered `at`, and what is fixed about its matching.
     fn cluster(&self, at: usize) -> ClusterTerms {
         let Plan { rank_threads, gpus, .. } = self.plan;
-        // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
+        // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have
+        // one more.
         ClusterTerms {
             gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
             keep_late: false,
@@ -292,7 +295,8 @@ impl World {
         let queue = |(place, &model): (usize, &ModelId)| {
             ModelQueue::new(QueueConfig { model, ..terms.clone() }, measures_from(start, place, own.len()))
         };
-        // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
+        // Next to each other, models of one thread belong to different sub-clusters, and so do its
+        // batches.
         let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
         let largest = terms.profile.max_batch();
         let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
@@ -310,7 +314,8 @@ impl World {
     }
 
     fn terms(&self) -> QueueConfig {
-        // The rule that the results under perf/results/ are of; the default adds early offers to it.
+        // The rule that the results under perf/results/ are of; the default adds early offers to
+        // it.
         let rule = policy::by_name("symphony-published").expect("it is one of the policies");
         QueueConfig {
             model: ModelId(0),
@@ -414,7 +419,8 @@ impl Run {
     }
 }
 
-/// What the stream itself costs a request: taking 2^22 of them, one a call, without a scheduler, in ns.
+/// What the stream itself costs a request: taking 2^22 of them, one a call, without a scheduler, in
+/// ns.
 pub fn cost_of_stream(plan: &Plan) -> f64 {
     const REQUESTS: u32 = 1 << 22;
     let models: Vec<ModelId> = (0..plan.models.div_ceil(plan.model_threads) as u32).map(ModelId).collect();

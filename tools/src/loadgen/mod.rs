@@ -1,7 +1,7 @@
-//! The load generator: sends requests to a server, or to an engine in this process, at times that do not
-//! depend on the answers (open loop) or as fast as N clients get answers (closed loop), and reports what
-//! came of them. Latency counts from the time a request was meant to be sent, so a stall of the server, or of
-//! the generator, shows in the figures instead of hiding.
+//! The load generator: sends requests to a server, or to an engine in this process, at times that
+//! do not depend on the answers (open loop) or as fast as N clients get answers (closed loop), and
+//! reports what came of them. Latency counts from the time a request was meant to be sent, so a
+//! stall of the server, or of the generator, shows in the figures instead of hiding.
 
 mod args;
 pub mod goodput;

@@ -1,8 +1,8 @@
-//! A model's state as plain data: what the flight recorder writes at the start of a stretch of history, and what
-//! replay goes on from. Called by [`crate::recorder`] alone.
+//! A model's state as plain data: what the flight recorder writes at the start of a stretch of
+//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 //!
-//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow from the rest
-//! at the next event, the target from the rate.
+//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow
+//! from the rest at the next event, the target from the rate.
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
@@ -46,7 +46,8 @@ pub enum NoState {
 }
 
 impl ModelQueue {
-    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
+    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this
+    /// very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
         let mut losses = self.losses;

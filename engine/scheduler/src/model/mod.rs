@@ -1,6 +1,6 @@
-//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its candidate batch
-//! and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure state machine: `now` and an
-//! event come in, decisions go into a [`ModelSink`].
+//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its
+//! candidate batch and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure
+//! state machine: `now` and an event come in, decisions go into a [`ModelSink`].
 //!
 //! ```text
 //! request, grant or timer -> re-select the batch -> set the timer
@@ -10,11 +10,13 @@
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 //!
-//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a model of its own: a lane.
-//! Such a queue holds nothing back. Where there are such, those of the highest class tell when they will need a GPU next.
+//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a
+//! model of its own: a lane. Such a queue holds nothing back. Where there are such, those of the
+//! highest class tell when they will need a GPU next.
 //!
-//! A request of several rows is so many entries of the queue, one after the other, of one deadline. A batch holds all
-//! of them or none, unless they fit no batch that is in time. They are taken in together, or refused together.
+//! A request of several rows is so many entries of the queue, one after the other, of one deadline.
+//! A batch holds all of them or none, unless they fit no batch that is in time. They are taken in
+//! together, or refused together.
 
 pub mod checkpoint;
 pub mod losses;
@@ -80,8 +82,8 @@ pub trait ModelSink {
     /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
     /// below](ModelQueue::above_others).
     fn reservation(&mut self, _model: ModelId, _next: Reservation) {}
-    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue that is [below
-    /// others](ModelQueue::below_others).
+    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue
+    /// that is [below others](ModelQueue::below_others).
     fn standing(&mut self, _model: ModelId, _standing: BatchBounds) {}
 }
 
@@ -94,7 +96,8 @@ enum ClassRole {
     Unexpected,
     /// Some below: the RankThread is told of batches to come.
     Above(Foretold),
-    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread knows how it stands.
+    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread
+    /// knows how it stands.
     Below(bool),
     /// The place has no model, and so no batches to come.
     Nobody,
@@ -191,8 +194,8 @@ impl ModelQueue {
         self
     }
 
-    /// The same, of the highest class of a model whose own class is another: it has no batches to come before its first
-    /// request.
+    /// The same, of the highest class of a model whose own class is another: it has no batches to
+    /// come before its first request.
     pub fn unexpected(mut self) -> ModelQueue {
         self.among = ClassRole::Unexpected;
         self
@@ -261,8 +264,9 @@ impl ModelQueue {
         }
     }
 
-    /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
-    /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
+    /// Takes a request in; false if the queue is full, which ends the request at once. The
+    /// candidate stays as it was: [`ModelQueue::settle`] is owed before `now` changes or another
+    /// event comes, once for all that came.
     #[inline]
     pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
         if self.takes_last(&request) {
@@ -281,8 +285,8 @@ impl ModelQueue {
         self.queue.push_back(request);
     }
 
-    /// Whether the request would be the last of the queue, as mostly: there is room for it and its rows to come, none
-    /// of a later deadline waits, and its rows before it were taken in.
+    /// Whether the request would be the last of the queue, as mostly: there is room for it and its
+    /// rows to come, none of a later deadline waits, and its rows before it were taken in.
     #[inline]
     pub fn takes_last(&self, request: &Request) -> bool {
         self.has_room(request)
@@ -296,8 +300,9 @@ impl ModelQueue {
         self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE_LENGTH
     }
 
-    /// Takes a request out that its client does not want any more: all its rows that wait. False if none does: it has
-    /// been sent, or has ended. [`ModelQueue::settle`] is owed as after [`ModelQueue::enqueue`]. `wish`: its first row.
+    /// Takes a request out that its client does not want any more: all its rows that wait. False if
+    /// none does: it has been sent, or has ended. [`ModelQueue::settle`] is owed as after
+    /// [`ModelQueue::enqueue`]. `wish`: its first row.
     #[cold]
     pub fn take_back(&mut self, now: Nanos, wish: &Request, sink: &mut impl ModelSink) -> bool {
         let from = self.queue.partition_point(|queued| queued.deadline < wish.deadline);
@@ -325,8 +330,8 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
-    /// candidate formed.
+    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported,
+    /// the next candidate formed.
     pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
         self.told = None;
         self.update_rate(now);
@@ -356,7 +361,8 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// Puts a request before some that came earlier, or ends it since the queue is full or was for its first row.
+    /// Puts a request before some that came earlier, or ends it since the queue is full or was for
+    /// its first row.
     #[cold]
     fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
         self.update_rate(now);
@@ -424,9 +430,9 @@ impl ModelQueue {
         self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
     }
 
-    /// The batch size nearest to `size` that takes no request of several rows apart: without the request that is cut if
-    /// that leaves any, else with all of it, if that can run by the head's deadline or is late in any case. A request
-    /// that fits no batch in time is cut.
+    /// The batch size nearest to `size` that takes no request of several rows apart: without the
+    /// request that is cut if that leaves any, else with all of it, if that can run by the head's
+    /// deadline or is late in any case. A request that fits no batch in time is cut.
     #[inline]
     fn uncut(&self, finish: Finish<'_>, size: usize) -> usize {
         let last = &self.queue[size - 1];
@@ -442,7 +448,8 @@ impl ModelQueue {
         if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
-    /// Makes the candidate small enough to be over when classes above need its GPU, even if it starts late.
+    /// Makes the candidate small enough to be over when classes above need its GPU, even if it
+    /// starts late.
     #[cold]
     fn shrink(&mut self, now: Nanos, grant: Grant) {
         let Some(Candidate { size, .. }) = self.candidate else { return };
@@ -490,7 +497,8 @@ impl ModelQueue {
         Candidate { size, early: early - delay, due: due - delay, latest, delay }
     }
 
-    /// How many rows would join a batch of `size` at once: the next request's, or as many as the last one has.
+    /// How many rows would join a batch of `size` at once: the next request's, or as many as the
+    /// last one has.
     #[inline]
     fn joining(&self, size: usize) -> usize {
         match self.queue.get(size) {
@@ -499,8 +507,9 @@ impl ModelQueue {
         }
     }
 
-    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still
-    /// start; once that is past and it still can, since latest was early by the slack, the moment after the true one.
+    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at
+    /// latest itself it can still start; once that is past and it still can, since latest was early
+    /// by the slack, the moment after the true one.
     fn expiry(&self, now: Nanos, ready: Candidate) -> Nanos {
         let decided = ready.latest - ready.delay;
         let last = if now <= decided { decided } else { decided + self.terms.slack.latest };
@@ -535,8 +544,8 @@ impl ModelQueue {
         };
     }
 
-    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is left, at once and as a
-    /// batch of one. So a word is sent for a new head only.
+    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is
+    /// left, at once and as a batch of one. So a word is sent for a new head only.
     #[cold]
     fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
@@ -592,9 +601,10 @@ impl ModelQueue {
         }
     }
 
-    /// How long after a request came that has so much time its batch has to start at the earliest. It may be larger than
-    /// the rate calls for: by the square root of its size, and by more where there are few GPUs, as no other is there for a
-    /// burst. Of the time left, it may be offered earlier by up to a half (docs/scheduling.md).
+    /// How long after a request came that has so much time its batch has to start at the earliest.
+    /// It may be larger than the rate calls for: by the square root of its size, and by more where
+    /// there are few GPUs, as no other is there for a burst. Of the time left, it may be offered
+    /// earlier by up to a half (docs/scheduling.md).
     fn patience(&self, budget: Nanos) -> Nanos {
         let QueueConfig { profile, slack, gpus, .. } = &self.terms;
         let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
@@ -604,8 +614,9 @@ impl ModelQueue {
         time - lead.min(Nanos(time.0 / 2))
     }
 
-    /// Whether what was told of an early candidate still serves: it has only grown, and takes at most a third longer
-    /// than was told. So a batch costs the RankThread a few words, however many requests join it.
+    /// Whether what was told of an early candidate still serves: it has only grown, and takes at
+    /// most a third longer than was told. So a batch costs the RankThread a few words, however many
+    /// requests join it.
     fn is_told_enough(&self, offer: Option<Offer>) -> bool {
         let (Some(told), Some(offer), Some(candidate)) = (self.told, offer, self.candidate) else {
             return false;

@@ -144,7 +144,8 @@ fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
         queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
     log.take();
-    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone after them.
+    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone
+    // after them.
     queue.on_grant(ms(7.0), grant(ms(10.0)), &mut log);
     let ids = log.take().into_iter().find_map(|said| match said {
         Said::Dispatch { exec_at, ids, .. } => Some((exec_at, ids)),
@@ -181,8 +182,8 @@ fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
     for id in 1..8 {
         queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
     }
-    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of 5, the target, can't
-    // have it, so it goes, and the other seven form one that can still wait.
+    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of
+    // 5, the target, can't have it, so it goes, and the other seven form one that can still wait.
     let ready = |latest| Said::Ready(ms(latest), Nanos::ZERO);
     assert_eq!(log.take(), [ready(4.0), ready(3.0), Said::End(0, Ending::DroppedInQueue), Said::Withdraw]);
     assert_eq!(queue.len(), 7);
@@ -496,8 +497,8 @@ fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log
 }
 
 proptest::proptest! {
-    /// A batch that holds some of a request's rows and not the others holds nothing else, and could not have run them
-    /// all by the request's deadline.
+    /// A batch that holds some of a request's rows and not the others holds nothing else, and could
+    /// not have run them all by the request's deadline.
     #[test]
     fn a_request_is_never_split_without_need(
         requests in proptest::collection::vec((1u16..40, 0u64..4_000, 0u64..8_000, 0u64..9_000), 1..60),
@@ -575,7 +576,8 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
     }
     log.take();
     queue.on_grant(ms(2.0), Grant { until: ms(11.5), ..grant(ms(2.0)) }, &mut log);
-    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in time.
+    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in
+    // time.
     assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
     queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
     assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");

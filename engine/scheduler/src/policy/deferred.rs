@@ -1,6 +1,7 @@
-//! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one [`RankState`],
-//! wired to each other without rings or clocks. The pinned threads of [`crate::runtime`] run the same two
-//! parts on cores of their own; here they meet at one virtual instant, so a decision takes no time.
+//! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one
+//! [`RankState`], wired to each other without rings or clocks. The pinned threads of
+//! [`crate::runtime`] run the same two parts on cores of their own; here they meet at one virtual
+//! instant, so a decision takes no time.
 
 use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;

@@ -1,5 +1,5 @@
-//! A queue of one model's requests in deadline order, as the baselines of this folder keep them on a GPU's node or in
-//! the scheduler. Its owner decides what is dropped and what runs.
+//! A queue of one model's requests in deadline order, as the baselines of this folder keep them on
+//! a GPU's node or in the scheduler. Its owner decides what is dropped and what runs.
 
 use crate::limits::MAX_QUEUE_LENGTH;
 use crate::model::front_slices;
@@ -13,7 +13,8 @@ use symphony_transport::message::Request;
 pub(super) struct DeadlineQueue(VecDeque<Request>);
 
 impl DeadlineQueue {
-    /// Puts a request in its place; gives it back if [`MAX_QUEUE_LENGTH`] wait already. O(1) where deadlines come in order.
+    /// Puts a request in its place; gives it back if [`MAX_QUEUE_LENGTH`] wait already. O(1) where
+    /// deadlines come in order.
     pub(super) fn push(&mut self, request: Request) -> Result<(), Request> {
         if self.0.len() >= MAX_QUEUE_LENGTH {
             return Err(request);
@@ -22,7 +23,8 @@ impl DeadlineQueue {
         Ok(())
     }
 
-    /// Takes back requests that had left for a batch. They had their place in the queue's bound before.
+    /// Takes back requests that had left for a batch. They had their place in the queue's bound
+    /// before.
     pub(super) fn take_back(&mut self, requests: &[Request]) {
         for &request in requests.iter().rev() {
             self.insert(request);
@@ -66,8 +68,8 @@ impl DeadlineQueue {
     }
 }
 
-/// The largest of `1..=most` for which `holds` is true, where it is true up to some number and false from there; 0 where
-/// it holds for none. Asks for `most` first.
+/// The largest of `1..=most` for which `holds` is true, where it is true up to some number and
+/// false from there; 0 where it holds for none. Asks for `most` first.
 pub(super) fn last_that(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     if most == 0 || holds(most) {
         return most;

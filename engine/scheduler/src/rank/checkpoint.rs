@@ -1,5 +1,5 @@
-//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
-//! what replay goes on from. Called by [`crate::recorder`] alone.
+//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of
+//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
 use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
@@ -158,7 +158,8 @@ impl RankState {
         true
     }
 
-    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes can be served.
+    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes
+    /// can be served.
     pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
         self.horizon = horizon;
         self.packing = packing;

@@ -1,4 +1,5 @@
-//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
+//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a
+//! moment, or record it.
 
 use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
@@ -28,7 +29,8 @@ pub enum RankInput {
         /// What it tells.
         standing: BatchBounds,
     },
-    /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
+    /// Every model of the highest class has told of its next batch, and goes on to: lower classes
+    /// can be served.
     AllReserved,
     /// This model has none any more.
     Withdraw(ModelId),

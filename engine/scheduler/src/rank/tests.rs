@@ -167,8 +167,8 @@ fn a_late_completion_moves_the_batch_behind_it() {
     assert_eq!(bench.grants.pop(), Some((1, 0)));
     bench.report(ms(9), 1, 0, Some(ms(10)), ms(18));
     bench.ready(ms(11), 2, ms(30), Nanos::ZERO);
-    // The first batch ends 4 ms late: the second, of 8 ms, now ends at 22 instead of 18. Matching looks at it the largest
-    // delay, 1 ms, before, and then when the candidate at hand needs it.
+    // The first batch ends 4 ms late: the second, of 8 ms, now ends at 22 instead of 18. Matching
+    // looks at it the largest delay, 1 ms, before, and then when the candidate at hand needs it.
     bench.complete(ms(14), 0, ms(14));
     assert_eq!(bench.rank.next_timer(), ms(21));
     bench.timer(ms(21));

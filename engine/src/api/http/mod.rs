@@ -1,5 +1,5 @@
-//! The HTTP adapter: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all other bodies; this file
-//! leads a request through them.
+//! The HTTP adapter: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all
+//! other bodies; this file leads a request through them.
 
 mod admin;
 mod infer;

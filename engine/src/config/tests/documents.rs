@@ -1,5 +1,6 @@
-//! The documents list every key that there is, and none that there is not. A key that nobody knows is put into every table that
-//! a document tells of; the diagnostic that comes out lists the keys that its reader does know.
+//! The documents list every key that there is, and none that there is not. A key that nobody knows
+//! is put into every table that a document tells of; the diagnostic that comes out lists the keys
+//! that its reader does know.
 
 use super::{folder, told};
 use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, triton};
@@ -9,7 +10,8 @@ use std::path::Path;
 /// A key that is like no other.
 const UNKNOWN: &str = "qqqqqqqq = 1\n";
 
-/// Keys by table: `` is the root, `[http]` a section, `[[models]]` tables, `[[models]].profile` tables in them.
+/// Keys by table: `` is the root, `[http]` a section, `[[models]]` tables, `[[models]].profile`
+/// tables in them.
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
 fn document(name: &str) -> String {
@@ -21,8 +23,9 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The keys that a document lists: the first column of each table of which it is called "key". A heading of the second level
-/// names the table, `[section]` or `[[tables]]`, else it is the root; one of the third the keys whose tables are told of.
+/// The keys that a document lists: the first column of each table of which it is called "key". A
+/// heading of the second level names the table, `[section]` or `[[tables]]`, else it is the root;
+/// one of the third the keys whose tables are told of.
 fn documented(text: &str) -> Keys {
     let mut keys = Keys::from([(String::new(), BTreeSet::new())]);
     let (mut table, mut within, mut listing) = (String::new(), vec![String::new()], false);
@@ -54,7 +57,8 @@ fn documented(text: &str) -> Keys {
     keys
 }
 
-/// The keys that readers say they know, from diagnostics like `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
+/// The keys that readers say they know, from diagnostics like
+/// `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
 fn known(diagnostics: &[String]) -> Keys {
     let mut keys = Keys::new();
     for diagnostic in diagnostics.iter().filter(|diagnostic| diagnostic.contains("qqqqqqqq: ")) {
@@ -77,7 +81,8 @@ fn known(diagnostics: &[String]) -> Keys {
     keys
 }
 
-/// A file with an unknown key in the root and in every section and table of tables that is documented; `given` has some of them.
+/// A file with an unknown key in the root and in every section and table of tables that is
+/// documented; `given` has some of them.
 fn with_unknown_keys(documented: &Keys, given: &str) -> String {
     let others = documented.keys().filter(|table| table.ends_with(']') && !given.contains(table.as_str()));
     let others: String = others.map(|table| format!("{table}\n{UNKNOWN}")).collect();

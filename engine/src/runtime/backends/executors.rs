@@ -1,5 +1,6 @@
-//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the first one measures
-//! the profiles that the configuration leaves to measuring. Then each waits for its rings and runs.
+//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the
+//! first one measures the profiles that the configuration leaves to measuring. Then each waits for
+//! its rings and runs.
 
 use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
@@ -33,8 +34,8 @@ pub(crate) struct Wiring {
     pub(crate) answers: Answers,
 }
 
-/// What an executor reports once it has its models: an entry per model of the configuration, `None` for other
-/// executors' models; or what is wrong with one.
+/// What an executor reports once it has its models: an entry per model of the configuration, `None`
+/// for other executors' models; or what is wrong with one.
 type Report = Result<Vec<Option<Found>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
@@ -50,7 +51,8 @@ impl Loading {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the way of later models if there may be some; it runs from here on.
+    /// Gives the executor its rings, and the way of later models if there may be some; it runs from
+    /// here on.
     pub(crate) fn wire(self, wiring: Wiring, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
         let _ = self.wiring.send((wiring, changes));
@@ -76,7 +78,8 @@ pub(crate) fn start(index: usize, placement: Placement, setup: Setup) -> std::io
     let role = format!("cpu-{index}");
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
         placement.take(&role);
-        // The whole loop runs on the compute thread: a batch then costs no hand-over between threads.
+        // The whole loop runs on the compute thread: a batch then costs no hand-over between
+        // threads.
         let compute = ComputeThread::new();
         compute.clone().run(move || live(index, placement, setup, &compute, report, rings));
     })?;
@@ -120,7 +123,8 @@ fn live(
     run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for it.
+/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for
+/// it.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,

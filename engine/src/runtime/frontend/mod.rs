@@ -1,6 +1,6 @@
-//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the request
-//! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
-//! core, a load generator) and never blocks: what does not fit is refused at once.
+//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the
+//! request to the thread that owns its model, and hands each answer out once. It is owned by one
+//! thread (an API core, a load generator) and never blocks: what does not fit is refused at once.
 
 pub(crate) mod in_flight;
 pub(crate) mod model_table;
@@ -25,11 +25,13 @@ use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, 
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
 
-/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
+/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it
+/// sends.
 const HOPS_OF_AN_ANSWER: u64 = 2;
 
-/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest that is asked for:
-/// each has room for what is at least a sixteenth of it, and memory that is not touched costs nothing.
+/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest
+/// that is asked for: each has room for what is at least a sixteenth of it, and memory that is not
+/// touched costs nothing.
 const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
 
 /// Whether requests may be sent to a place.
@@ -109,7 +111,8 @@ pub struct Ask {
     pub rows: usize,
     /// By when.
     pub due: Due,
-    /// With which priority. One without a deadline is of the lowest class where this says the highest.
+    /// With which priority. One without a deadline is of the lowest class where this says the
+    /// highest.
     pub class: Class,
 }
 
@@ -170,7 +173,8 @@ pub enum Refusal {
     Unloaded,
 }
 
-/// How an accepted request ended, as its client should see it: one of several rows as the worst of them.
+/// How an accepted request ended, as its client should see it: one of several rows as the worst of
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// In time.
@@ -195,10 +199,11 @@ pub struct Answer<'a> {
     pub slo: Nanos,
     /// When it was accepted.
     pub arrival: Nanos,
-    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out; [`Nanos::MAX`] if never.
+    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out;
+    /// [`Nanos::MAX`] if never.
     pub due: Nanos,
-    /// When its batch was put together, started and finished; zero where it did not come to that. Of several batches
-    /// the one that finished last is meant, here and below.
+    /// When its batch was put together, started and finished; zero where it did not come to that.
+    /// Of several batches the one that finished last is meant, here and below.
     pub batched: Nanos,
     /// See `batched`.
     pub started: Nanos,
@@ -236,11 +241,13 @@ impl fmt::Debug for Output<'_> {
     }
 }
 
-/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's threads take them.
+/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's
+/// threads take them.
 pub struct FrontendPeer {
     /// One per ModelThread: the requests for its models.
     pub requests: Vec<Consumer<Request>>,
-    /// One per thread that can end a request. Each holds as many as can be in flight, so it is never full.
+    /// One per thread that can end a request. Each holds as many as can be in flight, so it is
+    /// never full.
     pub responses: Vec<Producer<Response>>,
     /// Access to the slots that requests name.
     pub slab: SlabView,
@@ -262,7 +269,8 @@ pub struct FrontendSetup {
     pub answering_threads: usize,
     /// Requests that may be in flight at once.
     pub capacity: usize,
-    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it really takes.
+    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it
+    /// really takes.
     pub result_delay: Nanos,
     /// How late this machine's threads see that a time has come, as measured at start-up.
     pub lateness: Nanos,
@@ -292,7 +300,8 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
-    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more than slots.
+    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more
+    /// than slots.
     wishes: VecDeque<Ticket>,
     next_id: u64,
 }
@@ -300,8 +309,8 @@ pub struct Frontend {
 impl Frontend {
     /// A frontend and the engine's ends of it.
     ///
-    /// Slots come in one class per distinct row size (input and output together, rounded up to a power of
-    /// two); each class has `setup.capacity` slots or as many as its share of
+    /// Slots come in one class per distinct row size (input and output together, rounded up to a
+    /// power of two); each class has `setup.capacity` slots or as many as its share of
     /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
     ///
     /// Errors: the machine has no memory for the slots.
@@ -339,9 +348,10 @@ impl Frontend {
         ))
     }
 
-    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or [`Frontend::poll`].
-    /// As long as somebody holds this table, requests may be sent to the models that are served in it, whatever becomes of
-    /// them; so nobody may hold it for longer than a request.
+    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or
+    /// [`Frontend::poll`]. As long as somebody holds this table, requests may be sent to the models
+    /// that are served in it, whatever becomes of them; so nobody may hold it for longer than a
+    /// request.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
@@ -362,7 +372,8 @@ impl Frontend {
         &self.accepting
     }
 
-    /// The places that have got another model since this was asked last: for tables beside this one.
+    /// The places that have got another model since this was asked last: for tables beside this
+    /// one.
     pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
         self.newcomers.drain(..)
     }
@@ -372,7 +383,8 @@ impl Frontend {
         &self.model_table
     }
 
-    /// From now on it follows the tables of this model_table, whose first one it has. What it tells of its requests.
+    /// From now on it follows the tables of this model_table, whose first one it has. What it tells
+    /// of its requests.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> Held {
         self.model_table = model_table;
         self.held.clone()
@@ -416,8 +428,8 @@ impl Frontend {
         self.in_flight.requests()
     }
 
-    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds. Of
-    /// a lower class fewer are possible.
+    /// The most rows that a request for this model may have: as many as there are slots for, and a
+    /// model's queue holds. Of a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
         slots.min(limits::MAX_QUEUE_LENGTH)
@@ -428,8 +440,9 @@ impl Frontend {
         self.accepting.load(Ordering::Relaxed)
     }
 
-    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in the layout of the
-    /// model's [`Signature`], straight into its slot (`signature.input_bytes()` long, its old content undefined).
+    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
+    /// the layout of the model's [`Signature`], straight into its slot (`signature.input_bytes()`
+    /// long, its old content undefined).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
@@ -514,7 +527,8 @@ impl Frontend {
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// The same for a lower class: slots and ring have room for those above besides, a quarter for each.
+    /// The same for a lower class: slots and ring have room for those above besides, a quarter for
+    /// each.
     #[cold]
     fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         let info = &self.models[model.0 as usize];
@@ -565,8 +579,8 @@ impl Frontend {
         delivered
     }
 
-    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs or has run
-    /// ends as it ends, and nothing happens where it was answered already.
+    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that
+    /// runs or has run ends as it ends, and nothing happens where it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
             self.wishes.push_back(ticket);
@@ -574,7 +588,8 @@ impl Frontend {
         }
     }
 
-    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next poll.
+    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next
+    /// poll.
     fn send_wishes(&mut self) {
         while let Some(&Ticket { index, id }) = self.wishes.front() {
             if self.in_flight.is_in_flight(index, id) {
@@ -639,7 +654,8 @@ impl Frontend {
         let reserve = &mut self.reserves[model.0 as usize];
         match Ending::from_code(last.ending) {
             Some(Ending::Done) => reserve.observe(answered - deadline),
-            // The backend tells by when it should have started: as late as it was, its answer would have been.
+            // The backend tells by when it should have started: as late as it was, its answer would
+            // have been.
             Some(Ending::DroppedAtBackend) => {
                 reserve.observe((due - deadline) + (last.finished - last.started));
             }

@@ -1,5 +1,6 @@
-//! Which role runs on which core. The configuration says it or the machine decides: every role on a core of its
-//! own where there are enough, else CPU executors keep theirs and the light roles share what is left.
+//! Which role runs on which core. The configuration says it or the machine decides: every role on a
+//! core of its own where there are enough, else CPU executors keep theirs and the light roles share
+//! what is left.
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::threads::agent::{Idle, Placement};
@@ -60,9 +61,10 @@ impl Layout {
         others.into_iter().flatten().chain(alone).filter_map(|placement| placement.core).collect()
     }
 
-    /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
-    /// cores for all, a thread spins only on a core that the configuration `named` for each of its roles: other programs
-    /// need the cores that nobody spoke of. The roles of a composite agent are one thread.
+    /// Threads whose core another thread has too take naps; so do all where no core is known. Where
+    /// there are too few cores for all, a thread spins only on a core that the configuration
+    /// `named` for each of its roles: other programs need the cores that nobody spoke of. The roles
+    /// of a composite agent are one thread.
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
         let mut roles_of_crew = HashMap::<usize, usize>::new();

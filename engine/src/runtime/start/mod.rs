@@ -1,5 +1,6 @@
-//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts an [`Engine`] together:
-//! its threads' parts, the rings between them, the placements that they take.
+//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts
+//! an [`Engine`] together: its threads' parts, the rings between them, the placements that they
+//! take.
 
 pub(crate) mod layout;
 pub(crate) mod rings;
@@ -42,8 +43,8 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::Consumer;
 
-/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing for it would leave
-/// no time to wait for a batch to grow.
+/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
+/// for it would leave no time to wait for a batch to grow.
 const LATENESS_IN_SLO: u64 = 50;
 
 /// The composite agents of an engine: a thread each.
@@ -159,7 +160,8 @@ impl Builder {
         let model_slots = ways.map(|ways| self.model_slots(ways, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
-        // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
+        // A table of its own: nobody may hold one of those that frontends see for as long as the
+        // engine runs.
         let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
@@ -186,7 +188,8 @@ impl Builder {
         cpus.chain(emulated).collect()
     }
 
-    /// Whether models may be loaded later. A flight recorder is told of the models once, as it begins.
+    /// Whether models may be loaded later. A flight recorder is told of the models once, as it
+    /// begins.
     fn changes_later(&self) -> bool {
         let repository = self.config.repository.as_ref();
         self.options.record.is_none() && repository.is_some_and(|from| from.control != Control::None)
@@ -299,7 +302,8 @@ impl Builder {
             .collect::<Result<_, _>>()?)
     }
 
-    /// What there is to know of every model, from the configuration and the executors; and of the machine.
+    /// What there is to know of every model, from the configuration and the executors; and of the
+    /// machine.
     fn find_out(&self, loading: &[Loading]) -> Result<Findings, StartError> {
         let mut found: Vec<Option<Found>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {

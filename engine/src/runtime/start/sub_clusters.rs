@@ -1,5 +1,6 @@
-//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and which RankThread
-//! matches which. Decided once, at start-up, from the configuration alone; start-up builds what it says.
+//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and
+//! which RankThread matches which. Decided once, at start-up, from the configuration alone;
+//! start-up builds what it says.
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::StartError;
@@ -59,9 +60,10 @@ impl Division {
         self.groups[self.group_of[model]].gpus.len()
     }
 
-    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more RankThreads than
-    /// kinds, the pools with the most GPUs a part are split, as evenly as they go, until each RankThread has a
-    /// sub-cluster. A pool's models are dealt out to its parts in their order.
+    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more
+    /// RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as they go,
+    /// until each RankThread has a sub-cluster. A pool's models are dealt out to its parts in their
+    /// order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
     pub(crate) fn new(config: &Config, ranks: usize) -> Result<Division, StartError> {

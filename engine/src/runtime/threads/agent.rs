@@ -1,7 +1,8 @@
-//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it, which reads the clock
-//! once a turn and decides what a turn without work does. An agent has a pinned thread of its own where there are cores
-//! enough; those that would share a core share a thread instead, a [`CompositeAgent`], so that a message from one to the other costs a
-//! turn and not a switch between threads.
+//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it,
+//! which reads the clock once a turn and decides what a turn without work does. An agent has a
+//! pinned thread of its own where there are cores enough; those that would share a core share a
+//! thread instead, a [`CompositeAgent`], so that a message from one to the other costs a turn and
+//! not a switch between threads.
 
 use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
@@ -14,7 +15,8 @@ use symphony_transport::Nanos;
 
 /// A role that a thread plays.
 pub trait Agent {
-    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how much.
+    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how
+    /// much.
     fn poll(&mut self, now: Nanos) -> usize;
 
     /// The engine stops: ends what is still held, so that nothing is lost without an answer.
@@ -26,19 +28,22 @@ pub trait Agent {
 pub enum Idle {
     /// Looks again at once: the core is this thread's own.
     Spin,
-    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a second: other threads
-    /// need the core.
+    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a
+    /// second: other threads need the core.
     Nap,
 }
 
-/// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
+/// How long a thread that shares its core sleeps between looks, once it has found nothing for a
+/// while.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// DutyCycles without work before the first nap: a few microseconds, in which an answer often comes.
+/// DutyCycles without work before the first nap: a few microseconds, in which an answer often
+/// comes.
 const TURNS_BEFORE_NAP: u32 = 200;
 
-/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what [`measure_lateness`] makes
-/// the scheduler allow for, and an idle engine takes a tenth of its core and not a third.
+/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what
+/// [`measure_lateness`] makes the scheduler allow for, and an idle engine takes a tenth of its core
+/// and not a third.
 const LONG_NAP: Duration = Duration::from_micros(200);
 
 /// About a tenth of a second of naps.
@@ -54,8 +59,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes the calling thread this placement's: pins it, and has the system wake it without the usual delay of
-    /// 50 us that lets wake-ups coincide.
+    /// Makes the calling thread this placement's: pins it, and has the system wake it without the
+    /// usual delay of 50 us that lets wake-ups coincide.
     ///
     /// A core that can't be had is said, not fatal: the engine works, slower.
     pub fn take(&self, role: &str) {
@@ -117,7 +122,8 @@ impl Drop for Member {
 pub(crate) struct CompositeAgent(pub(crate) Vec<Member>);
 
 impl CompositeAgent {
-    /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is called on it first.
+    /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is
+    /// called on it first.
     ///
     /// Errors: the system gives no thread.
     pub(crate) fn spawn(
@@ -183,8 +189,8 @@ fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<u
     }
 }
 
-/// Measures how late a thread in this placement sees that a time has come: the 99th percentile of 400 naps' excess, or
-/// of 20,000 spinning turns' length. Takes about 40 ms at most.
+/// Measures how late a thread in this placement sees that a time has come: the 99th percentile of
+/// 400 naps' excess, or of 20,000 spinning turns' length. Takes about 40 ms at most.
 pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {

@@ -1,5 +1,6 @@
-//! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from and turned
-//! back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and [`ModelQueue`](symphony_scheduler::model::ModelQueue).
+//! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from
+//! and turned back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and
+//! [`ModelQueue`](symphony_scheduler::model::ModelQueue).
 
 use bytemuck::{Pod, Zeroable};
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
@@ -17,7 +18,8 @@ pub struct RankMessage {
     gpu: GpuId,
     /// Of a standing, its upper half; else zero.
     upper: u32,
-    /// `latest` of a candidate, exec_at of a report, `at` of a next start, `shortest` of a standing.
+    /// `latest` of a candidate, exec_at of a report, `at` of a next start, `shortest` of a
+    /// standing.
     first: Nanos,
     /// delay of a candidate, free_at of a report, `every` of a next start, `longest` of a standing.
     second: Nanos,
@@ -80,7 +82,8 @@ impl RankMessage {
         }
     }
 
-    /// All of the thread's models of the highest class have told of their next batch: about none of them.
+    /// All of the thread's models of the highest class have told of their next batch: about none of
+    /// them.
     pub(crate) fn foretold() -> RankMessage {
         RankMessage { kind: RankMessage::FORETOLD, ..RankMessage::default() }
     }
@@ -119,7 +122,8 @@ impl RankMessage {
     }
 }
 
-/// From the RankThread to a ModelThread: a [`Grant`], or the wish that its models foretell their batches from now on.
+/// From the RankThread to a ModelThread: a [`Grant`], or the wish that its models foretell their
+/// batches from now on.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct GrantMessage {

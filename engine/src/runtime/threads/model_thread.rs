@@ -1,10 +1,12 @@
-//! The ModelThread: owns the queues of its models, their timers and the way from a request to a batch (Symphony,
-//! section 4.5). It shares nothing: requests come from frontends, grants from the RankThread, all over rings.
+//! The ModelThread: owns the queues of its models, their timers and the way from a request to a
+//! batch (Symphony, section 4.5). It shares nothing: requests come from frontends, grants from the
+//! RankThread, all over rings.
 //!
-//! A turn takes only as much input as its outputs have room for. What has to wait stays in its ring, and a ring
-//! that is full refuses at its far end, where a frontend answers `overloaded` at once. All requests of a turn are
-//! taken in before the models that they are for are re-selected, each once. So a request costs the less the more of
-//! them wait, and a thread that has fallen behind catches up.
+//! A turn takes only as much input as its outputs have room for. What has to wait stays in its
+//! ring, and a ring that is full refuses at its far end, where a frontend answers `overloaded` at
+//! once. All requests of a turn are taken in before the models that they are for are re-selected,
+//! each once. So a request costs the less the more of them wait, and a thread that has fallen
+//! behind catches up.
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
@@ -23,14 +25,15 @@ use symphony_transport::message::{
 };
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when it will start or how
-/// its model stands.
+/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when
+/// it will start or how its model stands.
 const WORDS_PER_EVENT: usize = 3;
 
 /// The same of an event without a grant.
 const WORDS_PER_SETTLING: usize = 2;
 
-/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own core.
+/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
+/// core.
 pub trait Intake {
     /// The next request that has come by `now`.
     fn next(&mut self, now: Nanos) -> Option<Request>;
@@ -51,22 +54,27 @@ impl Intake for Consumer<Request> {
     }
 }
 
-/// Where batches and answers go: rings to backends and frontends, or an object in place that counts them.
+/// Where batches and answers go: rings to backends and frontends, or an object in place that counts
+/// them.
 pub trait Outlets {
     /// Whether any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have been sent had
-    /// every thread acted at once, since its frontrun had come and its GPU was about to be free.
+    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have
+    /// been sent had every thread acted at once, since its frontrun had come and its GPU was about
+    /// to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
     /// To its frontend: the request ends without having run.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description. Its models are lanes, where requests are of several classes: see [`QueueIds`].
+/// See the module's description. Its models are lanes, where requests are of several classes: see
+/// [`QueueIds`].
 pub struct ModelThread<I, O> {
-    /// The queues of the models that this thread owns: first all of the highest class, then all of the next.
+    /// The queues of the models that this thread owns: first all of the highest class, then all of
+    /// the next.
     pub queues: Vec<ModelQueue>,
-    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it is this thread's.
+    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it
+    /// is this thread's.
     pub place: Vec<Option<u32>>,
     /// Their timers, and which of them have new requests.
     pub agenda: Agenda,
@@ -78,7 +86,8 @@ pub struct ModelThread<I, O> {
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
     pub watch: ModelWatch,
-    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a place together.
+    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
+    /// place together.
     pub changes: Option<Taker<Box<SlotQueues>>>,
     /// How far the thread's models foretell their batches.
     pub foretelling: Foretelling,
@@ -87,8 +96,9 @@ pub struct ModelThread<I, O> {
 /// The queues of a place for a model, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
-/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to serve lower classes. Each
-/// RankThread wishes so once, when the first request of a lower class has come to one of its models.
+/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to
+/// serve lower classes. Each RankThread wishes so once, when the first request of a lower class has
+/// come to one of its models.
 pub struct Foretelling {
     /// Models of the highest class: the first so many queues.
     highest: usize,
@@ -115,13 +125,15 @@ pub struct Outbox<O> {
     ranks: Vec<Producer<RankMessage>>,
     /// To backends and frontends.
     outlets: O,
-    /// The number of the next batch. ModelThreads count from different starts, so numbers are unique.
+    /// The number of the next batch. ModelThreads count from different starts, so numbers are
+    /// unique.
     next_batch: u64,
     /// When the event under way was due: the timer's time, the request's arrival.
     due: Nanos,
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
-    /// For each model of the engine, the candidate of its highest class that the RankThread knows of.
+    /// For each model of the engine, the candidate of its highest class that the RankThread knows
+    /// of.
     waiting: Vec<Waiting>,
 }
 
@@ -151,9 +163,9 @@ pub struct RingOutlets {
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
-    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and hold what will not get a
-    /// GPU any more and ends here: the control thread sees to that. A grant that is still on its way to an old one finds the
-    /// new one, which gives the GPU back.
+    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and
+    /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
+    /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
         let Some(changes) = changes else { return 0 };
@@ -180,7 +192,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         })
     }
 
-    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is room for words.
+    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is
+    /// room for words.
     #[cold]
     fn foretell(&mut self, now: Nanos) -> usize {
         let ModelThread { foretelling, queues, watch, outbox, .. } = self;
@@ -252,10 +265,12 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         let (mut taken, mut taken_back) = (0, 0);
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            // A model that is settled says a few words at most, and no more models are than requests came.
+            // A model that is settled says a few words at most, and no more models are than
+            // requests came.
             let wanted = (taken + limits::REQUESTS_PER_CYCLE) * WORDS_PER_SETTLING;
             let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
-            // A request's rows are all taken in the same turn, so that no batch finds only some of them.
+            // A request's rows are all taken in the same turn, so that no batch finds only some of
+            // them.
             let mut rows_after = 0;
             while left > 0 || rows_after > 0 {
                 let Some(request) = self.requests[at].next(now) else { break };
@@ -353,7 +368,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 }
 
-/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up with zeros.
+/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up
+/// with zeros.
 #[inline]
 pub fn frames<'a>(
     batch: BatchHeader,
@@ -369,8 +385,8 @@ pub fn frames<'a>(
 }
 
 impl<O: Outlets> Outbox<O> {
-    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine, the place in
-    /// `ranks` of the ring to its RankThread.
+    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine,
+    /// the place in `ranks` of the ring to its RankThread.
     pub fn new(
         thread: usize,
         rank_of: Arc<[u32]>,
@@ -442,7 +458,8 @@ impl<O: Outlets> Outbox<O> {
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
-    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache line.
+    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache
+    /// line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
     }
@@ -475,7 +492,8 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
         let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
-        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is this moment.
+        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
+        // this moment.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
         self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
     }
@@ -500,7 +518,8 @@ impl Outlets for RingOutlets {
     }
 
     fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
-        // What the frontend keeps back is for lateness like a batch's late start; the way back keeps the other half.
+        // What the frontend keeps back is for lateness like a batch's late start; the way back
+        // keeps the other half.
         let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
         batch.latest += Nanos(head.0 / 2);
         let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];

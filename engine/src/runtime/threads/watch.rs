@@ -1,5 +1,5 @@
-//! What stands between a ModelThread and its queues: counts every event and decision, and has them recorded if a
-//! recorder is there. A queue does not know that it is watched.
+//! What stands between a ModelThread and its queues: counts every event and decision, and has them
+//! recorded if a recorder is there. A queue does not know that it is watched.
 
 use crate::recorder::ModelRecorder;
 use crate::runtime::counters::{Board, Counting, ModelTally};
@@ -168,7 +168,8 @@ impl ModelWatch {
         );
     }
 
-    /// Has an event of a queue happen: `recorded`, where there is a recorder, else `plain`. Its decisions are counted.
+    /// Has an event of a queue happen: `recorded`, where there is a recorder, else `plain`. Its
+    /// decisions are counted.
     #[inline]
     fn watched<S: ModelSink, R>(
         &mut self,

@@ -1,5 +1,5 @@
-//! What a run sends and when: the models, and the merged stream of the times at which requests are meant to
-//! go out. Targets walk it; nothing here knows where requests go.
+//! What a run sends and when: the models, and the merged stream of the times at which requests are
+//! meant to go out. Targets walk it; nothing here knows where requests go.
 
 mod clients;
 mod ramp;
@@ -100,8 +100,8 @@ impl Plan {
         }
     }
 
-    /// When to send to which model (an index into [`Plan::models`]), in order, up to [`Plan::end`]. Nothing in a closed
-    /// loop, whose times nobody knows before: see [`Clients`].
+    /// When to send to which model (an index into [`Plan::models`]), in order, up to [`Plan::end`].
+    /// Nothing in a closed loop, whose times nobody knows before: see [`Clients`].
     ///
     /// Errors: a trace that can't be read.
     pub fn schedule(&self) -> io::Result<Schedule> {

@@ -1,5 +1,5 @@
-//! Load on an engine in this process, without HTTP: the calling thread owns a [`Frontend`], submits requests
-//! at their times and polls for answers in between. What is measured is the engine alone.
+//! Load on an engine in this process, without HTTP: the calling thread owns a [`Frontend`], submits
+//! requests at their times and polls for answers in between. What is measured is the engine alone.
 
 use super::{Requests, Target, Watch};
 use crate::loadgen::RunError;
@@ -27,8 +27,8 @@ const NAP: Duration = Duration::from_micros(20);
 /// Requests submitted between two looks at the answers.
 const PER_TURN: usize = 64;
 
-/// Starts the engine that `config` describes and makes a target of it, to be run by the calling thread: it is
-/// moved to the core that the engine keeps for it.
+/// Starts the engine that `config` describes and makes a target of it, to be run by the calling
+/// thread: it is moved to the core that the engine keeps for it.
 ///
 /// Errors: diagnostics in CONFIG, all of them told; an engine that can't start.
 pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
