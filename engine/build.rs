@@ -1,4 +1,5 @@
-//! Turns proto/inference.proto into the messages of `api::grpc::messages`. protox reads it, so no protoc is needed.
+//! DutyCycles proto/inference.proto into the messages of `api::grpc::messages`. protox reads it, so
+//! no protoc is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/inference.proto");

@@ -1,5 +1,6 @@
-//! The `symphony` binary: `serve` runs the engine behind its HTTP and gRPC API until Ctrl-C, `check` validates a
-//! configuration without serving. What a command line means is here; the work is in the library.
+//! The `symphony` binary: `serve` runs the engine behind its HTTP and gRPC API until Ctrl-C,
+//! `check` validates a configuration without serving. What a command line means is here; the work
+//! is in the library.
 
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
@@ -14,7 +15,8 @@ use symphony::telemetry::log::{LEVELS, LogFlags, LogFormat};
 use symphony::telemetry::otlp::{Endpoint, TraceFlags};
 use symphony::top::TopOptions;
 
-/// Serves neural networks under deadlines: batches wait until the last moment at which they can still grow.
+/// Serves neural networks under deadlines: batches wait until the last moment at which they can
+/// still grow.
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_CODES)]
 struct CommandLine {
@@ -29,13 +31,15 @@ const EXIT_CODES: &str =
 enum Command {
     /// Load the models of CONFIG and serve them over HTTP and gRPC (KServe v2) until Ctrl-C
     ///
-    /// Prints `ready http://ADDRESS` and `ready grpc://ADDRESS` on standard output once it serves; everything else goes to
-    /// standard error.
-    /// The first Ctrl-C (or SIGTERM) lets accepted requests finish; a second one ends at once.
+    /// Prints `ready http://ADDRESS` and `ready grpc://ADDRESS` on standard output once it serves;
+    /// everything else goes to standard error. The first Ctrl-C (or SIGTERM) lets accepted requests
+    /// finish; a second one ends at once.
     Serve(Box<ServeArguments>),
-    /// Read CONFIG and load its models without serving; print every mistake as FILE:LINE: FIELD: wrong; right
+    /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
+    /// wrong; right
     Check {
-        /// A TOML file, or a folder with symphony.toml in it; without one, the repository's models are checked
+        /// A TOML file, or a folder with symphony.toml in it; without one, the repository's models
+        /// are checked
         #[arg(required_unless_present = "model_repository")]
         config: Option<PathBuf>,
         #[command(flatten)]
@@ -43,7 +47,8 @@ enum Command {
     },
     /// Show what a running server does, in this terminal, until q is pressed
     ///
-    /// The same numbers as on its dashboard; `?` lists the keys. Exit code 1 if there is no server or no terminal.
+    /// The same numbers as on its dashboard; `?` lists the keys. Exit code 1 if there is no server
+    /// or no terminal.
     Top {
         /// The server's address
         #[arg(default_value = "http://127.0.0.1:8000")]
@@ -63,7 +68,8 @@ enum Command {
     },
     /// Feed recorded decisions through the scheduler again and say whether the same ones come out
     ///
-    /// Exit code 0 if they do, 1 if one differs (the first is shown), 2 if a file is no sound recording.
+    /// Exit code 0 if they do, 1 if one differs (the first is shown), 2 if a file is no sound
+    /// recording.
     Replay {
         /// A file of `serve --record`, or the folder that has them
         recording: PathBuf,
@@ -79,7 +85,8 @@ enum Command {
 /// What `serve` takes.
 #[derive(Args)]
 struct ServeArguments {
-    /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the repository's models
+    /// A TOML file, or a folder with symphony.toml in it; without one, a CPU executor runs the
+    /// repository's models
     #[arg(required_unless_present = "model_repository")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -108,8 +115,8 @@ struct ServeArguments {
 /// Who may ask for what, and where. CONFIG's [api] says the same; docs/security.md tells of it.
 #[derive(Args)]
 struct AccessArguments {
-    /// Where to answer admin calls (load, unload, settings, shared memory, metrics, dashboard), and nowhere else;
-    /// 127.0.0.1:8002 if not given and --http or --grpc is not on loopback
+    /// Where to answer admin calls (load, unload, settings, shared memory, metrics, dashboard), and
+    /// nowhere else; 127.0.0.1:8002 if not given and --http or --grpc is not on loopback
     #[arg(long, value_name = "ADDR")]
     admin: Option<SocketAddr>,
     /// Speak TLS with the certificates in this PEM file
@@ -149,10 +156,12 @@ impl From<LogArguments> for LogFlags {
 /// Where traces of requests go. CONFIG's [trace] says the same; docs/tracing.md tells of it.
 #[derive(Args)]
 struct TraceArguments {
-    /// Send OpenTelemetry traces to this collector, by OTLP over HTTP, such as http://127.0.0.1:4318
+    /// Send OpenTelemetry traces to this collector, by OTLP over HTTP, such as
+    /// http://127.0.0.1:4318
     #[arg(long, value_name = "URL")]
     otlp: Option<Endpoint>,
-    /// The share of the requests that are traced, 0 to 1, of those whose client does not say [default: 0.01]
+    /// The share of the requests that are traced, 0 to 1, of those whose client does not say
+    /// [default: 0.01]
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     trace_ratio: Option<f64>,
 }
@@ -177,7 +186,8 @@ struct RepositoryArguments {
     /// Who loads and unloads its models later: nobody, the server as the folder changes, or clients
     #[arg(long, value_name = "MODE", value_parser = Control::ALL.map(|(name, _)| name))]
     model_control_mode: Option<String>,
-    /// A model to load at start-up, with --model-control-mode explicit; `*` is all of them; may be given again
+    /// A model to load at start-up, with --model-control-mode explicit; `*` is all of them; may be
+    /// given again
     #[arg(long, value_name = "NAME")]
     load_model: Vec<String>,
 }
@@ -190,8 +200,8 @@ impl From<RepositoryArguments> for RepositoryFlags {
     }
 }
 
-/// Where gRPC is served if nothing is said of it. Whoever lets the system choose a port for HTTP runs several servers on one
-/// machine, most likely.
+/// Where gRPC is served if nothing is said of it. Whoever lets the system choose a port for HTTP
+/// runs several servers on one machine, most likely.
 fn grpc_beside(http: SocketAddr) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], if http.port() == 0 { 0 } else { 8001 }))
 }

@@ -1,5 +1,5 @@
-//! Models come and go while the engine serves, on real threads under load: every accepted request is answered, a place is
-//! used again by another model, and nothing piles up.
+//! Models come and go while the engine serves, on real threads under load: every accepted request
+//! is answered, a place is used again by another model, and nothing piles up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use symphony::config::{Config, ExecutorKind, RepositoryConfig, read_config};
 use symphony::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal};
-use symphony::runtime::{Engine, Frontend, LoadedModel, PlaceError, Places};
+use symphony::runtime::{Engine, Frontend, LoadedModel, ModelSlotError, ModelSlots};
 use symphony_transport::message::{Ending, ModelId};
 
 /// Ten times what the slowest machine seen needed, and more.
@@ -38,12 +38,12 @@ fn config(folder: &Path, models: &[(&str, usize)], extra: &str) -> Config {
         std::fs::write(folder.join("model.toml"), model_toml(*bytes)).unwrap();
     }
     std::fs::write(folder.join("symphony.toml"), text).unwrap();
-    read_config(folder).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
-fn start(config: &Config) -> (Engine, Frontend, Places) {
+fn start(config: &Config) -> (Engine, Frontend, ModelSlots) {
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::new(|_: &str| ())).unwrap();
-    let places = engine.take_places().expect("explicit control keeps places");
+    let places = engine.take_model_slots().expect("explicit control keeps places");
     (engine, frontends.pop().unwrap(), places)
 }
 
@@ -52,7 +52,8 @@ fn read(repository: &RepositoryConfig, name: &str) -> LoadedModel {
     LoadedModel::emulated(versions.pop().unwrap())
 }
 
-/// Serves on a thread of its own until told to stop: asks whatever is served, by name, as fast as it is answered.
+/// Serves on a thread of its own until told to stop: asks whatever is served, by name, as fast as
+/// it is answered.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -109,7 +110,7 @@ impl Load {
     }
 }
 
-fn tidy(places: &mut Places) {
+fn tidy(places: &mut ModelSlots) {
     let began = Instant::now();
     while places.tidy().unwrap() > 0 {
         assert!(began.elapsed() < PATIENCE, "a model that was unloaded does not go");
@@ -117,7 +118,7 @@ fn tidy(places: &mut Places) {
     }
 }
 
-fn load(places: &mut Places, model: LoadedModel) -> ModelId {
+fn load(places: &mut ModelSlots, model: LoadedModel) -> ModelId {
     let id = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
     places.switch(&[id], &[]);
     id
@@ -138,7 +139,7 @@ fn a_version_is_replaced_a_thousand_times_under_load_and_no_request_is_lost() {
     let (engine, frontend, mut places) = start(&config);
     let load = Load::on(frontend, vec!["m".to_owned()]);
     let mut serving = ModelId(0);
-    let replace = |places: &mut Places, serving: &mut ModelId, version: u64| {
+    let replace = |places: &mut ModelSlots, serving: &mut ModelId, version: u64| {
         let mut model = read(&repository, "m");
         model.config.version = version;
         let next = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
@@ -213,7 +214,7 @@ fn a_full_engine_and_a_row_too_large_say_what_would_be_right() {
         load(&mut places, read(&repository, "m"));
     }
     let told = places.prepare(read(&repository, "m")).unwrap_err();
-    assert!(matches!(told, PlaceError::Full(4, "emulated")), "{told}");
+    assert!(matches!(told, ModelSlotError::Full(4, "emulated")), "{told}");
     let told = places.prepare(read(&repository, "wide")).unwrap_err().to_string();
     let expected = "one request takes 6000 bytes, inputs and outputs together, and the largest slots of this engine \
                     hold 4096; set max_row_kb in [repository] to 6 and start again";

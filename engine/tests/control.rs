@@ -1,4 +1,5 @@
-//! The control thread on a running engine: orders and a polled folder, emulated models and real ones.
+//! The control thread on a running engine: orders and a polled folder, emulated models and real
+//! ones.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use symphony::config::{Config, read_config};
 use symphony::control::{ControlError, IndexEntry, Repository, State};
 use symphony::runtime::frontend::{Ask, ModelInfo, Outcome};
-use symphony::runtime::{Engine, Frontend, Say};
+use symphony::runtime::{Engine, Frontend, Progress};
 
 /// Ten times what the slowest machine seen needed, and more.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,7 +28,7 @@ fn config(folder: &Path, control: &str) -> Config {
     );
     std::fs::write(folder.join("symphony.toml"), text).unwrap();
     std::fs::create_dir_all(folder.join("models")).unwrap();
-    read_config(folder).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn put(folder: &Path, file: &str, content: &str) {
@@ -54,9 +55,9 @@ fn serve(folder: &Path, control: &str) -> Served {
     let config = config(folder, control);
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
-    let say: Say = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
+    let say: Progress = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::clone(&say)).unwrap();
-    let places = engine.take_places().unwrap();
+    let places = engine.take_model_slots().unwrap();
     let repository = Repository::start(&config, places, say).unwrap();
     Served { engine, frontend: frontends.pop().unwrap(), repository, said }
 }
@@ -214,7 +215,7 @@ fn a_polled_folder_is_followed() {
     served.wait("its new words hold", |served| slo(served) != before);
     served.ask("second", None);
     put(folder.path(), "second/model.toml", "slo_ms = \"soon\"\n");
-    served.wait("its mistake is told", |served| {
+    served.wait("its diagnostic is told", |served| {
         served.said.lock().unwrap().iter().any(|line| line.contains("slo_ms: \"soon\" is a string"))
     });
     served.ask("second", None);

@@ -1,5 +1,5 @@
-//! The engine on real threads, in process: every request that a frontend sends is answered exactly once, whatever
-//! the load, on however few cores this machine has.
+//! The engine on real threads, in process: every request that a frontend sends is answered exactly
+//! once, whatever the load, on however few cores this machine has.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,11 +18,12 @@ use symphony_transport::message::{Ending, ModelId};
 fn config(folder: &Path, models: &str) -> Config {
     let file = folder.join("symphony.toml");
     std::fs::write(&file, models).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn emulated(folder: &Path, policy: &str, gpus: usize, models: usize, slo_ms: f64) -> Config {
-    // Holding batches back brings every answer close to its deadline: no test of whether it is met may depend on that.
+    // Holding batches back brings every answer close to its deadline: no test of whether it is met
+    // may depend on that.
     let mut text = format!("policy = \"{policy}\"\n[[executors]]\nkind = \"emulated\"\ncount = {gpus}\n");
     for model in 0..models {
         text += &format!(
@@ -42,8 +43,8 @@ fn within(model: ModelId, time: Nanos) -> Ask {
     Ask { due: Due::Within(time), ..Ask::one(model) }
 }
 
-/// Polls until nothing is in flight, counting each ticket's answers. A minute is far beyond any SLO here: an engine
-/// that takes longer has lost a request.
+/// Polls until nothing is in flight, counting each ticket's answers. A minute is far beyond any SLO
+/// here: an engine that takes longer has lost a request.
 fn collect(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
     let began = Instant::now();
     while frontend.in_flight() > 0 {
@@ -225,7 +226,8 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
             poll(&mut frontend, &mut answers);
         }
     }
-    // However late its threads get their cores, the engine is stopped only once it has begun to work.
+    // However late its threads get their cores, the engine is stopped only once it has begun to
+    // work.
     let began = Instant::now();
     while answers.is_empty() && began.elapsed() < Duration::from_secs(60) {
         poll(&mut frontend, &mut answers);
@@ -255,8 +257,8 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     assert!(requests > 0 && requests <= accepted);
 }
 
-/// Serves requests for these models on two RankThreads and checks that each model got its answers, all threads' counters
-/// together tell of all requests, and what both RankThreads recorded replays.
+/// Serves requests for these models on two RankThreads and checks that each model got its answers,
+/// all threads' counters together tell of all requests, and what both RankThreads recorded replays.
 fn serve_on_two_rank_threads(config: Config, folder: &Path) {
     let models = config.models.len() as u32;
     let record = folder.join("record");

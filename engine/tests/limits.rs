@@ -1,5 +1,6 @@
-//! The largest engine that there may be: every limit of `limits.rs` reached at once, on however few cores and in memory
-//! that a common machine has. A test program of its own, since it counts the memory of its process.
+//! The largest engine that there may be: every limit of `limits.rs` reached at once, on however few
+//! cores and in memory that a common machine has. A test program of its own, since it counts the
+//! memory of its process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use symphony::runtime::frontend::Ask;
 use symphony_scheduler::limits;
 use symphony_transport::message::ModelId;
 
-/// What the engine may take, in MiB. Most of it are rings: per ModelThread two of 1 MiB with each frontend, and one of 128
-/// KiB with each RankThread. A quarter is for the queues of lower classes.
+/// What the engine may take, in MiB. Most of it are rings: per ModelThread two of 1 MiB with each
+/// frontend, and one of 128 KiB with each RankThread. A quarter is for the queues of lower classes.
 const MOST_MIB: u64 = 2_048;
 
 /// The process's resident memory, in MiB.
@@ -28,7 +29,7 @@ fn at_every_limit() -> Config {
                 profile = { alpha_ms = 0.2, beta_ms = 1 }\n\
                 [cores]\nmodel_threads = 255\n";
     std::fs::write(&file, text).unwrap();
-    let mut config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let mut config = read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let model = config.models.remove(0);
     for at in 0..limits::MAX_MODELS {
         let mut copy = model.clone();

@@ -1,5 +1,5 @@
-//! A ModelThread and the RankThread allocate nothing between start and stop, with the flight recorder on: counted by
-//! an allocator of this test's own, on these threads only.
+//! A ModelThread and the RankThread allocate nothing between start and stop, with the flight
+//! recorder on: counted by an allocator of this test's own, on these threads only.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -64,7 +64,8 @@ const MODELS: u32 = 5;
 const EMULATED: &str =
     "executor = \"emulated\"\nslo_ms = 200.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
 
-/// The next request: of every model, and if there are to be `classes`, of every class, with and without a deadline.
+/// The next request: of every model, and if there are to be `classes`, of every class, with and
+/// without a deadline.
 fn ask(nth: u32, classes: bool) -> Ask {
     let class = if classes { Class::new((nth % 4) as u8).unwrap() } else { Class::HIGHEST };
     let due = if classes && nth.is_multiple_of(3) { Due::Never } else { Due::Slo };
@@ -97,16 +98,17 @@ fn config(folder: &Path, extra: &str) -> Config {
     }
     let file = folder.join("symphony.toml");
     std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
-/// Serves a thousand batches and `meanwhile` something else, and counts what ModelThreads and the RankThread allocate.
+/// Serves a thousand batches and `meanwhile` something else, and counts what ModelThreads and the
+/// RankThread allocate.
 fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&mut Engine, &mut Frontend)) {
     let seen = Arc::new(std::sync::Mutex::new(HashSet::new()));
     let roles = Arc::clone(&seen);
     let options = Options {
         record,
-        seated: Some(Arc::new(move |role: &str| {
+        on_thread_start: Some(Arc::new(move |role: &str| {
             // The emulated GPUs stand for machines beyond the dataplane.
             if role != "emulated" {
                 roles.lock().unwrap().insert(role.to_owned());
@@ -141,14 +143,15 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     let record = RecordConfig { folder: folder.path().join("record"), mib: 8 };
     serve(config(folder.path(), ""), Some(record), |_, _| ());
 
-    // Nor do they where models come and go: what they take and give back is made and freed elsewhere.
+    // Nor do they where models come and go: what they take and give back is made and freed
+    // elsewhere.
     let models = folder.path().join("models/later");
     std::fs::create_dir_all(&models).unwrap();
     std::fs::write(models.join("model.toml"), EMULATED).unwrap();
     let changing = config(folder.path(), "[repository]\npath = \"models\"\ncontrol = \"explicit\"\n");
     let repository = changing.repository.clone().unwrap();
     serve(changing, None, |engine, frontend| {
-        let mut places = engine.take_places().unwrap();
+        let mut places = engine.take_model_slots().unwrap();
         for _ in 0..20 {
             let mut versions = repository.read_model("later", &[ExecutorKind::Emulated]).unwrap().versions;
             let model = LoadedModel::emulated(versions.remove(0));

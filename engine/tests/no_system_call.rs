@@ -1,8 +1,10 @@
-//! A ModelThread and the RankThread make no system call between start and stop, with the flight recorder on: a filter
-//! in the kernel (seccomp), put on these threads before their first turn, ends the process at the first one.
+//! A ModelThread and the RankThread make no system call between start and stop, with the flight
+//! recorder on: a filter in the kernel (seccomp), put on these threads before their first turn,
+//! ends the process at the first one.
 //!
-//! Each check runs in a process of its own: this test's binary, told by an environment variable what to do.
-//! With no system call at all allowed, the threads can't end either: these processes end without stopping the engine.
+//! Each check runs in a process of its own: this test's binary, told by an environment variable
+//! what to do. With no system call at all allowed, the threads can't end either: these processes
+//! end without stopping the engine.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::collections::BTreeMap;
@@ -43,7 +45,8 @@ fn run(check: &str) -> ExitStatus {
 #[test]
 fn a_model_thread_and_the_rank_thread_make_no_system_call_between_start_and_stop() {
     if run("clock").signal() == Some(SIGSYS) {
-        // The processor's time-stamp counter can't be trusted here, so the time comes from the system.
+        // The processor's time-stamp counter can't be trusted here, so the time comes from the
+        // system.
         eprintln!("not checked: reading the time is a system call on this machine");
         return;
     }
@@ -102,11 +105,11 @@ fn serve() {
     let text = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
                 slo_ms = 300.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
     std::fs::write(&file, text).unwrap();
-    let config = read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let record = folder.path().join("record");
     let options = Options {
         record: Some(RecordConfig { folder: record.clone(), mib: 8 }),
-        seated: Some(Arc::new(|role: &str| {
+        on_thread_start: Some(Arc::new(|role: &str| {
             // The emulated GPUs stand for machines beyond the dataplane.
             if role != "emulated" {
                 forbid_system_calls();

@@ -1,5 +1,6 @@
-//! The simulator against figures that an independent simulator and the papers' own code gave for the same workloads
-//! (DESIGN.md, section 8), good to 2 %; and the shape that Symphony's Figure 5 asks for.
+//! The simulator against figures that an independent simulator and the papers' own code gave for
+//! the same workloads (docs/design/specification.md, "Reference figures"), good to 2 %; and the
+//! shape that Symphony's Figure 5 asks for.
 
 use std::path::Path;
 use symphony::config::read_workload;
@@ -11,7 +12,7 @@ use symphony_scheduler::workload::Workload;
 
 fn workload(name: &str) -> Workload {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads").join(name);
-    read_workload(&path).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_workload(&path).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn goodput(workload: &Workload, policy: &str) -> Report {
@@ -29,7 +30,8 @@ fn resnet50_on_8_gpus_meets_the_published_goodput_batch_and_utilization() {
     assert_within_2_percent(report.goodput_rps.unwrap(), 5297.0);
     assert_within_2_percent(report.mean_batch, 15.7);
     assert_within_2_percent(report.gpu_utilization, 0.905);
-    // A batch of 16 takes 21.9 ms, so the SLO of 25 ms leaves 3 ms to wait; the histograms are good to three digits.
+    // A batch of 16 takes 21.9 ms, so the SLO of 25 ms leaves 3 ms to wait; the histograms are good
+    // to three digits.
     let (queueing, latency) = (report.queueing_ms, report.latency_ms);
     assert!(queueing.p50 > 1.0 && queueing.p50 < queueing.p99 && queueing.p99 < 25.0, "{queueing:?}");
     assert!(latency.p50 > 20.0 && latency.p50 < latency.p999 && latency.max <= 25.0 * 1.001, "{latency:?}");

@@ -1,5 +1,6 @@
-//! The flight recorder: whatever the workload, a recording replays to the same decisions, from the middle of its
-//! history as well; what was changed afterwards is found; what is no recording is refused in words.
+//! The flight recorder: whatever the workload, a recording replays to the same decisions, from the
+//! middle of its history as well; what was changed afterwards is found; what is no recording is
+//! refused in words.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -9,13 +10,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
@@ -80,12 +81,12 @@ impl ModelSink for Out {
         self.words.push(RankInput::Report(report));
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.words.push(RankInput::Next { model, next });
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.words.push(RankInput::Reserve { model, next });
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.words.push(RankInput::Standing { model, standing });
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.words.push(RankInput::Bounds { model, standing });
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -114,7 +115,8 @@ struct Setting {
     gap: Nanos,
     /// The most requests of such a turn.
     a_turn: u64,
-    /// How much earlier than its SLO a request may be due: deadlines are then not in the order of arrivals.
+    /// How much earlier than its SLO a request may be due: deadlines are then not in the order of
+    /// arrivals.
     hurry: Nanos,
 }
 
@@ -144,8 +146,8 @@ impl World {
             Class::new(lower.unwrap_or(0) as u8).unwrap()
         };
         let classes: Vec<Class> = (0..queues).map(class).collect();
-        let terms: Vec<Terms> = (0..queues as u32)
-            .map(|model| Terms {
+        let terms: Vec<QueueConfig> = (0..queues as u32)
+            .map(|model| QueueConfig {
                 model: ModelId(model),
                 profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
                 slo,
@@ -168,7 +170,7 @@ impl World {
         let of_all = if setting.lower > 0 { classes.as_slice() } else { &[] };
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
         let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
-        let queue = |(terms, &class): (Terms, &Class)| match class {
+        let queue = |(terms, &class): (QueueConfig, &Class)| match class {
             Class::HIGHEST if terms.model.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
             _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),
@@ -284,8 +286,7 @@ impl World {
         while !self.out.words.is_empty() {
             for input in std::mem::take(&mut self.out.words) {
                 self.hear(input);
-                if matches!(input, RankInput::Standing { .. }) && !std::mem::replace(&mut self.foretell, true)
-                {
+                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.foretell, true) {
                     self.foretell();
                 }
             }
@@ -303,7 +304,7 @@ impl World {
         for place in 0..self.highest {
             self.models.foretell(place, &mut self.queues[place], self.now, &mut self.out);
         }
-        self.out.words.push(RankInput::Foretold);
+        self.out.words.push(RankInput::AllReserved);
     }
 
     fn match_waiting(&mut self) {
@@ -449,7 +450,8 @@ fn places_of(bytes: &[u8], kind: u8) -> Vec<Range<usize>> {
 #[test]
 fn a_segment_may_begin_within_a_turn() {
     let folder = tempfile::tempdir().unwrap();
-    // Turns so long that most segments begin in the middle of one, before some of its models are settled.
+    // DutyCycles so long that most segments begin in the middle of one, before some of its models
+    // are settled.
     let setting = Setting {
         models: 7,
         gpus: 1,
@@ -590,14 +592,15 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         first_gpu: 0,
     };
     let class = |lane| Class::new((lane / limits::MAX_MODELS) as u8).unwrap();
-    let classes: Vec<Class> = (0..limits::MAX_LANES).map(class).collect();
-    let create =
-        |config: &RecordConfig| RankRecorder::create(config, "rank", limits::MAX_LANES, &classes, &[cluster]);
+    let classes: Vec<Class> = (0..limits::MAX_QUEUES).map(class).collect();
+    let create = |config: &RecordConfig| {
+        RankRecorder::create(config, "rank", limits::MAX_QUEUES, &classes, &[cluster])
+    };
     let refused = create(&config).err().unwrap();
     let RecordError::TooSmall { least, .. } = refused else { panic!("{refused}") };
     let config = RecordConfig { folder: folder.path().to_owned(), mib: least };
     let mut recorder = create(&config).unwrap();
-    let state = RankState::new(limits::MAX_GPUS, limits::MAX_LANES, false, Nanos::ZERO);
+    let state = RankState::new(limits::MAX_GPUS, limits::MAX_QUEUES, false, Nanos::ZERO);
     let mut state = state.among_classes(classes.clone());
     // Everything in use, so that a segment begins with as much state as there can be.
     let mut grants = Vec::new();
@@ -615,12 +618,12 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     for (lane, &class) in classes.iter().enumerate() {
         let model = ModelId(lane as u32);
         if class > Class::HIGHEST {
-            let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
-            hear(Nanos(0), RankInput::Standing { model, standing }, &mut grants);
+            let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+            hear(Nanos(0), RankInput::Bounds { model, standing }, &mut grants);
             hear(Nanos(0), RankInput::Ready { model, offer }, &mut grants);
         } else {
-            let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
-            hear(Nanos(0), RankInput::Next { model, next }, &mut grants);
+            let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
+            hear(Nanos(0), RankInput::Reserve { model, next }, &mut grants);
         }
     }
     for round in 0..20 * limits::MAX_GPUS as u64 {

@@ -1,5 +1,5 @@
-//! The repository as clients meet it: the `symphony` binary, its HTTP API on real sockets, models that are loaded, replaced and
-//! unloaded while others ask them.
+//! The repository as clients meet it: the `symphony` binary, its HTTP API on real sockets, models
+//! that are loaded, replaced and unloaded while others ask them.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -103,7 +103,8 @@ fn put_version(folder: &Path, version: u64) {
 fn repository() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     put_version(folder.path(), 1);
-    // Its time is given, so that a machine busy with other tests measures nothing; its SLO is one that any machine keeps.
+    // Its time is given, so that a machine busy with other tests measures nothing; its SLO is one
+    // that any machine keeps.
     let words = "slo_ms = 60000\nmax_batch = 4\nprofile = { alpha_ms = 1, beta_ms = 1 }\n";
     std::fs::write(folder.path().join("models/shapes/model.toml"), words).unwrap();
     folder

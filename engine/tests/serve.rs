@@ -1,5 +1,5 @@
-//! The `symphony` binary as its users meet it: the quickstart on real threads and sockets, its shutdown, and what
-//! it says to a configuration with mistakes. Needs no network but loopback.
+//! The `symphony` binary as its users meet it: the quickstart on real threads and sockets, its
+//! shutdown, and what it says to a configuration with diagnostics. Needs no network but loopback.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ten times what the slowest machine seen needed: a server that does not answer is a failure, not a slow one.
+/// Ten times what the slowest machine seen needed: a server that does not answer is a failure, not
+/// a slow one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn quickstart() -> PathBuf {
@@ -86,8 +87,8 @@ fn sample(name: &str) -> String {
     std::fs::read_to_string(quickstart().join("samples").join(name)).unwrap()
 }
 
-/// The quickstart with SLOs that a machine busy with other tests keeps too. A policy that holds batches back on purpose
-/// brings every answer close to its deadline, so here the other one serves.
+/// The quickstart with SLOs that a machine busy with other tests keeps too. A policy that holds
+/// batches back on purpose brings every answer close to its deadline, so here the other one serves.
 fn patient_quickstart(folder: &Path) -> PathBuf {
     let text = std::fs::read_to_string(quickstart().join("symphony.toml")).unwrap();
     let text = text.replace("slo_ms = 50.0", "slo_ms = 2000.0");
@@ -161,7 +162,8 @@ fn sigint_under_load_answers_every_request_that_was_accepted() {
                     let mut statuses = Vec::new();
                     statuses.push(post(address, "/v2/models/wide/infer", &body).unwrap().0);
                     first.wait();
-                    // A refused connection is the end of the server; a torn answer would be an error of another kind.
+                    // A refused connection is the end of the server; a torn answer would be an
+                    // error of another kind.
                     while !stop.load(Ordering::Relaxed) {
                         match post(address, "/v2/models/wide/infer", &body) {
                             Ok((status, _)) => statuses.push(status),

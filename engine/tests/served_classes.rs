@@ -1,5 +1,6 @@
-//! Priority classes on real threads: whatever lower classes send, the highest is served as before, and a batch client,
-//! which has no deadline, gets all its answers. Bounds are wide, since other programs may have the machine's cores.
+//! Priority classes on real threads: whatever lower classes send, the highest is served as before,
+//! and a batch client, which has no deadline, gets all its answers. Bounds are wide, since other
+//! programs may have the machine's cores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ fn config(folder: &Path, gpus: usize, cores: &str) -> Config {
     }
     let file = folder.join("symphony.toml");
     std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
 fn start(config: Config, record: Option<RecordConfig>) -> (Engine, Frontend) {
@@ -103,8 +104,8 @@ impl Client {
         std::thread::yield_now();
     }
 
-    /// Sends a request of the highest class every 5 ms; with a flood also one of class 1 every 20 ms, and as many without a
-    /// deadline as keep thousands under way.
+    /// Sends a request of the highest class every 5 ms; with a flood also one of class 1 every 20
+    /// ms, and as many without a deadline as keep thousands under way.
     fn run(&mut self, frontend: &mut Frontend, duration: Duration, flood: bool) {
         let began = Instant::now();
         while began.elapsed() < duration {
@@ -131,7 +132,8 @@ impl Client {
     }
 }
 
-/// A run of a client, and of one without lower classes, on such an engine; what both recorded replays.
+/// A run of a client, and of one without lower classes, on such an engine; what both recorded
+/// replays.
 fn with_and_without(gpus: usize, cores: &str, files: &[&str]) -> (Client, Client) {
     let folder = tempfile::tempdir().unwrap();
     let run = |flood| {
@@ -155,7 +157,8 @@ fn with_and_without(gpus: usize, cores: &str, files: &[&str]) -> (Client, Client
 fn a_flood_of_lower_classes_costs_the_highest_nothing_and_a_batch_client_gets_all_its_answers() {
     let (with, without) = with_and_without(2, "", &["model-0.symrec", "rank.symrec"]);
     println!("with {:?} {:?} {:?}, without {:?}", with.highest, with.lower, with.batch, without.highest);
-    // The flood is more than the GPUs can do within the SLO: served alike, most of all would be bad.
+    // The flood is more than the GPUs can do within the SLO: served alike, most of all would be
+    // bad.
     let allowed = without.highest.bad + with.highest.sent / 20;
     assert!(with.highest.bad <= allowed, "{with:?}, without {without:?}");
     assert_eq!((with.batch.good, with.batch.bad), (with.batch.sent, 0), "{with:?}");
@@ -227,7 +230,7 @@ fn lower_classes_leave_room_for_requests_of_those_above() {
             // Answers come too: a queue holds less than there are slots.
             frontend.poll(|_, _| ());
         }
-        assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE / 4, "{class}: {taken}");
+        assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE_LENGTH / 4, "{class}: {taken}");
     }
     frontend.submit(&ask(0, 0, Due::Slo), |_, _| ()).expect("the rest is for the highest class");
     let rows = slots / 2;
@@ -241,7 +244,8 @@ fn models_that_are_of_a_lower_class_themselves_keep_no_gpus_for_requests_that_do
     let folder = tempfile::tempdir().unwrap();
     let mut text = "[[executors]]\nkind = \"emulated\"\n".to_owned();
     for model in 0..3 {
-        // A batch takes longer than a request could wait: of class 0, each model would have the GPU kept for it.
+        // A batch takes longer than a request could wait: of class 0, each model would have the GPU
+        // kept for it.
         text += &format!(
             "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = 300\nmax_batch = 8\n\
              priority = 3\nprofile = {{ alpha_ms = 1, beta_ms = 200 }}\n"

@@ -1,6 +1,6 @@
-//! ONNX models on a CPU core, run by rten a batch at a time. An executor thread owns a [`CpuModel`] per model
-//! that it serves and, for all of them, one [`ComputeThread`]: it stages the rows of a batch, runs them, and
-//! takes the rows' outputs.
+//! ONNX models on a CPU core, run by rten a batch at a time. An executor thread owns a [`CpuModel`]
+//! per model that it serves and, for all of them, one [`ComputeThread`]: it stages the rows of a
+//! batch, runs them, and takes the rows' outputs.
 
 mod buffer;
 mod compute;
@@ -17,19 +17,19 @@ use rten_tensor::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// The most bytes that the inputs of a full batch may take: above it a wrong shape or `max_batch` is
-/// likelier than a real need.
+/// The most bytes that the inputs of a full batch may take: above it a wrong shape or `max_batch`
+/// is likelier than a real need.
 pub const MAX_STAGED_BYTES: usize = 4 << 30;
 
 /// A loaded ONNX model with the buffers of one batch.
 ///
-/// Every input and output has the batch as its first dimension, which is dynamic in the file; the model's
-/// [`Signature`] speaks of one row. FP32, INT32, INT8 and UINT8 go through as they are. INT64 and BOOL are
-/// computed as INT32 (values outside its range become the nearest that is inside), FP64 and FP16 as FP32:
-/// rten knows no other types.
+/// Every input and output has the batch as its first dimension, which is dynamic in the file; the
+/// model's [`Signature`] speaks of one row. FP32, INT32, INT8 and UINT8 go through as they are.
+/// INT64 and BOOL are computed as INT32 (values outside its range become the nearest that is
+/// inside), FP64 and FP16 as FP32: rten knows no other types.
 ///
-/// Weights are kept twice, as they are and in the order that the kernels read them, so a model takes about
-/// twice its file in memory, beside what a batch takes.
+/// Weights are kept twice, as they are and in the order that the kernels read them, so a model
+/// takes about twice its file in memory, beside what a batch takes.
 pub struct CpuModel {
     model: Model,
     thread: ComputeThread,
@@ -49,8 +49,8 @@ struct Input {
 }
 
 impl CpuModel {
-    /// Loads the ONNX file at `path` for batches of at most `max_batch`, with a [`ComputeThread`] of its own:
-    /// pin the calling thread first.
+    /// Loads the ONNX file at `path` for batches of at most `max_batch`, with a [`ComputeThread`]
+    /// of its own: pin the calling thread first.
     ///
     /// # Errors
     /// As [`CpuModel::load_on`].
@@ -58,14 +58,14 @@ impl CpuModel {
         CpuModel::load_on(&ComputeThread::new(), path, max_batch)
     }
 
-    /// Loads the ONNX file at `path` for batches of at most `max_batch`, to compute on `thread`. The model is
-    /// run on zeros with one row and with two, to learn the outputs' shapes and to see that it keeps rows
-    /// apart by the first dimension.
+    /// Loads the ONNX file at `path` for batches of at most `max_batch`, to compute on `thread`.
+    /// The model is run on zeros with one row and with two, to learn the outputs' shapes and to see
+    /// that it keeps rows apart by the first dimension.
     ///
     /// # Errors
-    /// If the file cannot be read or is no ONNX model, if it has an operator or an element type that is not
-    /// supported, if its first dimensions are not the batch's, or if it fails on zeros. A file that makes the
-    /// loader panic is an error too.
+    /// If the file cannot be read or is no ONNX model, if it has an operator or an element type
+    /// that is not supported, if its first dimensions are not the batch's, or if it fails on zeros.
+    /// A file that makes the loader panic is an error too.
     pub fn load_on(thread: &ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
         if max_batch == 0 {
             return Err(LoadError::MaxBatch { path: path.into() });
@@ -110,9 +110,9 @@ impl CpuModel {
     /// Runs the first `rows` rows that were staged. Takes as long as the model does.
     ///
     /// # Errors
-    /// If `rows` is 0 or above [`CpuModel::max_batch`], or if rten fails, for example on an index that is out
-    /// of range in one of the rows: then no row has an output, and the batch may be run again in parts. A
-    /// model that panics gives an error too.
+    /// If `rows` is 0 or above [`CpuModel::max_batch`], or if rten fails, for example on an index
+    /// that is out of range in one of the rows: then no row has an output, and the batch may be run
+    /// again in parts. A model that panics gives an error too.
     pub fn run(&mut self, rows: usize) -> Result<(), RunError> {
         if rows == 0 || rows > self.max_batch {
             return Err(RunError::Rows { rows, max_batch: self.max_batch });
@@ -126,10 +126,12 @@ impl CpuModel {
         Ok(())
     }
 
-    /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`] says.
+    /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`]
+    /// says.
     ///
     /// # Panics
-    /// If the last [`CpuModel::run`] had no such row or failed, or if `output` is shorter than a row.
+    /// If the last [`CpuModel::run`] had no such row or failed, or if `output` is shorter than a
+    /// row.
     pub fn unstage(&self, row: usize, output: &mut [u8]) {
         assert_eq!(self.outputs.len(), self.signature.outputs.len(), "no run has succeeded");
         for (index, (value, spec)) in self.outputs.iter().zip(&self.signature.outputs).enumerate() {

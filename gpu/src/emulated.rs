@@ -1,6 +1,6 @@
-//! Emulated GPUs: each runs one batch at a time, which takes exactly as long as it was said to. All of them
-//! share one timer wheel, so that a single backend thread drives tens of thousands. The backend thread owns
-//! them; it passes `now` in, so a simulated clock does as well as a real one.
+//! Emulated GPUs: each runs one batch at a time, which takes exactly as long as it was said to. All
+//! of them share one timer wheel, so that a single backend thread drives tens of thousands. The
+//! backend thread owns them; it passes `now` in, so a simulated clock does as well as a real one.
 
 use symphony_transport::Nanos;
 use symphony_transport::wheel::Wheel;
@@ -72,8 +72,8 @@ impl EmulatedGpus {
     /// Starts `batch` on `gpu`, to finish at `now + duration`.
     ///
     /// # Errors
-    /// If the GPU is busy, or there is none of that number. A GPU stays busy until [`EmulatedGpus::poll`]
-    /// has returned its batch.
+    /// If the GPU is busy, or there is none of that number. A GPU stays busy until
+    /// [`EmulatedGpus::poll`] has returned its batch.
     pub fn start(&mut self, gpu: u32, batch: u64, now: Nanos, duration: Nanos) -> Result<(), StartError> {
         let count = self.running.len() as u32;
         let slot = self.running.get_mut(gpu as usize).ok_or(StartError::NoSuchGpu { gpu, count })?;

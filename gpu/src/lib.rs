@@ -1,8 +1,8 @@
-//! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on a CPU core; and the
-//! measuring of a model on such a device.
+//! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on a CPU core; and
+//! the measuring of a model on such a device.
 //!
-//! The engine's backend threads own what is here and call it; this crate knows `symphony-transport` and
-//! nothing above it. It never decides when a batch runs.
+//! The engine's backend threads own what is here and call it; this crate knows `symphony-transport`
+//! and nothing above it. It never decides when a batch runs.
 
 pub mod cpu;
 pub mod emulated;

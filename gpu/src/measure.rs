@@ -1,5 +1,5 @@
-//! Measures how long a model takes by batch size, on the thread that calls: the executor's at load, or the
-//! command `profile`'s. Not called while requests are served.
+//! Measures how long a model takes by batch size, on the thread that calls: the executor's at load,
+//! or the command `profile`'s. Not called while requests are served.
 
 use crate::cpu::{CpuModel, RunError};
 use crate::signature::{DataType, Signature};
@@ -16,8 +16,8 @@ const EVERY_SIZE_UP_TO: usize = 16;
 /// How much to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeasureOptions {
-    /// How long to go on, all batch sizes together, the warm-up aside. A slow model takes longer than this:
-    /// as long as `least_runs` of every size take.
+    /// How long to go on, all batch sizes together, the warm-up aside. A slow model takes longer
+    /// than this: as long as `least_runs` of every size take.
     pub budget: Duration,
     /// Runs of each batch size, at least.
     pub least_runs: usize,
@@ -34,7 +34,8 @@ pub struct MeasureOptions {
 pub enum MeasuredBy {
     /// The wall's: where nobody else has the core.
     WallTime,
-    /// The CPU time of the calling thread, on which the model must compute: where others may have the core meanwhile.
+    /// The CPU time of the calling thread, on which the model must compute: where others may have
+    /// the core meanwhile.
     CpuTime,
 }
 
@@ -61,15 +62,15 @@ impl Default for MeasureOptions {
     }
 }
 
-/// Measures `model` at every batch size up to 16 and at eight sizes for each doubling above, its largest
-/// included; [`ProfileTable::latency`] says what holds for those between.
+/// Measures `model` at every batch size up to 16 and at eight sizes for each doubling above, its
+/// largest included; [`ProfileTable::latency`] says what holds for those between.
 ///
-/// A run is what an executor does with a batch: staging, running and taking the outputs. Each size is run
-/// once, or more often for as long as a tenth of the budget allows, as a warm-up; then all sizes are
-/// run in turn, so that a disturbance of the machine falls on many sizes and not on one. With fewer than 100
-/// runs of a size, the p99 is the slowest of them. Inputs are random: some kernels are faster on zeros.
-/// Floats are in -1 to 1; INT32 and INT64 are 0 or 1, as they are often indices into something of unknown
-/// size; 8-bit integers take all values.
+/// A run is what an executor does with a batch: staging, running and taking the outputs. Each size
+/// is run once, or more often for as long as a tenth of the budget allows, as a warm-up; then all
+/// sizes are run in turn, so that a disturbance of the machine falls on many sizes and not on one.
+/// With fewer than 100 runs of a size, the p99 is the slowest of them. Inputs are random: some
+/// kernels are faster on zeros. Floats are in -1 to 1; INT32 and INT64 are 0 or 1, as they are
+/// often indices into something of unknown size; 8-bit integers take all values.
 ///
 /// `progress` is told how many runs are done and how many there will be; the latter may shrink.
 ///
@@ -130,7 +131,8 @@ impl Bench<'_> {
         Bench { model, inputs, output, by: options.by }
     }
 
-    /// Runs all sizes at least once, and again until `budget` is over; returns how long the last round took.
+    /// Runs all sizes at least once, and again until `budget` is over; returns how long the last
+    /// round took.
     fn warm_up(&mut self, sizes: &[usize], budget: Duration) -> Result<Duration, RunError> {
         let start = Instant::now();
         loop {

@@ -1,13 +1,14 @@
-//! How much memory something takes, as the operating system sees it. `profile` calls this around the loading
-//! and measuring of a model; nothing on the dataplane does.
+//! How much memory something takes, as the operating system sees it. `profile` calls this around
+//! the loading and measuring of a model; nothing on the dataplane does.
 
 use std::fs;
 use std::io;
 
 /// The process's memory at one moment, to compare a later peak with.
 ///
-/// It counts the whole process: what other threads take in between counts too, and memory that was freed
-/// before and is used again does not. So measure one model at a time, in a fresh process for exact figures.
+/// It counts the whole process: what other threads take in between counts too, and memory that was
+/// freed before and is used again does not. So measure one model at a time, in a fresh process for
+/// exact figures.
 #[derive(Clone, Copy, Debug)]
 pub struct Watermark {
     resident: u64,
@@ -17,7 +18,8 @@ impl Watermark {
     /// Notes how much memory is resident now and forgets the peak so far.
     ///
     /// # Errors
-    /// If `/proc/self` does not say, or its peak cannot be reset: another system than Linux, or a sandbox.
+    /// If `/proc/self` does not say, or its peak cannot be reset: another system than Linux, or a
+    /// sandbox.
     pub fn start() -> io::Result<Watermark> {
         // 5 resets the peak of the resident size: proc(5), clear_refs.
         fs::write("/proc/self/clear_refs", "5")?;

@@ -1,6 +1,6 @@
-//! What goes into a model and comes out of it: names, element types and shapes, and how the tensors of one
-//! row lie in a flat byte buffer. The API fills such buffers and reads them; executors copy rows out of
-//! them and into them. Nothing here knows which device runs the model.
+//! What goes into a model and comes out of it: names, element types and shapes, and how the tensors
+//! of one row lie in a flat byte buffer. The API fills such buffers and reads them; executors copy
+//! rows out of them and into them. Nothing here knows which device runs the model.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,8 +11,8 @@ pub const ALIGNMENT: usize = 8;
 /// The bytes of the length that stands before an element of BYTES.
 pub const LENGTH_BYTES: usize = 4;
 
-/// The type of a tensor's elements: those of the KServe v2 protocol. Every element of a type takes the same room in
-/// a row, those of BYTES too.
+/// The type of a tensor's elements: those of the KServe v2 protocol. Every element of a type takes
+/// the same room in a row, those of BYTES too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DataType {
     /// One byte, 0 or 1.
@@ -41,8 +41,8 @@ pub enum DataType {
     Fp32,
     /// IEEE 754 double precision, 8 bytes.
     Fp64,
-    /// Any bytes, at most as many as this. In a row an element is its length as a little-endian `u32`, its bytes, and
-    /// room for those that it does not have.
+    /// Any bytes, at most as many as this. In a row an element is its length as a little-endian
+    /// `u32`, its bytes, and room for those that it does not have.
     Bytes(u32),
 }
 
@@ -84,8 +84,8 @@ impl DataType {
         }
     }
 
-    /// The type of fixed-size elements with this name, exactly as [`DataType::name`] spells it; `None` where there is
-    /// none.
+    /// The type of fixed-size elements with this name, exactly as [`DataType::name`] spells it;
+    /// `None` where there is none.
     pub fn parse(name: &str) -> Option<DataType> {
         DataType::ALL.into_iter().find(|datatype| datatype.name() == name)
     }
@@ -115,8 +115,8 @@ pub struct TensorSpec {
     pub name: String,
     /// The type of its elements.
     pub datatype: DataType,
-    /// The shape of one row: the batch dimension, which comes first in the model, is left out. Empty where a
-    /// row is a single element.
+    /// The shape of one row: the batch dimension, which comes first in the model, is left out.
+    /// Empty where a row is a single element.
     pub shape: Vec<usize>,
 }
 
@@ -134,9 +134,10 @@ impl TensorSpec {
 
 /// The inputs and outputs of a model, in the model's order.
 ///
-/// A row, the input or output of one request, lies in a flat buffer: its tensors in order, row-major, little
-/// endian, each starting at a multiple of [`ALIGNMENT`] bytes. A row's length is a multiple of it too, so
-/// rows may be put one after another. The bytes between tensors mean nothing.
+/// A row, the input or output of one request, lies in a flat buffer: its tensors in order,
+/// row-major, little endian, each starting at a multiple of [`ALIGNMENT`] bytes. A row's length is
+/// a multiple of it too, so rows may be put one after another. The bytes between tensors mean
+/// nothing.
 ///
 /// ```
 /// use symphony_gpu::{DataType, Signature, TensorSpec};

@@ -1,5 +1,6 @@
-//! The measured profile of a model, l(b) by batch size: how it is kept, read from a CSV file that a user may
-//! edit, written to one, and summed up as a line. `measure` makes it; the engine schedules from it.
+//! The measured profile of a model, l(b) by batch size: how it is kept, read from a CSV file that a
+//! user may edit, written to one, and summed up as a line. `measure` makes it; the engine schedules
+//! from it.
 
 use std::fs;
 use std::io;
@@ -25,8 +26,9 @@ pub struct Row {
 
 /// Execution times of a model by batch size.
 ///
-/// A file of it is CSV with the header `batch,p50_ms,p99_ms`, times in milliseconds, one line a batch size,
-/// the sizes rising; empty lines and those that start with `#` are skipped. Sizes may be left out.
+/// A file of it is CSV with the header `batch,p50_ms,p99_ms`, times in milliseconds, one line a
+/// batch size, the sizes rising; empty lines and those that start with `#` are skipped. Sizes may
+/// be left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileTable {
     rows: Vec<Row>,
@@ -69,8 +71,8 @@ impl ProfileTable {
     /// A table of these rows.
     ///
     /// # Errors
-    /// If there are none, if batch sizes do not rise or are not within 1 to [`MAX_BATCH`], if a time is 0, or
-    /// if a p99 is below its p50.
+    /// If there are none, if batch sizes do not rise or are not within 1 to [`MAX_BATCH`], if a
+    /// time is 0, or if a p99 is below its p50.
     pub fn from_rows(rows: Vec<Row>) -> Result<ProfileTable, TableError> {
         let mut before = 0;
         for row in &rows {
@@ -95,9 +97,9 @@ impl ProfileTable {
 
     /// l(b), what the schedule counts with; `None` outside 1 to [`ProfileTable::max_batch`].
     ///
-    /// At a measured size it is the largest p99 of the sizes up to it, so that it never falls as b grows.
-    /// Between two of them it lies on the line that joins them, rounded up; below the first it is the
-    /// first's.
+    /// At a measured size it is the largest p99 of the sizes up to it, so that it never falls as b
+    /// grows. Between two of them it lies on the line that joins them, rounded up; below the first
+    /// it is the first's.
     pub fn latency(&self, batch: usize) -> Option<Nanos> {
         if batch == 0 {
             return None;
@@ -118,9 +120,9 @@ impl ProfileTable {
         (1..=self.max_batch()).filter_map(|batch| self.latency(batch)).collect()
     }
 
-    /// The least-squares line through l(b) at the measured sizes from 2 on, with beta at least 0. A batch of
-    /// one often runs other code than larger ones, and would tilt the line; with a single size from 2 on, it
-    /// is used all the same.
+    /// The least-squares line through l(b) at the measured sizes from 2 on, with beta at least 0. A
+    /// batch of one often runs other code than larger ones, and would tilt the line; with a single
+    /// size from 2 on, it is used all the same.
     pub fn fit(&self) -> Fit {
         let points: Vec<(f64, f64)> = self.points().collect();
         let larger = points.iter().position(|&(batch, _)| batch >= 2.0).unwrap_or(points.len());
@@ -152,7 +154,8 @@ impl ProfileTable {
         parse(&bytes).map_err(|(line, problem)| TableError::Line { path: path.into(), line, problem })
     }
 
-    /// Writes the table to the CSV file at `path`; [`ProfileTable::read`] gives the same table back.
+    /// Writes the table to the CSV file at `path`; [`ProfileTable::read`] gives the same table
+    /// back.
     ///
     /// # Errors
     /// If the file cannot be written.

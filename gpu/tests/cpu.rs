@@ -1,5 +1,5 @@
-//! The CPU executor on small ONNX files: right outputs, rows that do not touch each other, and a clear error
-//! for each file that cannot be served. `make_fixtures.py` wrote the files.
+//! The CPU executor on small ONNX files: right outputs, rows that do not touch each other, and a
+//! clear error for each file that cannot be served. `make_fixtures.py` wrote the files.
 
 use half::f16;
 use proptest::prelude::*;

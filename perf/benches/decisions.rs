@@ -1,4 +1,5 @@
-//! The steps of a request's way, timed one by one: `cargo bench -p symphony-perf --bench decisions [NAME]`.
+//! The steps of a request's way, timed one by one:
+//! `cargo bench -p symphony-perf --bench decisions [NAME]`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Messages between two pinned threads: our ring beside rtrb and crossbeam-channel, one way and in bulk.
-//! `cargo bench -p symphony-perf --bench rings`. It needs two cores that nothing else uses.
+//! Messages between two pinned threads: our ring beside rtrb and crossbeam-channel, one way and in
+//! bulk. `cargo bench -p symphony-perf --bench rings`. It needs two cores that nothing else uses.
 
 use bytemuck::Pod;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -13,7 +13,8 @@ const CAPACITY: usize = 1_024;
 
 /// The sending end of a queue.
 trait Sender<T>: Send + 'static {
-    /// Sends as many of `count` messages as there is room for, at once where the queue can; returns how many.
+    /// Sends as many of `count` messages as there is room for, at once where the queue can; returns
+    /// how many.
     fn send(&mut self, message: T, count: usize) -> usize;
 }
 

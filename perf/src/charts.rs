@@ -1,5 +1,6 @@
-//! How our charts look, and the drawing of a [`Figure`]: panels of lines and bars side by side, with one legend above
-//! them all, outside of the lines. Every experiment's chart is one; the colours are those of [`crate::scale::chart`].
+//! How our charts look, and the drawing of a [`Figure`]: panels of lines and bars side by side,
+//! with one legend above them all, outside of the lines. Every experiment's chart is one; the
+//! colours are those of [`crate::scale::chart`].
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
@@ -99,15 +100,15 @@ impl Axis {
         Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks, kind: Kind::Numbers }
     }
 
-    /// Places 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
+    /// ModelSlots 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
     pub fn named(label: &str, names: impl IntoIterator<Item = String>) -> Axis {
         let ticks: Vec<(f64, String)> =
             names.into_iter().enumerate().map(|(at, name)| (at as f64, name)).collect();
         Axis { label: label.to_owned(), from: -0.6, to: ticks.len() as f64 - 0.4, ticks, kind: Kind::Names }
     }
 
-    /// From `from` to the first of 1, 2 and 5 times a power of ten that is at least `highest`, logarithmic, with ticks
-    /// there. `from` is above 0.
+    /// From `from` to the first of 1, 2 and 5 times a power of ten that is at least `highest`,
+    /// logarithmic, with ticks there. `from` is above 0.
     pub fn ratios(label: &str, from: f64, highest: f64) -> Axis {
         let powers = (from.log10().floor() as i32..).map(|power| 10f64.powi(power));
         let rounds = powers.flat_map(|power| [power, 2.0 * power, 5.0 * power]);
@@ -200,7 +201,8 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Bars of series number `index` of `count` that stand side by side at each place of a [`Axis::named`].
+    /// Bars of series number `index` of `count` that stand side by side at each place of a
+    /// [`Axis::named`].
     pub fn bar_beside(index: usize, count: usize) -> Shape {
         let width = 0.8 / count as f64;
         Shape::Bars { offset: (index as f64 + 0.5) * width - 0.4, width: width * 0.92 }
@@ -218,7 +220,8 @@ const LONE_PANEL: (u32, u32) = (640, 330);
 const MARGIN: u32 = 14;
 const TITLE_ROW: u32 = 24;
 const LEGEND_ROW: u32 = 20;
-/// Pixels per character of a title and of a legend, on the safe side: the reader's font is not known.
+/// Pixels per character of a title and of a legend, on the safe side: the reader's font is not
+/// known.
 const CHARACTERS: (f64, f64) = (8.0, 6.8);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

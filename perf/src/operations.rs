@@ -1,5 +1,6 @@
-//! The steps of a request's way, one by one: what the criterion benchmarks time and what the instruction counts
-//! count, so that both mean the same by a name. Each is made with its state warm and is run any number of times.
+//! The steps of a request's way, one by one: what the criterion benchmarks time and what the
+//! instruction counts count, so that both mean the same by a name. Each is made with its state warm
+//! and is run any number of times.
 
 use std::time::{Duration, Instant};
 
@@ -33,16 +34,17 @@ impl Operation {
     }
 }
 
-/// How long a stretch of repetitions is whose time is taken: shorter than what another program gets of a core.
+/// How long a stretch of repetitions is whose time is taken: shorter than what another program gets
+/// of a core.
 const STRETCH: Duration = Duration::from_micros(50);
 
 /// Each operation is timed so many rounds, so many stretches in each.
 const ROUNDS: usize = 30;
 const STRETCHES: usize = 30;
 
-/// What a repetition of each operation takes, in ns: the fastest tenth of many short stretches is as slow. Operations
-/// take turns, and most of what another program on the core costs a stretch is left out, so that two operations
-/// can be compared on a machine that is not idle.
+/// What a repetition of each operation takes, in ns: the fastest tenth of many short stretches is
+/// as slow. Operations take turns, and most of what another program on the core costs a stretch is
+/// left out, so that two operations can be compared on a machine that is not idle.
 pub fn times(operations: &[Operation]) -> Vec<f64> {
     let mut ready: Vec<(Repeat, u64, Vec<f64>)> = operations.iter().map(timed).collect();
     for _ in 0..ROUNDS {

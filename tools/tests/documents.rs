@@ -4,7 +4,8 @@ mod documented;
 
 #[test]
 fn the_examples_of_loadgen_work() {
-    // They are about what loadgen does, not about what this machine can: side by side they take a third of the time.
+    // They are about what loadgen does, not about what this machine can: side by side they take a
+    // third of the time.
     documented::run_examples(&["docs/loadgen.md"], 3);
 }
 

@@ -1,7 +1,7 @@
-//! The `loadgen` command against a small HTTP server on loopback: counts, exit codes and what is printed.
-//! The server is a thread per connection, answers from a script, and keeps what it was sent. Other tests send to
-//! `loadgen echo`, which speaks gRPC too. A generator that shares its cores with other tests is late; where a run has an
-//! SLO the tests let it.
+//! The `loadgen` command against a small HTTP server on loopback: counts, exit codes and what is
+//! printed. The server is a thread per connection, answers from a script, and keeps what it was
+//! sent. Other tests send to `loadgen echo`, which speaks gRPC too. A generator that shares its
+//! cores with other tests is late; where a run has an SLO the tests let it.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -254,7 +254,8 @@ fn requests_wait_for_a_connection_when_all_are_in_use_and_their_latency_shows_it
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert_eq!((run.count("offered"), run.count("good")), (40, 40));
     assert_eq!(server.shared.busiest.load(Ordering::SeqCst), 2);
-    // 40 requests of 100 ms on two connections take 2 s; the last was meant for the end of the first.
+    // 40 requests of 100 ms on two connections take 2 s; the last was meant for the end of the
+    // first.
     assert!(run.json()["lateness_ms"]["max"].as_f64().unwrap() >= 500.0, "{}", run.stdout);
 }
 
@@ -428,7 +429,8 @@ fn a_server_lists_its_models_and_a_closed_loop_thinks() {
         let run = loadgen(&format!("{flags} --models all --concurrency 5 --think-ms 20 --duration 1 --json"));
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         assert_eq!(run.json()["models"][0]["name"], "echo");
-        // Five clients that each think for 20 ms on average can't send more than about 250 in a second.
+        // Five clients that each think for 20 ms on average can't send more than about 250 in a
+        // second.
         assert!((10..=500).contains(&run.count("good")), "{}", run.stdout);
     }
 }
@@ -552,7 +554,8 @@ fn the_goodput_of_a_server_is_found_and_needs_an_slo() {
         folder.path().display()
     ));
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    // It runs one request in 20 ms, so 50 a second; a second's backlog may hide some more in the SLO.
+    // It runs one request in 20 ms, so 50 a second; a second's backlog may hide some more in the
+    // SLO.
     let goodput = run.json()["goodput_rps"].as_f64().unwrap();
     assert!((0.0..=110.0).contains(&goodput), "{}", run.stdout);
     let steps = run.json()["steps"].as_array().unwrap().len();

@@ -1,4 +1,5 @@
-//! `simulate` as a user runs it: every policy on every workload file of the project, and what is said of wrong flags.
+//! `simulate` as a user runs it: every policy on every workload file of the project, and what is
+//! said of wrong flags.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

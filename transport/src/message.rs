@@ -1,6 +1,6 @@
-//! The messages that cross a crate or host boundary: fixed-size plain data, a cache line each where it
-//! matters. A request's bytes never travel here: they stay in the frontend's slab ([`crate::slab`]) and
-//! the messages carry the slot.
+//! The messages that cross a crate or host boundary: fixed-size plain data, a cache line each where
+//! it matters. A request's bytes never travel here: they stay in the frontend's slab
+//! ([`crate::slab`]) and the messages carry the slot.
 //!
 //! ```text
 //! frontend --Request--> ModelThread --BatchHeader + BatchEntry*--> backend --Response--> frontend
@@ -17,13 +17,14 @@ use bytemuck::{Pod, Zeroable};
 #[repr(transparent)]
 pub struct ModelId(pub u32);
 
-/// Which GPU (or other device that runs one batch at a time): an index into the engine's table of GPUs.
+/// Which GPU (or other device that runs one batch at a time): an index into the engine's table of
+/// GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct GpuId(pub u32);
 
-/// A request's priority: 0, the default, is served first; a lower class (a higher number) uses only what the classes
-/// above it leave.
+/// A request's priority: 0, the default, is served first; a lower class (a higher number) uses only
+/// what the classes above it leave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Class(u8);
@@ -47,16 +48,17 @@ impl Class {
     }
 }
 
-/// The deadline of a request without one, or less than any such: an instant that never comes, and that times can be taken
-/// from.
+/// The deadline of a request without one, or less than any such: an instant that never comes, and
+/// that times can be taken from.
 pub const NO_DEADLINE: Nanos = Nanos(1 << 62);
 
-/// One row of a request, from the frontend that accepted it to the thread that owns its model. The rows of a request
-/// follow each other on the ring, and are published together.
+/// One row of a request, from the frontend that accepted it to the thread that owns its model. The
+/// rows of a request follow each other on the ring, and are published together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Request {
-    /// Chosen by the frontend, unique among its requests, below 2^48; answers carry it back. A request's rows share it.
+    /// Chosen by the frontend, unique among its requests, below 2^48; answers carry it back. A
+    /// request's rows share it.
     pub id: u64,
     /// Where the row's input lies and its output goes.
     pub slot: SlotId,
@@ -64,11 +66,13 @@ pub struct Request {
     pub arrival: Nanos,
     /// When the batch must have finished: arrival + SLO - d_resp.
     pub deadline: Nanos,
-    /// How much later than `deadline` the answer is really due: what the frontend keeps back for lateness of all kinds.
+    /// How much later than `deadline` the answer is really due: what the frontend keeps back for
+    /// lateness of all kinds.
     pub reserve: Nanos,
     /// The model asked for; where an engine keeps a model's classes apart, its lane for `class`.
     pub model: ModelId,
-    /// Zero. Else it is no request, but the wish to take back the one of this id, whose other fields it repeats.
+    /// Zero. Else it is no request, but the wish to take back the one of this id, whose other
+    /// fields it repeats.
     pub takes_back: u32,
     /// Which of the request's rows it is, from 0.
     pub row: u16,
@@ -111,7 +115,8 @@ pub struct BatchHeader {
     pub batch: u64,
     /// It must not start before this.
     pub exec_at: Nanos,
-    /// It must not start after this: its first request would be late. [`Nanos::MAX`] where late is accepted.
+    /// It must not start after this: its first request would be late. [`Nanos::MAX`] where late is
+    /// accepted.
     pub latest: Nanos,
     /// What its execution should take, l(b).
     pub duration: Nanos,
@@ -132,7 +137,8 @@ impl BatchHeader {
     }
 }
 
-/// The element of a ring of batches: a [`BatchHeader`] or [`ENTRIES_PER_FRAME`] entries, told apart by position.
+/// The element of a ring of batches: a [`BatchHeader`] or [`ENTRIES_PER_FRAME`] entries, told apart
+/// by position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Frame(pub [u64; 8]);
@@ -183,7 +189,8 @@ pub struct Completion {
 pub enum Ending {
     /// It ran; its output is in its slot. Late or not is for the frontend to see.
     Done = 0,
-    /// Dropped from the queue: no batch that a sensible schedule would run could still meet its deadline.
+    /// Dropped from the queue: no batch that a sensible schedule would run could still meet its
+    /// deadline.
     DroppedInQueue = 1,
     /// Its batch reached the backend too late to start, and was cancelled there.
     DroppedAtBackend = 2,
@@ -217,7 +224,8 @@ pub struct Response {
     pub slot: SlotId,
     /// When its batch was put together; zero if it never was in one.
     pub batched: Nanos,
-    /// When its batch started, or by when it should have, where the backend cancelled it; zero if it never came there.
+    /// When its batch started, or by when it should have, where the backend cancelled it; zero if
+    /// it never came there.
     pub started: Nanos,
     /// When its batch finished, or when it was dropped.
     pub finished: Nanos,

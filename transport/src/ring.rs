@@ -1,9 +1,9 @@
-//! A bounded ring from one thread to one other: how every message of the dataplane travels. [`ring`] makes
-//! its two ends; each end is owned and called by one pinned thread.
+//! A bounded ring from one thread to one other: how every message of the dataplane travels.
+//! [`ring`] makes its two ends; each end is owned and called by one pinned thread.
 //!
-//! The memory is taken once. An end keeps its own index and a copy of the other end's, and reads the real one
-//! only when the copy says "full" or "empty", so a busy ring moves one cache line of indices per batch and
-//! not per message. The slots carry no stamps.
+//! The memory is taken once. An end keeps its own index and a copy of the other end's, and reads
+//! the real one only when the copy says "full" or "empty", so a busy ring moves one cache line of
+//! indices per batch and not per message. The slots carry no stamps.
 //!
 //! ```
 //! use symphony_transport::ring::ring;
@@ -30,16 +30,17 @@
 //!
 //! # Memory orderings
 //!
-//! `tail` counts messages published and is stored by the producer only; `head` counts messages taken and is
-//! stored by the consumer only. Both wrap around. Two pairs carry all the synchronisation:
+//! `tail` counts messages published and is stored by the producer only; `head` counts messages
+//! taken and is stored by the consumer only. Both wrap around. Two pairs carry all the
+//! synchronisation:
 //!
-//! - `tail`: stored Release after the slots were filled, loaded Acquire before they are read. What the
-//!   consumer sees counted, it sees whole.
-//! - `head`: stored Release after the slots were read, loaded Acquire before they are filled again. No slot is
-//!   overwritten while it may still be read.
+//! - `tail`: stored Release after the slots were filled, loaded Acquire before they are read. What
+//!   the consumer sees counted, it sees whole.
+//! - `head`: stored Release after the slots were read, loaded Acquire before they are filled again.
+//!   No slot is overwritten while it may still be read.
 //!
-//! The two `gone` flags are stored Release and loaded Acquire: who sees that the other end is gone also sees
-//! all that it did before.
+//! The two `gone` flags are stored Release and loaded Acquire: who sees that the other end is gone
+//! also sees all that it did before.
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 use bytemuck::Pod;
@@ -57,7 +58,8 @@ const CACHE_LINE: usize = 64;
 #[error("the ring is full: its consumer is behind; answer overloaded, or try again after it has taken some")]
 pub struct Full;
 
-/// Makes a ring of at least `capacity` messages (rounded up to a power of two, at least 1) and gives its ends.
+/// Makes a ring of at least `capacity` messages (rounded up to a power of two, at least 1) and
+/// gives its ends.
 ///
 /// A `T` of size zero is refused at compile time:
 ///
@@ -118,7 +120,8 @@ impl<T: Pod> Producer<T> {
 
     /// Writes one message that the consumer does not see before [`publish`](Producer::publish).
     ///
-    /// Ask [`has_room`](Producer::has_room) before the first message of several that belong together.
+    /// Ask [`has_room`](Producer::has_room) before the first message of several that belong
+    /// together.
     ///
     /// # Errors
     ///
@@ -129,8 +132,9 @@ impl<T: Pod> Producer<T> {
             return Err(Full);
         }
         self.shared.slots.at(self.tail).with_mut(|slot| {
-            // SAFETY: `has_room` saw (Acquire) that the consumer has left this slot, and it does not come back
-            // before `publish`. No other thread writes: there is one producer, borrowed mutably.
+            // SAFETY: `has_room` saw (Acquire) that the consumer has left this slot, and it does
+            // not come back before `publish`. No other thread writes: there is one producer,
+            // borrowed mutably.
             unsafe { slot.write(message) }
         });
         self.tail = self.tail.wrapping_add(1);
@@ -142,7 +146,8 @@ impl<T: Pod> Producer<T> {
     pub fn publish(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
-            // Release: the slots' contents go before the count. Pairs with the Acquire in `Consumer::refresh`.
+            // Release: the slots' contents go before the count. Pairs with the Acquire in
+            // `Consumer::refresh`.
             self.shared.tail.store(self.tail, Ordering::Release);
         }
     }
@@ -153,10 +158,12 @@ impl<T: Pod> Producer<T> {
         self.known_free() >= n || self.free() >= n
     }
 
-    /// How many more messages can be written for sure: the consumer may be making more room right now.
+    /// How many more messages can be written for sure: the consumer may be making more room right
+    /// now.
     #[inline]
     pub fn free(&mut self) -> usize {
-        // Acquire: the consumer's reads of the slots go before our writes. Pairs with `Consumer::release`.
+        // Acquire: the consumer's reads of the slots go before our writes. Pairs with
+        // `Consumer::release`.
         self.head = self.shared.head.load(Ordering::Acquire);
         self.known_free()
     }
@@ -181,7 +188,8 @@ impl<T: Pod> Producer<T> {
 impl<T: Pod> Drop for Producer<T> {
     /// Messages written but not published are never seen.
     fn drop(&mut self) {
-        // Release: all that was published goes before the flag. Pairs with `Consumer::is_abandoned`.
+        // Release: all that was published goes before the flag. Pairs with
+        // `Consumer::is_abandoned`.
         self.shared.producer_gone.store(true, Ordering::Release);
     }
 }
@@ -214,8 +222,9 @@ impl<T: Pod> Consumer<T> {
         Some(self.read(self.head))
     }
 
-    /// Takes up to `max` messages, oldest first, hands each to `f` and returns how many. The producer's index
-    /// is read at most once, and the room is given back at the end, so this is the cheap way to receive.
+    /// Takes up to `max` messages, oldest first, hands each to `f` and returns how many. The
+    /// producer's index is read at most once, and the room is given back at the end, so this is the
+    /// cheap way to receive.
     ///
     /// If `f` panics, none of them counts as taken.
     #[inline]
@@ -245,8 +254,8 @@ impl<T: Pod> Consumer<T> {
         self.shared.slots.capacity()
     }
 
-    /// Whether the producer was dropped. Once this is true, [`len`](Consumer::len) is final: what it
-    /// counts is all that will ever come.
+    /// Whether the producer was dropped. Once this is true, [`len`](Consumer::len) is final: what
+    /// it counts is all that will ever come.
     pub fn is_abandoned(&self) -> bool {
         // Acquire: the producer's last publication is seen too. Pairs with its drop.
         self.shared.producer_gone.load(Ordering::Acquire)
@@ -262,8 +271,8 @@ impl<T: Pod> Consumer<T> {
     fn read(&self, index: usize) -> T {
         debug_assert!(index.wrapping_sub(self.head) < self.known_len());
         self.shared.slots.at(index).with(|slot| {
-            // SAFETY: `index` is before the `tail` that we loaded (Acquire), so the slot is filled, and not
-            // before the `head` that we stored, so the producer leaves it alone.
+            // SAFETY: `index` is before the `tail` that we loaded (Acquire), so the slot is filled,
+            // and not before the `head` that we stored, so the producer leaves it alone.
             unsafe { slot.read() }
         })
     }
@@ -272,7 +281,8 @@ impl<T: Pod> Consumer<T> {
     #[inline]
     fn release(&mut self, count: usize) {
         self.head = self.head.wrapping_add(count);
-        // Release: our reads of the slots go before the count. Pairs with the Acquire in `Producer::free`.
+        // Release: our reads of the slots go before the count. Pairs with the Acquire in
+        // `Producer::free`.
         self.shared.head.store(self.head, Ordering::Release);
     }
 }
@@ -290,10 +300,12 @@ struct Slots<T> {
     mask: usize,
 }
 
-// SAFETY: the cells are owned as a Box<[UnsafeCell<T>]> owns them, so they move with it when T may move.
+// SAFETY: the cells are owned as a Box<[UnsafeCell<T>]> owns them, so they move with it when T may
+// move.
 unsafe impl<T: Send> Send for Slots<T> {}
-// SAFETY: a shared reference gives only `&UnsafeCell<T>`; the one producer and the one consumer touch a cell by
-// turns, ordered by `head` and `tail`. A message moves from one thread to the other, hence `T: Send`.
+// SAFETY: a shared reference gives only `&UnsafeCell<T>`; the one producer and the one consumer
+// touch a cell by turns, ordered by `head` and `tail`. A message moves from one thread to the
+// other, hence `T: Send`.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
 impl<T: Pod> Slots<T> {
@@ -301,7 +313,8 @@ impl<T: Pod> Slots<T> {
         let capacity =
             capacity.checked_next_power_of_two().expect("a ring's capacity fits the address space");
         let layout = Slots::<T>::layout(capacity);
-        // SAFETY: the layout's size is not zero: capacity >= 1, and `ring` refuses a T of size zero.
+        // SAFETY: the layout's size is not zero: capacity >= 1, and `ring` refuses a T of size
+        // zero.
         let memory = unsafe { alloc(layout) }.cast::<UnsafeCell<T>>();
         let Some(first) = NonNull::new(memory) else { handle_alloc_error(layout) };
         for index in 0..capacity {

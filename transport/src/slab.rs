@@ -1,9 +1,10 @@
-//! A frontend's memory for inputs and outputs: slots of a few sizes, taken once. The frontend's thread holds the
-//! [`SlabOwner`] and hands slots out; every thread that fills or reads one (frontend, backend, executor)
-//! holds a [`SlabView`] and claims the slot for as long as it touches it. Messages carry the [`SlotId`] only.
+//! A frontend's memory for inputs and outputs: slots of a few sizes, taken once. The frontend's
+//! thread holds the [`SlabOwner`] and hands slots out; every thread that fills or reads one
+//! (frontend, backend, executor) holds a [`SlabView`] and claims the slot for as long as it touches
+//! it. Messages carry the [`SlotId`] only.
 //!
-//! A claim is exclusive by an atomic compare-exchange, not by trust in the messages: a stale, repeated or
-//! invented id gives `None`, never a second reference to the same bytes.
+//! A claim is exclusive by an atomic compare-exchange, not by trust in the messages: a stale,
+//! repeated or invented id gives `None`, never a second reference to the same bytes.
 //!
 //! ```
 //! use symphony_transport::slab::{Slab, SlotClass};
@@ -30,14 +31,15 @@
 //!
 //! Each slot has one word of state: its generation, whether it is allocated, whether it is held.
 //!
-//! - claim: compare-exchange from "this generation, allocated, not held" to held, Acquire: it sees what the
-//!   holder before it wrote. A failed one is Relaxed: nothing is touched.
-//! - the guard's drop: store of "not held", Release: the next claim sees what this holder wrote. A plain store
-//!   is enough: while a slot is held, nobody else changes its state.
-//! - free: compare-exchange from "not held" to the next generation, Acquire: the last holder is done before
-//!   the slot is free. A failed one is Relaxed.
-//! - alloc: store of "allocated", Release: the first claim sees that the last holder is done, also where the id
-//!   reached it without any synchronisation. A plain store is enough: nobody else changes a free slot's state.
+//! - claim: compare-exchange from "this generation, allocated, not held" to held, Acquire: it sees
+//!   what the holder before it wrote. A failed one is Relaxed: nothing is touched.
+//! - the guard's drop: store of "not held", Release: the next claim sees what this holder wrote. A
+//!   plain store is enough: while a slot is held, nobody else changes its state.
+//! - free: compare-exchange from "not held" to the next generation, Acquire: the last holder is
+//!   done before the slot is free. A failed one is Relaxed.
+//! - alloc: store of "allocated", Release: the first claim sees that the last holder is done, also
+//!   where the id reached it without any synchronisation. A plain store is enough: nobody else
+//!   changes a free slot's state.
 
 use crate::sync::{Access, Arc, AtomicU32, Ordering, Witness};
 use bytemuck::{Pod, Zeroable};
@@ -66,8 +68,9 @@ const HELD: u32 = 1;
 const ALLOCATED: u32 = 2;
 const FLAG_BITS: u32 = 2;
 
-/// Names one allocation of one slot, across threads. The slot's next allocation has another id, so an id that
-/// outlived its slot is noticed (until the slot was allocated 2^24 - 1 more times). Zero names nothing.
+/// Names one allocation of one slot, across threads. The slot's next allocation has another id, so
+/// an id that outlived its slot is noticed (until the slot was allocated 2^24 - 1 more times). Zero
+/// names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct SlotId(u64);
@@ -164,8 +167,8 @@ struct Slot {
 }
 
 impl Slab {
-    /// Takes the memory of `classes` (in any order) for the frontend numbered `frontend`, all of it zero. Pages
-    /// that are never touched cost nothing.
+    /// Takes the memory of `classes` (in any order) for the frontend numbered `frontend`, all of it
+    /// zero. Pages that are never touched cost nothing.
     ///
     /// # Errors
     ///
@@ -227,16 +230,16 @@ impl Class {
 /// The end that hands slots out: the frontend's own thread. Not shared, not cloned.
 pub struct SlabOwner {
     view: SlabView,
-    /// By class: the indices of its free slots, the one that was freed last on top, as its bytes may still
-    /// be in the cache. Never longer than it was at first, so it never allocates.
+    /// By class: the indices of its free slots, the one that was freed last on top, as its bytes
+    /// may still be in the cache. Never longer than it was at first, so it never allocates.
     free: Box<[Vec<u32>]>,
     in_use: usize,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl SlabOwner {
-    /// A slot of at least `bytes`: of the smallest class that fits and has a free one. `None` where none has, or
-    /// none is that large. The slot still has the bytes of whoever had it before.
+    /// A slot of at least `bytes`: of the smallest class that fits and has a free one. `None` where
+    /// none has, or none is that large. The slot still has the bytes of whoever had it before.
     #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<SlotId> {
         let slab = &*self.view.slab;
@@ -247,22 +250,23 @@ impl SlabOwner {
         let slot = &slab.slots[class.first + index as usize];
         // Relaxed: only this thread changes the state of a free slot, so it is what we stored last.
         let free = slot.state.load(Ordering::Relaxed);
-        // Release: the last holder is done before anyone claims it anew. Pairs with the Acquire in `claim`.
+        // Release: the last holder is done before anyone claims it anew. Pairs with the Acquire in
+        // `claim`.
         slot.state.store(free | ALLOCATED, Ordering::Release);
         self.in_use += 1;
         Some(SlotId::new(slab.frontend, free >> FLAG_BITS, number, index))
     }
 
-    /// Takes a slot back; its id is stale from here on. False, and nothing happens, where the id is stale already,
-    /// or where the slot is held right now: then try again once its guard is gone.
+    /// Takes a slot back; its id is stale from here on. False, and nothing happens, where the id is
+    /// stale already, or where the slot is held right now: then try again once its guard is gone.
     #[inline]
     pub fn free(&mut self, id: SlotId) -> bool {
         let slab = &*self.view.slab;
         let Some((_, dense)) = slab.find(id) else { return false };
         let allocated = state(id.generation()) | ALLOCATED;
         let next = state(generation_after(id.generation()));
-        // Acquire: the last holder is done before the slot is free. Pairs with the guard's drop. Relaxed on
-        // failure: nothing is touched.
+        // Acquire: the last holder is done before the slot is free. Pairs with the guard's drop.
+        // Relaxed on failure: nothing is touched.
         let freed =
             slab.slots[dense].state.compare_exchange(allocated, next, Ordering::Acquire, Ordering::Relaxed);
         if freed.is_err() {
@@ -294,8 +298,9 @@ impl SlabOwner {
         self.in_use
     }
 
-    /// The slot's number below [`capacity`](SlabOwner::capacity), for tables beside the slab. It is the same for
-    /// every id of the slot. An id that is not of this slab gives `capacity` itself, which no table has.
+    /// The slot's number below [`capacity`](SlabOwner::capacity), for tables beside the slab. It is
+    /// the same for every id of the slot. An id that is not of this slab gives `capacity` itself,
+    /// which no table has.
     #[inline]
     pub fn index(&self, id: SlotId) -> usize {
         self.view.slab.find(id).map_or(self.capacity(), |(_, dense)| dense)
@@ -307,26 +312,28 @@ impl SlabOwner {
     }
 }
 
-/// What every thread that touches slots holds. Clones see the same slots; the memory lives as long as any.
+/// What every thread that touches slots holds. Clones see the same slots; the memory lives as long
+/// as any.
 #[derive(Clone)]
 pub struct SlabView {
     slab: Arc<Slab>,
 }
 
 impl SlabView {
-    /// Exclusive access to the slot's bytes until the guard is dropped. `None` where the id is stale or not of
-    /// this slab, or where someone holds the slot already; it never waits.
+    /// Exclusive access to the slot's bytes until the guard is dropped. `None` where the id is
+    /// stale or not of this slab, or where someone holds the slot already; it never waits.
     #[inline]
     pub fn claim(&self, id: SlotId) -> Option<SlotGuard<'_>> {
         let (class, dense) = self.slab.find(id)?;
         let slot = &self.slab.slots[dense];
         let allocated = state(id.generation()) | ALLOCATED;
-        // Acquire: what the holder before wrote is seen. Pairs with the guard's drop and with `alloc`. Relaxed on
-        // failure: nothing is touched.
+        // Acquire: what the holder before wrote is seen. Pairs with the guard's drop and with
+        // `alloc`. Relaxed on failure: nothing is touched.
         slot.state
             .compare_exchange(allocated, allocated | HELD, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        // SAFETY: `find` made sure that the index is below the class's count, so the slot lies in its region.
+        // SAFETY: `find` made sure that the index is below the class's count, so the slot lies in
+        // its region.
         let first = unsafe { class.memory.start.add(id.index() * class.slot_bytes) };
         Some(SlotGuard {
             slot,
@@ -341,8 +348,8 @@ impl SlabView {
     }
 }
 
-/// Exclusive access to a slot's bytes, from [`SlabView::claim`]: all of the slot, which may be more than was
-/// asked for.
+/// Exclusive access to a slot's bytes, from [`SlabView::claim`]: all of the slot, which may be more
+/// than was asked for.
 pub struct SlotGuard<'a> {
     access: Access,
     slot: &'a Slot,
@@ -354,8 +361,9 @@ impl Deref for SlotGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are initialised (zeroed at first) and live as long as the view that we borrow. While
-        // the state says HELD no other guard of this slot exists, and slots do not overlap.
+        // SAFETY: the bytes are initialised (zeroed at first) and live as long as the view that we
+        // borrow. While the state says HELD no other guard of this slot exists, and slots do not
+        // overlap.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -374,7 +382,8 @@ impl Drop for SlotGuard<'_> {
         self.access.end();
         // Relaxed: we set HELD ourselves, and nobody changes a held slot's state.
         let held = self.slot.state.load(Ordering::Relaxed);
-        // Release: what we wrote is seen by the next claim. Pairs with the Acquire there and in `free`.
+        // Release: what we wrote is seen by the next claim. Pairs with the Acquire there and in
+        // `free`.
         self.slot.state.store(held & !HELD, Ordering::Release);
     }
 }
@@ -389,12 +398,13 @@ struct Region {
 
 // SAFETY: a region owns its bytes as a Box<[u8]> does, and only points to them.
 unsafe impl Send for Region {}
-// SAFETY: a shared region gives nothing but an address; `SlotGuard` says who may use which bytes when.
+// SAFETY: a shared region gives nothing but an address; `SlotGuard` says who may use which bytes
+// when.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// What the system's allocator aligns to by itself. If more is asked for, the standard library zeroes by
-    /// hand, and so touches every page; so the region is aligned by hand instead.
+    /// What the system's allocator aligns to by itself. If more is asked for, the standard library
+    /// zeroes by hand, and so touches every page; so the region is aligned by hand instead.
     const NATURAL_ALIGN: usize = 16;
 
     fn zeroed(bytes: usize) -> Result<Region, SlabError> {
@@ -406,7 +416,8 @@ impl Region {
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(SlabError::OutOfMemory(bytes))?;
         let misaligned = memory.as_ptr().addr() % CACHE_LINE;
         let padding = if misaligned == 0 { 0 } else { CACHE_LINE - misaligned };
-        // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to the size.
+        // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to
+        // the size.
         let start = unsafe { memory.add(padding) };
         Ok(Region { start, memory, layout })
     }

@@ -1,5 +1,5 @@
-//! The atomics and the cell that [`crate::ring`] and [`crate::slab`] are made of: those of `std`, or loom's
-//! where `cfg(loom)` is set, so that loom can try every order of a test's accesses.
+//! The atomics and the cell that [`crate::ring`] and [`crate::slab`] are made of: those of `std`,
+//! or loom's where `cfg(loom)` is set, so that loom can try every order of a test's accesses.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -35,8 +35,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Stands for memory that loom cannot see: it fails a test in which two accesses overlap, or in which one does not
-/// happen before the next. It has no size and does nothing otherwise.
+/// Stands for memory that loom cannot see: it fails a test in which two accesses overlap, or in
+/// which one does not happen before the next. It has no size and does nothing otherwise.
 pub(crate) struct Witness(#[cfg(loom)] UnsafeCell<()>);
 
 /// An exclusive access, from [`Witness::access`] to [`Access::end`].

@@ -1,5 +1,5 @@
-//! Instants and durations as one type: [`Nanos`], a count of nanoseconds since the process's clock started
-//! (or since the simulation's start). It travels in messages, so it is plain data.
+//! Instants and durations as one type: [`Nanos`], a count of nanoseconds since the process's clock
+//! started (or since the simulation's start). It travels in messages, so it is plain data.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

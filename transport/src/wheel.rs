@@ -1,6 +1,6 @@
-//! A hierarchical timing wheel with one timer per key: a ModelThread's frontrun and latest timers, the
-//! RankThread's busy GPUs, an emulated device's running batches. Owned by one thread, driven by [`Wheel::pop_expired`]
-//! with the `now` of the caller's turn; it never reads a clock.
+//! A hierarchical timing wheel with one timer per key: a ModelThread's frontrun and latest timers,
+//! the RankThread's busy GPUs, an emulated device's running batches. Owned by one thread, driven by
+//! [`Wheel::pop_expired`] with the `now` of the caller's turn; it never reads a clock.
 //!
 //! ```
 //! use symphony_transport::{Nanos, wheel::Wheel};
@@ -23,20 +23,23 @@
 //!
 //! # What is promised
 //!
-//! - A timer comes out of the first [`Wheel::pop_expired`] loop whose `now` is not before its time: never
-//!   early, and late only by as much as the caller is.
-//! - All that one `now` has expired comes out in order of (time, key), whenever and however it was set.
-//! - `set` and `cancel` take constant time (`cancel` of a timer that is due within the current tick, logarithmic
-//!   amortised); time without timers costs nothing to pass, however long; nothing allocates after `new`.
+//! - A timer comes out of the first [`Wheel::pop_expired`] loop whose `now` is not before its time:
+//!   never early, and late only by as much as the caller is.
+//! - All that one `now` has expired comes out in order of (time, key), whenever and however it was
+//!   set.
+//! - `set` and `cancel` take constant time (`cancel` of a timer that is due within the current
+//!   tick, logarithmic amortised); time without timers costs nothing to pass, however long; nothing
+//!   allocates after `new`.
 //!
 //! # How
 //!
 //! An instant is cut into ticks of 1,024 ns, a tick's number into nine digits of six bits. A timer
-//! lies on the level of the highest digit in which its tick differs from the current tick, in the slot that this
-//! digit names (Varghese and Lauck's scheme 7, with the digits compared instead of the distance). So all
-//! of a level is earlier than all of the next, and the first occupied slot of the lowest occupied level holds
-//! the earliest timer. Slots are doubly linked lists through the timers. Timers whose tick has come leave
-//! the slots for a pairing heap, which gives them in exact order; it is as small as what falls due in a tick.
+//! lies on the level of the highest digit in which its tick differs from the current tick, in the
+//! slot that this digit names (Varghese and Lauck's scheme 7, with the digits compared instead of
+//! the distance). So all of a level is earlier than all of the next, and the first occupied slot of
+//! the lowest occupied level holds the earliest timer. Slots are doubly linked lists through the
+//! timers. Timers whose tick has come leave the slots for a pairing heap, which gives them in exact
+//! order; it is as small as what falls due in a tick.
 
 use crate::Nanos;
 
@@ -62,7 +65,8 @@ struct Timer {
     place: u32,
     /// The next of the slot's list; in the heap, the next sibling.
     next: u32,
-    /// The previous of the slot's list; in the heap, the previous sibling, or the parent of a first child.
+    /// The previous of the slot's list; in the heap, the previous sibling, or the parent of a first
+    /// child.
     prev: u32,
     /// In the heap, the first child.
     child: u32,
@@ -72,7 +76,8 @@ struct Timer {
 struct Slot {
     /// The first timer of its list.
     first: u32,
-    /// No timer of the list is earlier. It is the earliest one's time unless that one was cancelled.
+    /// No timer of the list is earlier. It is the earliest one's time unless that one was
+    /// cancelled.
     earliest: Nanos,
 }
 
@@ -110,8 +115,8 @@ impl Wheel {
         }
     }
 
-    /// Arms `key`'s timer for `at`, in place of what it was armed for. An `at` in the past expires at the next
-    /// [`pop_expired`](Wheel::pop_expired); [`Nanos::MAX`] cancels.
+    /// Arms `key`'s timer for `at`, in place of what it was armed for. An `at` in the past expires
+    /// at the next [`pop_expired`](Wheel::pop_expired); [`Nanos::MAX`] cancels.
     ///
     /// # Panics
     ///
@@ -124,7 +129,8 @@ impl Wheel {
         let old = self.timers[key].place;
         let new = self.place_of(at);
         if old == new && old != DUE {
-            // Re-armed within its slot, as timers pushed on by a little mostly are: it can stay in its list.
+            // Re-armed within its slot, as timers pushed on by a little mostly are: it can stay in
+            // its list.
             self.timers[key].at = at;
             let slot = &mut self.slots[new as usize];
             slot.earliest = slot.earliest.min(at);
@@ -155,11 +161,12 @@ impl Wheel {
         (timer.place != NOWHERE).then_some(timer.at)
     }
 
-    /// Disarms the earliest timer whose time is not after `now`, the lowest key first among equals, and returns
-    /// its key and time; `None` when there is none left. Call it until then, in every turn.
+    /// Disarms the earliest timer whose time is not after `now`, the lowest key first among equals,
+    /// and returns its key and time; `None` when there is none left. Call it until then, in every
+    /// turn.
     ///
-    /// Timers may be set and cancelled between two calls. One that is set to an instant not after `now` comes
-    /// out of the same loop, so a caller that always does that never leaves it.
+    /// Timers may be set and cancelled between two calls. One that is set to an instant not after
+    /// `now` comes out of the same loop, so a caller that always does that never leaves it.
     #[inline]
     pub fn pop_expired(&mut self, now: Nanos) -> Option<(usize, Nanos)> {
         if tick_of(now) > self.tick {
@@ -173,10 +180,12 @@ impl Wheel {
         Some((key, self.timers[key].at))
     }
 
-    /// An instant until which the caller may sleep: no armed timer is before it. `None` where none is armed.
+    /// An instant until which the caller may sleep: no armed timer is before it. `None` where none
+    /// is armed.
     ///
-    /// It is the earliest timer's own time, unless a timer close before that was cancelled or moved since. A
-    /// caller that then wakes up for nothing gets the earliest timer's own time from its next call.
+    /// It is the earliest timer's own time, unless a timer close before that was cancelled or moved
+    /// since. A caller that then wakes up for nothing gets the earliest timer's own time from its
+    /// next call.
     #[inline]
     pub fn next(&self) -> Option<Nanos> {
         if self.due != NONE {
@@ -201,8 +210,8 @@ impl Wheel {
         level * SLOTS as u32 + digit(tick, level)
     }
 
-    /// Makes `to` the current tick: each timer of a slot that begins by then moves to the heap or to a lower
-    /// level, once, however many ticks are passed.
+    /// Makes `to` the current tick: each timer of a slot that begins by then moves to the heap or
+    /// to a lower level, once, however many ticks are passed.
     fn advance(&mut self, to: u64) {
         let from = std::mem::replace(&mut self.tick, to);
         let mut levels = self.levels;
@@ -312,7 +321,8 @@ impl Wheel {
         self.due = self.meld(self.due, orphans);
     }
 
-    /// Makes one heap of two, given and returned by their roots: the earlier root becomes the other's parent.
+    /// Makes one heap of two, given and returned by their roots: the earlier root becomes the
+    /// other's parent.
     #[inline]
     fn meld(&mut self, a: u32, b: u32) -> u32 {
         if a == NONE {
@@ -333,8 +343,8 @@ impl Wheel {
         parent
     }
 
-    /// Makes one heap of a list of siblings, in the two passes of Fredman et al., "The pairing heap": pairs
-    /// from the left, then all pairs from the right.
+    /// Makes one heap of a list of siblings, in the two passes of Fredman et al., "The pairing
+    /// heap": pairs from the left, then all pairs from the right.
     fn meld_siblings(&mut self, mut first: u32) -> u32 {
         let mut pairs = NONE;
         while first != NONE {
@@ -373,7 +383,8 @@ fn digit(tick: u64, level: u32) -> u32 {
 /// The slots of `level` as of tick `from`, those of its past aside, that have begun by tick `to`.
 fn begun(from: u64, to: u64, level: u32) -> u64 {
     let above = (level + 1) * DIGIT_BITS;
-    // A level's slots share the digits above it with `from`: once these have changed, all of it lies behind.
+    // A level's slots share the digits above it with `from`: once these have changed, all of it
+    // lies behind.
     if from >> above != to >> above {
         return u64::MAX;
     }

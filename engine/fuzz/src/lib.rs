@@ -1,12 +1,13 @@
-//! What the fuzz targets share: models of every element type, and what must hold of a request that was read. A target
-//! takes the model from an input's first byte, so that one corpus is about them all.
+//! What the fuzz targets share: models of every element type, and what must hold of a request that
+//! was read. A target takes the model from an input's first byte, so that one corpus is about them
+//! all.
 
 use bytes::Bytes;
 use http::HeaderMap;
 use prost::Message;
 use symphony::api::reading::{Reader, Understood};
 use symphony_transport::Nanos;
-use symphony::runtime::frontend::{Class, ModelInfo, Standing};
+use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::message::ModelId;
 
@@ -48,12 +49,12 @@ fn model(choice: u8) -> ModelInfo {
         max_batch: 8,
         class: Class::HIGHEST,
         thread: 0,
-        standing: Standing::Served,
+        state: SlotState::Serving,
     }
 }
 
-/// What holds of every request that was found right: it keeps the bounds, and written again, in any form that can say it,
-/// it is read as the same.
+/// What holds of every request that was found right: it keeps the bounds, and written again, in any
+/// form that can say it, it is read as the same.
 pub fn check(reader: &Reader, read: &Understood) {
     assert!((1..=MOST_ROWS).contains(&read.slots.len()), "{} rows", read.slots.len());
     if let Some(body) = reader.json(read) {

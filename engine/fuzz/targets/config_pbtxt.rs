@@ -24,9 +24,9 @@ fuzz_target!(|text: &str| {
     let lines = text.lines().count().max(1);
     match (read, check_pbtxt(path, &again, "model")) {
         (Ok(notes), Ok(same)) => assert_eq!(notes.len(), same.len()),
-        (Err(mistakes), Err(same)) => {
-            assert_eq!(mistakes.0.len(), same.0.len());
-            assert!(mistakes.0.iter().all(|mistake| (1..=lines).contains(&mistake.line)), "{mistakes}");
+        (Err(diagnostics), Err(same)) => {
+            assert_eq!(diagnostics.0.len(), same.0.len());
+            assert!(diagnostics.0.iter().all(|mistake| (1..=lines).contains(&diagnostic.line)), "{diagnostics}");
         }
         (read, other) => panic!("{read:?} became {other:?}"),
     }

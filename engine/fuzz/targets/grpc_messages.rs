@@ -1,5 +1,6 @@
-//! What gRPC calls carry. An input is the model's number, a byte that says which message it is, and the message. An infer
-//! request is read for the model; every message, if it can be read at all, must survive being written.
+//! What gRPC calls carry. An input is the model's number, a byte that says which message it is, and
+//! the message. An infer request is read for the model; every message, if it can be read at all,
+//! must survive being written.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! The body of an infer request over HTTP with the binary tensor extension, compressed or not. An input is the model's
-//! number, a byte that says how the body is compressed, the length of the JSON as two bytes, and the body.
+//! The body of an infer request over HTTP with the binary tensor extension, compressed or not. An
+//! input is the model's number, a byte that says how the body is compressed, the length of the JSON
+//! as two bytes, and the body.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The body of an infer request over HTTP, all of it JSON. An input is the model's number and the body.
+//! The body of an infer request over HTTP, all of it JSON. An input is the model's number and the
+//! body.
 
 #![no_main]
 

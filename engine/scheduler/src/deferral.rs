@@ -1,5 +1,6 @@
 //! How long a batch is held back: the one decision that most policies differ in, and what it may be
-//! decided from. A [`Deferral`] is implemented by a policy and called by [`crate::model::ModelQueue`].
+//! decided from. A [`Deferral`] is implemented by a policy and called by
+//! [`crate::model::ModelQueue`].
 
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
@@ -11,11 +12,12 @@ use symphony_transport::message::ModelId;
 pub trait Deferral: Sync + Send + core::fmt::Debug {
     /// Its name, unique among them: [`deferral`] finds it again, for recordings.
     fn name(&self) -> &'static str;
-    /// The time from which the candidate of this moment may start (the `when` of DESIGN.md, section 6). It is
-    /// never held beyond `latest`, whatever this says.
+    /// The time from which the candidate of this moment may start (the `when` of
+    /// docs/design/specification.md, "Deferral"). It is never held beyond `latest`, whatever this
+    /// says.
     fn when(&self, moment: &Moment<'_>) -> Nanos;
-    /// From when, before that, the candidate would take a GPU that else idles. `None`: never. Asked once a rate
-    /// sample, not at each request.
+    /// From when, before that, the candidate would take a GPU that else idles. `None`: never. Asked
+    /// once a rate sample, not at each request.
     fn head_start(&self, _demand: &Demand<'_>) -> Option<HeadStart> {
         None
     }
@@ -29,10 +31,11 @@ pub struct Demand<'a> {
     /// The batch size that the rate calls for.
     pub target: usize,
     /// The model's profile, SLO, delays and GPUs.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
 }
 
-/// How long before its `when` a candidate is offered, for a GPU that idles: from the earlier of the two.
+/// How long before its `when` a candidate is offered, for a GPU that idles: from the earlier of the
+/// two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeadStart {
     /// So long after the start of the model's last batch.
@@ -50,7 +53,8 @@ pub struct Moment<'a> {
     pub size: usize,
     /// now + delay(b).
     pub earliest: Nanos,
-    /// D - l(b+1) - d_data: after it, one more request could not join. Of n rows, where requests have several.
+    /// D - l(b+1) - d_data: after it, one more request could not join. Of n rows, where requests
+    /// have several.
     pub frontrun: Nanos,
     /// D - l(b): after it, the head would be late.
     pub latest: Nanos,
@@ -63,12 +67,12 @@ pub struct Moment<'a> {
     /// The batch size that the rate calls for.
     pub target: usize,
     /// The model's profile, SLO and delays.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
 }
 
 /// What is fixed about a model's scheduling.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct QueueConfig {
     /// The model.
     pub model: ModelId,
     /// How long its batches take.
@@ -87,9 +91,9 @@ pub struct Terms {
     pub gpus: usize,
 }
 
-/// How much earlier than the formulas say things happen, to make up for the lateness of real timers and threads. The
-/// first is the larger: a profile may be so flat that frontrun and latest coincide, and a candidate still needs time
-/// to be granted a GPU.
+/// How much earlier than the formulas say things happen, to make up for the lateness of real timers
+/// and threads. The first is the larger: a profile may be so flat that frontrun and latest
+/// coincide, and a candidate still needs time to be granted a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slack {
     /// Taken off frontrun: the whole way from the timer to the start of the batch.

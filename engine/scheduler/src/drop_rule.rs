@@ -1,17 +1,18 @@
-//! Which requests are given up when not all of them can be in time. Chosen by a policy or by the user;
-//! [`crate::model::selection`] carries it out.
+//! Which requests are given up when not all of them can be in time. Chosen by a policy or by the
+//! user; [`crate::model::selection`] carries it out.
 
 /// What becomes of requests that stand in the way of a good batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropRule {
     /// Requests are dropped when a batch of the target size could not include them in time.
     Window,
-    /// Only a request that can't even run alone is dropped; the head is served whatever it costs (Clipper's).
+    /// Only a request that can't even run alone is dropped; the head is served whatever it costs
+    /// (Clipper's).
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
-    /// As the window, but requests are only dropped where at least as many more join the batch for it; while the model is
-    /// overloaded, the window.
+    /// As the window, but requests are only dropped where at least as many more join the batch for
+    /// it; while the model is overloaded, the window.
     Exchange,
 }
 
@@ -29,8 +30,8 @@ impl DropRule {
         DropRule::ALL.iter().find(|rule| rule.1 == name).map(|rule| rule.0)
     }
 
-    /// The rule that stands in for this one while a model is overloaded. To spare requests is then in vain: others are
-    /// lost for them, and batches shrink.
+    /// The rule that stands in for this one while a model is overloaded. To spare requests is then
+    /// in vain: others are lost for them, and batches shrink.
     pub fn while_overloaded(self, overloaded: bool) -> DropRule {
         match self {
             DropRule::Exchange if overloaded => DropRule::Window,

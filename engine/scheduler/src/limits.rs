@@ -1,23 +1,26 @@
-//! Every bound of the engine, named and explained once. Nothing on the dataplane grows past these: a full
-//! queue or ring answers `overloaded`, and start-up refuses a configuration that would exceed one.
+//! Every bound of the engine, named and explained once. Nothing on the dataplane grows past these:
+//! a full queue or ring answers `overloaded`, and start-up refuses a configuration that would
+//! exceed one.
 
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
 
-/// GPUs that one RankThread matches, and that an engine has: any division among several RankThreads fits too.
+/// GPUs that one RankThread matches, and that an engine has: any division among several RankThreads
+/// fits too.
 pub const MAX_GPUS: usize = 65_536;
 
 /// Models that an engine has.
 pub const MAX_MODELS: usize = 16_384;
 
-/// Lanes that one RankThread ranks, and that an engine has: a queue for each class of each model. A lane's number fits 16
-/// bits, in the flight recorder too.
-pub const MAX_LANES: usize = MAX_MODELS * Class::COUNT;
+/// QueueIds that one RankThread ranks, and that an engine has: a queue for each class of each
+/// model. A lane's number fits 16 bits, in the flight recorder too.
+pub const MAX_QUEUES: usize = MAX_MODELS * Class::COUNT;
 
 /// ModelThreads of an engine, each linked with every RankThread.
 pub const MAX_MODEL_THREADS: usize = 255;
 
-/// RankThreads of an engine. Each costs a ring of words and one of grants per ModelThread: with 255 of those, 34 MiB.
+/// RankThreads of an engine. Each costs a ring of words and one of grants per ModelThread: with 255
+/// of those, 34 MiB.
 pub const MAX_RANK_THREADS: usize = 16;
 
 /// Frontends of an engine: API threads, or load generators in its process.
@@ -26,9 +29,10 @@ pub const MAX_FRONTENDS: usize = 255;
 /// Requests in one batch. Executors may allow fewer.
 pub const MAX_BATCH: usize = 1_024;
 
-/// Requests waiting in one model's queue; one more is answered `overloaded`. Two full batches and the
-/// arrivals of the time that a batch runs fit in it many times over: a longer queue is late anyway.
-pub const MAX_QUEUE: usize = 8_192;
+/// Requests waiting in one model's queue; one more is answered `overloaded`. Two full batches and
+/// the arrivals of the time that a batch runs fit in it many times over: a longer queue is late
+/// anyway.
+pub const MAX_QUEUE_LENGTH: usize = 8_192;
 
 /// Requests that one frontend may have in the engine: what its slab holds at most.
 pub const MAX_IN_FLIGHT: usize = 16_384;
@@ -36,17 +40,18 @@ pub const MAX_IN_FLIGHT: usize = 16_384;
 /// Bytes of slab memory per frontend, inputs and outputs together. Untouched pages cost nothing.
 pub const MAX_SLAB_BYTES: usize = 1 << 30;
 
-/// Batches that a GPU may have been given and not finished: one that runs, one that waits, and what the
-/// network still carries. A GPU at this bound gets no grant until a completion comes back.
+/// Batches that a GPU may have been given and not finished: one that runs, one that waits, and what
+/// the network still carries. A GPU at this bound gets no grant until a completion comes back.
 pub const MAX_OUTSTANDING_BATCHES: usize = 4;
 
 /// Elements that a ring of requests, from one frontend to one ModelThread, holds.
 pub const REQUEST_RING: usize = 16_384;
 
-/// Requests that a ModelThread takes from one ring in one turn, so that timers are seen to in between.
-pub const REQUESTS_PER_TURN: usize = 256;
+/// Requests that a ModelThread takes from one ring in one turn, so that timers are seen to in
+/// between.
+pub const REQUESTS_PER_CYCLE: usize = 256;
 
-/// One sample of a model's request rate. DESIGN.md, section 6.
+/// One sample of a model's request rate. docs/design/specification.md, "Quantities".
 pub const RATE_SAMPLE: Nanos = Nanos::from_millis(50);
 
 /// Samples whose mean is the rate: a window of 5 s.

@@ -1,5 +1,5 @@
-//! Latency profiles: how long a batch of b takes, l(b). Owned by a model's queue, asked at every event, so a
-//! profile is a flat table: one load, no arithmetic.
+//! Latency profiles: how long a batch of b takes, l(b). Owned by a model's queue, asked at every
+//! event, so a profile is a flat table: one load, no arithmetic.
 
 use crate::limits;
 use alloc::sync::Arc;

@@ -1,6 +1,6 @@
-//! A workload: the models, the GPUs and the traffic of an experiment. The crate `symphony` reads one from
-//! a TOML file; the simulator, the load generator and the benchmarks run it, so that one file means the
-//! same to all of them.
+//! A workload: the models, the GPUs and the traffic of an experiment. The crate `symphony` reads
+//! one from a TOML file; the simulator, the load generator and the benchmarks run it, so that one
+//! file means the same to all of them.
 
 use crate::profile::Profile;
 use alloc::string::String;
@@ -31,8 +31,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Whether any of its models is of another class than the highest, or has no deadlines: only some policies know
-    /// of that.
+    /// Whether any of its models is of another class than the highest, or has no deadlines: only
+    /// some policies know of that.
     pub fn has_classes(&self) -> bool {
         self.models.iter().any(|model| model.class > Class::HIGHEST || model.slo == NO_DEADLINE)
     }
@@ -50,7 +50,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// delay(b) = d_ctrl + d_data * b: from the decision to run a batch of `size` to its earliest start.
+    /// delay(b) = d_ctrl + d_data * b: from the decision to run a batch of `size` to its earliest
+    /// start.
     #[inline]
     pub fn delay(&self, size: usize) -> Nanos {
         Nanos(self.control.0 + self.data_per_request.0 * size as u64)

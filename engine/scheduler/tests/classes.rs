@@ -1,4 +1,5 @@
-//! Priority classes, in virtual time: whatever load of lower classes is added, the highest class is served as before.
+//! Priority classes, in virtual time: whatever load of lower classes is added, the highest class is
+//! served as before.
 
 use symphony_scheduler::policy::{Options, by_name};
 use symphony_scheduler::profile::Profile;
@@ -65,8 +66,8 @@ fn goodput(gpus: usize, upper: &[WorkloadModel], policy: &str) -> f64 {
     search(&alone, by_name(policy).unwrap(), &Options::default(), &mut |_| ()).unwrap().goodput_rps.unwrap()
 }
 
-/// What the highest class of a pool loses where lower ones send three times what it can serve: of all its requests,
-/// at these parts of its goodput, at most this share more.
+/// What the highest class of a pool loses where lower ones send three times what it can serve: of
+/// all its requests, at these parts of its goodput, at most this share more.
 const MOST_MORE_BAD: f64 = 0.001;
 
 fn assert_unharmed(gpus: usize, upper: &[WorkloadModel], policy: &str) {
@@ -143,8 +144,8 @@ fn a_request_without_a_deadline_waits_and_is_never_dropped() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(24) })]
 
-    /// Whatever the models, the rates and the classes are: each request with a deadline ends once, and none without is
-    /// dropped or late.
+    /// Whatever the models, the rates and the classes are: each request with a deadline ends once,
+    /// and none without is dropped or late.
     #[test]
     fn every_request_of_every_class_ends_once(
         gpus in 1usize..12,

@@ -1,14 +1,15 @@
-//! The queues and the matching as they really meet: over rings, each in order, but one ring's messages ahead of
-//! another's by any amount. Whatever the interleaving, no request is lost, no GPU and no model is forgotten.
+//! The queues and the matching as they really meet: over rings, each in order, but one ring's
+//! messages ahead of another's by any amount. Whatever the interleaving, no request is lost, no GPU
+//! and no model is forgotten.
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
 use symphony_scheduler::policy::by_name;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
@@ -37,11 +38,11 @@ impl ModelSink for Rings {
     fn report(&mut self, report: GpuReport) {
         self.words.push_back(RankInput::Report(report));
     }
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.words.push_back(RankInput::Next { model, next });
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.words.push_back(RankInput::Reserve { model, next });
     }
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.words.push_back(RankInput::Standing { model, standing });
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.words.push_back(RankInput::Bounds { model, standing });
     }
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
@@ -63,14 +64,15 @@ struct Engine {
 
 impl Engine {
     fn new(policy: &str, models: u32, gpus: usize) -> Engine {
-        let terms = |model| Terms {
+        let terms = |model| QueueConfig {
             model: ModelId(model),
             profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
             slo: SLO,
             network: Network::default(),
             drop: DropRule::Window,
             deferral: by_name(policy).unwrap().deferral().unwrap(),
-            // More than a step of `settle`, so that a thread that runs late by one is no reason to drop.
+            // More than a step of `settle`, so that a thread that runs late by one is no reason to
+            // drop.
             slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
             gpus,
         };
@@ -120,7 +122,7 @@ impl Engine {
             2 => {
                 let mut grant = |grant| rings.grants.push_back(grant);
                 if let Some(word) = rings.words.pop_front() {
-                    if matches!(word, RankInput::Standing { .. }) {
+                    if matches!(word, RankInput::Bounds { .. }) {
                         rings.wish.get_or_insert(true);
                     }
                     word.apply(rank, *now, &mut grant);
@@ -149,7 +151,7 @@ impl Engine {
                     rings.wish = Some(false);
                     let highest = models.len() / 2;
                     models[..highest].iter_mut().for_each(|model| model.foretell(rings));
-                    rings.words.push_back(RankInput::Foretold);
+                    rings.words.push_back(RankInput::AllReserved);
                 }
             }
             // A completion does not come before its batch is over.

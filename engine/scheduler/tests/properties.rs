@@ -1,5 +1,6 @@
-//! Invariants of the scheduler over random workloads, watched event by event in the simulator: they hold for every
-//! policy with every option, whatever the models, the load and the network. [`MAY_BE_LATE`] lists the exceptions.
+//! Invariants of the scheduler over random workloads, watched event by event in the simulator: they
+//! hold for every policy with every option, whatever the models, the load and the network.
+//! [`MAY_BE_LATE`] lists the exceptions.
 
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -14,8 +15,8 @@ use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Class, Ending, Request};
 
-/// The policies that do not promise that a batch finishes by its first deadline, and why. Any other does, unless its drop
-/// rule is fcfs.
+/// The policies that do not promise that a batch finishes by its first deadline, and why. Any other
+/// does, unless its drop rule is fcfs.
 const MAY_BE_LATE: [(&str, &str); 2] = [
     ("clipper", "it learns from late batches how large they may be"),
     ("triton", "it starts whatever has not waited for longer than its timeout"),
@@ -41,7 +42,8 @@ struct Watch {
     network: Network,
     promise: Promise,
     faults: bool,
-    /// Requests go straight to a GPU, each as it comes; else a batch fetches its inputs when it is put together.
+    /// Requests go straight to a GPU, each as it comes; else a batch fetches its inputs when it is
+    /// put together.
     pushed: bool,
     profiles: Vec<Profile>,
     endings: HashMap<u64, u32>,
@@ -268,7 +270,8 @@ proptest! {
         prop_assert!(batches <= watch.decisions.len() as u64);
         for (gpu, share) in report.gpu_busy.iter().enumerate() {
             let within = watch.gpu_busy[gpu] - (watch.gpu_free_at[gpu] - Nanos::from_secs(1));
-            // All but what runs past the window's end; a queue of fcfs may go on for several batches there.
+            // All but what runs past the window's end; a queue of fcfs may go on for several
+            // batches there.
             if watch.gpu_free_at[gpu] <= Nanos::from_secs(1) {
                 prop_assert!((share - watch.gpu_busy[gpu].as_secs_f64()).abs() < 1e-9);
             } else {

@@ -1,5 +1,5 @@
-//! What a client may do: which listener it came in by (its [`Door`]), and which token it brought. Both faces ask here before
-//! they do anything for it.
+//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it
+//! brought. Both protocol adapters ask here before they do anything for it.
 
 use super::core::Core;
 use super::problem::{Problem, quoted};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// A listener, as far as it says what its clients may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Door {
+pub(super) struct ListenerRules {
     /// Whether admin calls are answered.
     pub(super) admin: bool,
     /// Whether clients speak TLS.
@@ -25,7 +25,7 @@ pub(super) struct Door {
 #[derive(Clone)]
 pub(super) struct Peer {
     /// Where it came in.
-    pub(super) door: Door,
+    pub(super) listener: ListenerRules,
     /// Cloned for each request of it at hand, until its answer is taken.
     pub(super) at_hand: Rc<()>,
 }
@@ -41,7 +41,7 @@ impl Peer {
 /// Who makes a call.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    door: Door,
+    listener: ListenerRules,
     /// Where admin calls are answered besides.
     admin_addr: Option<SocketAddr>,
     token: Option<(Tokens, Arc<Token>)>,
@@ -77,7 +77,7 @@ impl Caller {
     pub(super) fn see_admin(&self) -> Result<(), Problem> {
         let refused = |message: String| Err(Problem::invalid(StatusCode::FORBIDDEN, message));
         match (&self.token, self.admin_addr) {
-            _ if self.door.admin => {}
+            _ if self.listener.admin => {}
             (_, Some(addr)) => {
                 return refused(format!(
                     "this is an admin call, which is answered at {addr} only: see --admin and docs/security.md"
@@ -117,7 +117,7 @@ impl Core {
     /// Who makes a call with these headers, which is not counted yet.
     ///
     /// Errors: 401 where tokens are asked for and it brings none that is valid.
-    pub(super) fn identify(&self, door: Door, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(super) fn identify(&self, listener: ListenerRules, headers: &HeaderMap) -> Result<Caller, Problem> {
         let token = match &self.config.tokens {
             None => None,
             Some(tokens) => {
@@ -125,12 +125,12 @@ impl Core {
                 Some((tokens.clone(), token))
             }
         };
-        Ok(Caller { door, admin_addr: self.config.admin, token })
+        Ok(Caller { listener, admin_addr: self.config.admin, token })
     }
 
     /// Whoever asks whether the server lives: nobody has to say who that is.
-    pub(super) fn anybody(&self, door: Door) -> Caller {
-        Caller { door, admin_addr: self.config.admin, token: None }
+    pub(super) fn anybody(&self, listener: ListenerRules) -> Caller {
+        Caller { listener, admin_addr: self.config.admin, token: None }
     }
 }
 

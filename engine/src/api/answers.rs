@@ -1,17 +1,20 @@
-//! Between the connections of one API core and its [`Frontend`]: [`Answers::ask`] submits a request and
-//! waits, one [`Answers::pump`] task polls the frontend and wakes whoever waits. All on one thread.
+//! Between the connections of one API core and its [`Frontend`]: [`Answers::ask`] submits a request
+//! and waits, one [`Answers::pump`] task polls the frontend and wakes whoever waits. All on one
+//! thread.
 //!
-//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. Where the core is its own it
-//! polls every microsecond, between looks at the sockets. Where threads share cores it polls every 10 us for a while
-//! after anything happened, as an answer may be about to come, and after that every 0.1 ms: requests wait milliseconds
-//! for their batch, and a busy pump would take the time of the very thread that it waits for (every 0.1 ms takes an
-//! eighth of a core). Between polls it sleeps on a timer, so that sockets are served and other threads run; with nothing in
-//! flight it sleeps until a request is sent, and looks up every 50 ms, for what is served may change.
+//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. Where
+//! the core is its own it polls every microsecond, between looks at the sockets. Where threads
+//! share cores it polls every 10 us for a while after anything happened, as an answer may be about
+//! to come, and after that every 0.1 ms: requests wait milliseconds for their batch, and a busy
+//! pump would take the time of the very thread that it waits for (every 0.1 ms takes an eighth of a
+//! core). Between polls it sleeps on a timer, so that sockets are served and other threads run;
+//! with nothing in flight it sleeps until a request is sent, and looks up every 50 ms, for what is
+//! served may change.
 
 use super::glommio_io::within;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
-use crate::telemetry::Recorder;
+use crate::telemetry::Metrics;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -34,7 +37,8 @@ const FAST_POLL: Duration = Duration::from_micros(10);
 /// The pause between slow polls.
 const SLOW_POLL: Duration = Duration::from_micros(100);
 
-/// The pause between polls while nothing is in flight: the frontend must see now and then what is served.
+/// The pause between polls while nothing is in flight: the frontend must see now and then what is
+/// served.
 const IDLE_POLL: Duration = Duration::from_millis(50);
 
 /// An [`Answer`] that the handler may keep.
@@ -82,10 +86,10 @@ impl Reply {
 /// The frontend of an API core with everybody who waits for an answer from it.
 pub(super) struct Answers {
     frontend: RefCell<Frontend>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Metrics>,
     idle: Idle,
-    /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the answer is
-    /// still taken from the frontend, once, and forgotten.
+    /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the
+    /// answer is still taken from the frontend, once, and forgotten.
     waiting: RefCell<Vec<Option<oneshot::Sender<Reply>>>>,
     pump: RefCell<Option<Waker>>,
     /// Counts up when a request is sent, so that the pump is fast again.
@@ -105,9 +109,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Answers {
-    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run [`Answers::pump`], on a
-    /// thread that is `idle` in this way.
-    pub(super) fn new(frontend: Frontend, recorder: Rc<Recorder>, idle: Idle) -> Answers {
+    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run
+    /// [`Answers::pump`], on a thread that is `idle` in this way.
+    pub(super) fn new(frontend: Frontend, recorder: Rc<Metrics>, idle: Idle) -> Answers {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         Answers {
             frontend: RefCell::new(frontend),
@@ -137,8 +141,8 @@ impl Answers {
         self.frontend.borrow().most_rows(model)
     }
 
-    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future, as when the client
-    /// has left, takes the request back.
+    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future,
+    /// as when the client has left, takes the request back.
     ///
     /// Errors: a [`Refusal`], at once.
     pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {

@@ -1,5 +1,5 @@
-//! Reading a request's body within the limits: its size, the memory of all bodies together, and its time. A body that
-//! comes in one piece, as most do, is not copied.
+//! Reading a request's body within the limits: its size, the memory of all bodies together, and its
+//! time. A body that comes in one piece, as most do, is not copied.
 
 use super::core::Core;
 use super::glommio_io::within;

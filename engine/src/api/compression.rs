@@ -1,5 +1,5 @@
-//! gzip and deflate, of requests and of answers, in both protocols. What is unpacked is bounded: a small body can't become
-//! a large one.
+//! gzip and deflate, of requests and of answers, in both protocols. What is unpacked is bounded: a
+//! small body can't become a large one.
 
 use super::problem::{Problem, quoted};
 use bytes::Bytes;

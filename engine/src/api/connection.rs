@@ -1,11 +1,12 @@
-//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever its first bytes are,
-//! and a watch closes it when the client is too slow. Every wait has an end: a connection that nobody uses for
-//! [`ApiConfig::idle_timeout`], a head that is not complete in `header_timeout`, a body (see `body`), a
-//! client that does not read its answer. So a half-open connection is gone after one of them.
+//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever
+//! its first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
+//! connection that nobody uses for [`ApiConfig::idle_timeout`], a head that is not complete in
+//! `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
+//! connection is gone after one of them.
 //!
 //! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
-use super::access::{Door, Peer};
+use super::access::{ListenerRules, Peer};
 use super::core::Core;
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
 use super::reply::{Progress, Reply};
@@ -29,9 +30,9 @@ use std::time::{Duration, Instant};
 /// What a client that speaks HTTP/2 without asking first begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// When we are the one to close, what the client still sends (the rest of a refused body) is thrown away
-/// for this long at most: closing at once would reset the connection, and the client might never see the
-/// response. A client that closes too ends the wait.
+/// When we are the one to close, what the client still sends (the rest of a refused body) is thrown
+/// away for this long at most: closing at once would reset the connection, and the client might
+/// never see the response. A client that closes too ends the wait.
 const LINGER: Duration = Duration::from_secs(1);
 
 const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\n\
@@ -62,7 +63,8 @@ enum Phase {
 struct Watch {
     phase: Cell<Phase>,
     since: Cell<Instant>,
-    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be many.
+    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be
+    /// many.
     at_hand: Rc<()>,
     /// Whether the client takes its answers, which over HTTP/2 the socket does not tell.
     progress: Rc<Progress>,
@@ -128,7 +130,7 @@ impl Write for Watched {
 struct Requests {
     core: Rc<Core>,
     watch: Rc<Watch>,
-    door: Door,
+    listener: ListenerRules,
 }
 
 impl Service<Request<Incoming>> for Requests {
@@ -140,7 +142,7 @@ impl Service<Request<Incoming>> for Requests {
         let (core, watch) = (self.core.clone(), self.watch.clone());
         watch.enter(Phase::Busy);
         let at_hand = watch.at_hand.clone();
-        let peer = Peer { door: self.door, at_hand: at_hand.clone() };
+        let peer = Peer { listener: self.listener, at_hand: at_hand.clone() };
         Box::pin(async move {
             let response = core.respond(request, peer).await;
             watch.enter(Phase::Responding);
@@ -215,10 +217,15 @@ enum End {
 }
 
 /// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
-pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, door: Door, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn serve(
+    core: Rc<Core>,
+    io: GlommioIo,
+    listener: ListenerRules,
+    mut stop: oneshot::Receiver<()>,
+) {
     // Only a zero is refused, which then means no limit.
     let _ = io.set_write_timeout(core.config.write_timeout);
-    let mut io = match core.config.tls.as_ref().filter(|_| door.tls) {
+    let mut io = match core.config.tls.as_ref().filter(|_| listener.tls) {
         None => Socket::Plain(io),
         Some(tls) => match handshake(&core, tls, io, &mut stop).await {
             Some(io) => Socket::Tls(io),
@@ -232,7 +239,7 @@ pub(super) async fn serve(core: Rc<Core>, io: GlommioIo, door: Door, mut stop: o
     let two = first == PREFACE;
     let (phase, since) = (Cell::new(Phase::Head), Cell::new(Instant::now()));
     let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()), progress: Progress::new() });
-    let service = Requests { core: core.clone(), watch: watch.clone(), door };
+    let service = Requests { core: core.clone(), watch: watch.clone(), listener };
     let mut http = Http::new(&core, Watched { io, first, watch: watch.clone() }, service, two);
     let tick = core.config.header_timeout.min(core.config.idle_timeout).min(core.config.write_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -294,7 +301,8 @@ async fn handshake(
     }
 }
 
-/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what differs from it.
+/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what
+/// differs from it.
 async fn first_bytes(core: &Core, io: &mut Socket, stop: &mut oneshot::Receiver<()>) -> Result<Vec<u8>, End> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let begun = Instant::now();
@@ -338,8 +346,8 @@ fn overdue(core: &Core, watch: &Watch) -> Option<End> {
     }
 }
 
-/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client lets their answers come. Their
-/// bodies have limits of their own.
+/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client
+/// lets their answers come. Their bodies have limits of their own.
 fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
     if watch.progress.stalled() >= core.config.write_timeout {
         return Some(End::Unused);

@@ -1,5 +1,5 @@
-//! What all connections of one API core share, and what a request needs whatever its protocol: finding its model, reading
-//! its body within the limits, running it, counting it.
+//! What all connections of one API core share, and what a request needs whatever its protocol:
+//! finding its model, reading its body within the limits, running it, counting it.
 
 use super::access::{Caller, Peer};
 use super::answers::{Answers, Reply as EngineReply};
@@ -12,7 +12,7 @@ use super::{grpc, http};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::runtime::frontend::{Ask, Frontend, ModelInfo};
 use crate::telemetry::otlp::{Call, Parent, Ran, Traced, Tracer};
-use crate::telemetry::{FailureLog, InferOutcome, Observatory, Recorder};
+use crate::telemetry::{FailureLog, InferOutcome, Metrics, Observatory};
 use futures_channel::oneshot;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
@@ -43,7 +43,7 @@ pub(super) struct Core {
     /// What all cores have counted.
     pub(super) observatory: Arc<Observatory>,
     /// What this one counts.
-    pub(super) recorder: Rc<Recorder>,
+    pub(super) recorder: Rc<Metrics>,
     /// What Triton's clients want counted.
     statistics: CoreStatistics,
     failures: FailureLog,
@@ -57,7 +57,8 @@ pub(super) struct Core {
     pub(super) idle_streams: IdleStreams,
 }
 
-/// Streams without a request at hand: nothing but the server's end or their client has to do with them.
+/// Streams without a request at hand: nothing but the server's end or their client has to do with
+/// them.
 #[derive(Default)]
 pub(super) struct IdleStreams {
     stopping: Cell<bool>,
@@ -100,7 +101,7 @@ impl Core {
             statistics: config.shared.statistics.join(),
             failures: FailureLog::default(),
             tracer: Tracer::new(config.shared.tracing.clone()),
-            answers: Answers::new(frontend, Rc::clone(&recorder), config.seat.idle),
+            answers: Answers::new(frontend, Rc::clone(&recorder), config.placement.idle),
             observatory,
             recorder,
             config,
@@ -181,7 +182,8 @@ impl Core {
         Err(Problem::invalid(StatusCode::NOT_FOUND, message))
     }
 
-    /// The models that a request for several names: all if the name is empty, all versions if the version is.
+    /// The models that a request for several names: all if the name is empty, all versions if the
+    /// version is.
     ///
     /// Errors: as [`Core::find_model`].
     pub(super) fn find_models(
@@ -202,8 +204,8 @@ impl Core {
         Ok(wanted.cloned().collect())
     }
 
-    /// Runs a request that was found right, and counts it; `counted` is told what the engine said. `held`, which keeps the
-    /// request's bytes counted, is let go as soon as the engine has them.
+    /// Runs a request that was found right, and counts it; `counted` is told what the engine said.
+    /// `held`, which keeps the request's bytes counted, is let go as soon as the engine has them.
     ///
     /// Errors: why it has no result in time.
     pub(super) async fn run(
@@ -238,8 +240,8 @@ impl Core {
         Parent::parse(headers.get(TRACE_PARENT)?.as_bytes(), state)
     }
 
-    /// Counts an infer request once, when the guard goes: with what [`Counted::end`] was told, or as one whose client left; and
-    /// traces it, where that is wanted.
+    /// Counts an infer request once, when the guard goes: with what [`Counted::end`] was told, or
+    /// as one whose client left; and traces it, where that is wanted.
     pub(super) fn count<'a>(
         &'a self,
         model: &'a ModelInfo,
@@ -250,7 +252,8 @@ impl Core {
         Counted { core: self, model, outcome: InferOutcome::Gone, trace }
     }
 
-    /// Every version of every model that `caller` may use: of the repository, and of those that the server started with.
+    /// Every version of every model that `caller` may use: of the repository, and of those that the
+    /// server started with.
     pub(super) fn repository_index(&self, caller: &Caller) -> Vec<IndexEntry> {
         let mut index = self.config.shared.repository.as_ref().map(|from| from.index()).unwrap_or_default();
         for model in ModelInfo::served(&self.answers.models()) {
@@ -288,8 +291,8 @@ impl Core {
     }
 }
 
-/// A model that a request is about. It can be asked as long as this is held, even if it is unloaded meanwhile; so it is held
-/// for no longer than the request.
+/// A model that a request is about. It can be asked as long as this is held, even if it is unloaded
+/// meanwhile; so it is held for no longer than the request.
 pub(super) struct Found {
     table: Arc<[ModelInfo]>,
     at: usize,

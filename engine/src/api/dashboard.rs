@@ -1,5 +1,5 @@
-//! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that it asks for. Nothing on it
-//! comes from elsewhere, and its Content-Security-Policy sees to that.
+//! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that
+//! it asks for. Nothing on it comes from elsewhere, and its Content-Security-Policy sees to that.
 
 use crate::telemetry::{Observatory, Query};
 use hyper::header::HeaderValue;

@@ -1,12 +1,12 @@
-//! The one place where glommio and hyper meet: [`GlommioIo`] lets hyper read and write a glommio socket,
-//! [`local_executor`] makes a pinned executor or says in words what the machine lacks, [`listen`] and
-//! [`Listener::into_local`] bring a bound port into one. Used by the API's cores and by benchmarks;
-//! whoever swaps glommio for another runtime changes this file.
+//! The one place where glommio and hyper meet: [`GlommioIo`] lets hyper read and write a glommio
+//! socket, [`local_executor`] makes a pinned executor or says in words what the machine lacks,
+//! [`listen`] and [`Listener::into_local`] bring a bound port into one. Used by the API's cores and
+//! by benchmarks; whoever swaps glommio for another runtime changes this file.
 
-use crate::runtime::{Idle, Seat};
+use crate::runtime::{Idle, Placement};
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
-use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind};
+use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, ReactorErrorKind};
 use hyper::rt::ReadBufCursor;
 use io_uring::{IoUring, Probe, opcode};
 use send_wrapper::SendWrapper;
@@ -24,12 +24,14 @@ pub const MEMLOCK_NEEDED: u64 = 512 * 1024;
 /// One read takes at most this many bytes, so that little is zeroed in vain.
 const READ_AT_MOST: usize = 64 * 1024;
 
-/// Never, in effect. glommio 0.9 goes to sleep with tasks ready to run if this timer fires after it looked
-/// at its sockets and before it ran the first task: on a loaded machine, sooner or later, with its default
-/// too. So no task here may keep itself runnable: one that polls must sleep between polls.
+/// Never, in effect. glommio 0.9 goes to sleep with tasks ready to run if this timer fires after it
+/// looked at its sockets and before it ran the first task: on a loaded machine, sooner or later,
+/// with its default too. So no task here may keep itself runnable: one that polls must sleep
+/// between polls.
 const PREEMPT_EVERY: Duration = Duration::from_secs(3_600);
 
-/// Longer than the longest pause of a server's own timers: an executor that spins for so long never sleeps.
+/// Longer than the longest pause of a server's own timers: an executor that spins for so long never
+/// sleeps.
 const SPIN: Duration = Duration::from_secs(3_600);
 
 /// Registered buffers are for files, which nobody here reads: the least that glommio takes.
@@ -65,21 +67,23 @@ pub enum MachineError {
     Other(String),
 }
 
-/// An executor on the current thread, in this seat. With [`Idle::Spin`] it looks at its sockets and timers all the time
-/// and never goes to sleep, so that no wake-up delays a request.
+/// An executor on the current thread, in this placement. With [`Idle::Spin`] it looks at its
+/// sockets and timers all the time and never goes to sleep, so that no wake-up delays a request.
 ///
-/// Errors: [`MachineError`], instead of the panics and exits by which glommio itself says some of it.
-pub fn local_executor(seat: Seat) -> Result<LocalExecutor, MachineError> {
+/// Errors: [`MachineError`], instead of the panics and exits by which glommio itself says some of
+/// it.
+pub fn local_executor(placement: Placement) -> Result<LocalExecutor, MachineError> {
     check_io_uring()?;
-    if let Some(core) = seat.core {
+    if let Some(core) = placement.core {
         pin(core)?;
     }
-    // Pinned already, and glommio would say less of what is wrong with a core; but it spins only if it has pinned itself.
-    let builder = match seat {
-        Seat { core: Some(core), idle: Idle::Spin } => {
-            LocalExecutorBuilder::new(Placement::Fixed(core)).spin_before_park(SPIN)
+    // Pinned already, and glommio would say less of what is wrong with a core; but it spins only if
+    // it has pinned itself.
+    let builder = match placement {
+        Placement { core: Some(core), idle: Idle::Spin } => {
+            LocalExecutorBuilder::new(glommio::Placement::Fixed(core)).spin_before_park(SPIN)
         }
-        _ => LocalExecutorBuilder::new(Placement::Unbound),
+        _ => LocalExecutorBuilder::new(glommio::Placement::Unbound),
     };
     builder.io_memory(IO_MEMORY).preempt_timer(PREEMPT_EVERY).make().map_err(|error| match error {
         GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(limit, _)) => MachineError::Memlock(limit),
@@ -142,8 +146,8 @@ fn pin(core: usize) -> Result<(), MachineError> {
 #[derive(Debug)]
 pub struct Listener(std::net::TcpListener);
 
-/// Binds `addr` and listens. With `share_port`, further listeners (one per API core) may bind the same
-/// address and the kernel spreads connections over them; without, a port in use is an error.
+/// Binds `addr` and listens. With `share_port`, further listeners (one per API core) may bind the
+/// same address and the kernel spreads connections over them; without, a port in use is an error.
 ///
 /// Errors: the system's own, such as [`io::ErrorKind::AddrInUse`].
 pub fn listen(addr: SocketAddr, share_port: bool) -> io::Result<Listener> {
@@ -172,8 +176,8 @@ impl Listener {
     /// Hands it to the executor of the current thread. Panics outside of one.
     pub fn into_local(self) -> TcpListener {
         let fd = self.0.into_raw_fd();
-        // SAFETY: the descriptor is a listening TCP socket, open, and owned by nobody else: `into_raw_fd`
-        // gave it up, and the new listener closes it when dropped.
+        // SAFETY: the descriptor is a listening TCP socket, open, and owned by nobody else:
+        // `into_raw_fd` gave it up, and the new listener closes it when dropped.
         unsafe { TcpListener::from_raw_fd(fd) }
     }
 }
@@ -257,7 +261,8 @@ impl hyper::rt::Timer for GlommioTimer {
     }
 }
 
-/// hyper asks for what may go to other threads. This does not, since its connection does not; if it did, it would panic.
+/// hyper asks for what may go to other threads. This does not, since its connection does not; if it
+/// did, it would panic.
 struct Sleep(SendWrapper<glommio::timer::Timer>);
 
 impl Future for Sleep {
@@ -270,7 +275,8 @@ impl Future for Sleep {
 
 impl hyper::rt::Sleep for Sleep {}
 
-/// What `future` gives, or `None` if it takes longer than `limit`. A future that is ready costs no timer.
+/// What `future` gives, or `None` if it takes longer than `limit`. A future that is ready costs no
+/// timer.
 pub async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut timer = None;
@@ -301,10 +307,11 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_is_named_with_those_that_are() {
-        let error =
-            std::thread::spawn(|| local_executor(Seat { core: Some(99_999), idle: Idle::Nap }).unwrap_err())
-                .join()
-                .unwrap();
+        let error = std::thread::spawn(|| {
+            local_executor(Placement { core: Some(99_999), idle: Idle::Nap }).unwrap_err()
+        })
+        .join()
+        .unwrap();
         assert!(error.to_string().contains("core 99999"), "{error}");
     }
 }

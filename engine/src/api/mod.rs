@@ -1,6 +1,7 @@
-//! The thin API: the Open Inference Protocol (KServe v2) with Triton's extensions, over HTTP and gRPC, on pinned glommio
-//! executors. [`server::start`] makes one API core out of a [`Frontend`](crate::runtime::frontend::Frontend); `connection`
-//! serves a client, in HTTP/1.1 or HTTP/2.
+//! The thin API: the Open Inference Protocol (KServe v2) with Triton's extensions, over HTTP and
+//! gRPC, on pinned glommio executors. [`server::start`] makes one API core out of a
+//! [`Frontend`](crate::runtime::frontend::Frontend); `connection` serves a client, in HTTP/1.1 or
+//! HTTP/2.
 //!
 //! ```text
 //!  http/  routes, JSON and binary bodies ─┐
@@ -8,8 +9,9 @@
 //!  grpc/  envelope, messages, streams ────┘       ▲ tensors/ elements, regions shared memory
 //! ```
 //!
-//! The two faces only translate; what a request means, which mistakes there are and what they are called is said once,
-//! behind them. What is counted is in `statistics` and in [`observe`](crate::telemetry).
+//! The two protocol adapters only translate; what a request means, which diagnostics there are and
+//! what they are called is said once, behind them. What is counted is in `statistics` and in
+//! [`observe`](crate::telemetry).
 
 mod access;
 mod answers;

@@ -1,5 +1,5 @@
-//! A request that gets no result: its status in both protocols, and the words that say what was wrong, where, and
-//! what would be right.
+//! A request that gets no result: its status in both protocols, and the words that say what was
+//! wrong, where, and what would be right.
 
 use crate::runtime::frontend::Refusal;
 use crate::telemetry::InferOutcome;

@@ -1,6 +1,7 @@
-//! What the API makes of a request's bytes, without a socket or an engine: [`Reader`] takes a body or a message through the
-//! functions that a connection's goes through, and shows what would have been put into the engine's slots. It writes such
-//! a request again, too. The fuzz targets of `engine/fuzz` are made of it; so is whatever checks recorded requests.
+//! What the API makes of a request's bytes, without a socket or an engine: [`Reader`] takes a body
+//! or a message through the functions that a connection's goes through, and shows what would have
+//! been put into the engine's slots. It writes such a request again, too. The fuzz targets of
+//! `engine/fuzz` are made of it; so is whatever checks recorded requests.
 
 use super::grpc::{self, messages};
 use super::http;
@@ -55,7 +56,8 @@ impl From<Problem> for Refused {
 }
 
 impl Reader {
-    /// Reads requests for `model` of at most `most_rows` rows, whose bodies unpack to at most `most_bytes`.
+    /// Reads requests for `model` of at most `most_rows` rows, whose bodies unpack to at most
+    /// `most_bytes`.
     pub fn new(model: ModelInfo, most_rows: usize, most_bytes: usize) -> Reader {
         Reader { model, most_rows, most_bytes, regions: Regions::default() }
     }
@@ -69,7 +71,8 @@ impl Reader {
         Ok(self.understood(&inference))
     }
 
-    /// Reads what a call of `ModelInfer` carries: one message in its envelope; `headers` are the call's.
+    /// Reads what a call of `ModelInfer` carries: one message in its envelope; `headers` are the
+    /// call's.
     ///
     /// Errors: what a client would be told, with the corresponding HTTP status.
     pub fn grpc(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
@@ -92,7 +95,8 @@ impl Reader {
         }
     }
 
-    /// A JSON body that says the same; `None` where JSON can't: of NaN, of infinities, of BYTES that are no UTF-8.
+    /// A JSON body that says the same; `None` where JSON can't: of NaN, of infinities, of BYTES
+    /// that are no UTF-8.
     pub fn json(&self, request: &Understood) -> Option<Vec<u8>> {
         let inputs = self.tensors(request, |spec, shape, bytes| {
             let mut text = Vec::new();
@@ -166,7 +170,8 @@ impl Reader {
     }
 }
 
-/// A body, to be written. Numbers stay the text that they are: read as a value in between, some would change.
+/// A body, to be written. Numbers stay the text that they are: read as a value in between, some
+/// would change.
 #[derive(Serialize)]
 struct Body<'a> {
     id: &'a str,
@@ -217,7 +222,7 @@ fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, Standing};
+    use crate::runtime::frontend::{Class, SlotState};
     use hyper::header::HeaderValue;
     use prost::Message;
     use symphony_gpu::Signature;
@@ -245,7 +250,7 @@ mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         };
         Reader::new(model, 4, 1 << 16)
     }

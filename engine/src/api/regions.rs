@@ -1,8 +1,10 @@
-//! System shared memory that clients have registered, for inputs to be read from and outputs to be written to. One
-//! table for all API cores: a client registers over one connection and infers over another.
+//! System shared memory that clients have registered, for inputs to be read from and outputs to be
+//! written to. One table for all API cores: a client registers over one connection and infers over
+//! another.
 //!
-//! A region is never mapped, it is read and written by `pread` and `pwrite`: a client may truncate or remove its memory at
-//! any time, which would kill a process that has it mapped (SIGBUS), and here is a short read. A copy it is either way.
+//! A region is never mapped, it is read and written by `pread` and `pwrite`: a client may truncate
+//! or remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and
+//! here is a short read. A copy it is either way.
 
 use super::problem::{Problem, names, quoted};
 use hyper::StatusCode;
@@ -63,7 +65,8 @@ impl Regions {
 
     /// Opens the memory object `key` and takes `bytes` of it from `offset` on as region `name`.
     ///
-    /// Errors: the name is taken (409), there are too many (429), no such memory, or it is smaller (400).
+    /// Errors: the name is taken (409), there are too many (429), no such memory, or it is smaller
+    /// (400).
     pub(super) fn register(&self, name: &str, key: &str, offset: u64, bytes: u64) -> Result<(), Problem> {
         let wrong = |what: String| Problem::bad(format!("shared memory region {}: {what}", quoted(name)));
         if name.is_empty() || bytes == 0 {
@@ -94,8 +97,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Forgets a region, or all if the name is empty. One that is not there is forgotten already. Requests at hand go on
-    /// with it.
+    /// Forgets a region, or all if the name is empty. One that is not there is forgotten already.
+    /// Requests at hand go on with it.
     pub(super) fn unregister(&self, name: &str) {
         let mut table = self.table();
         if name.is_empty() {
@@ -120,7 +123,8 @@ impl Regions {
         Ok(vec![found])
     }
 
-    /// A part of a region, for one request. Its memory is looked at again: it may have shrunk since it was registered.
+    /// A part of a region, for one request. Its memory is looked at again: it may have shrunk since
+    /// it was registered.
     ///
     /// Errors: no such region, or it has no such part.
     pub(super) fn view(&self, place: Place<'_>) -> Result<View, String> {
@@ -163,7 +167,8 @@ impl View {
         self.offset
     }
 
-    /// Copies what lies `from` bytes into it to `to`. Memory that its owner has cut off meanwhile reads as zeros.
+    /// Copies what lies `from` bytes into it to `to`. Memory that its owner has cut off meanwhile
+    /// reads as zeros.
     pub(super) fn read(&self, from: usize, to: &mut [u8]) {
         let mut at = self.region.offset + self.offset + from as u64;
         let mut rest = to;

@@ -1,4 +1,5 @@
-//! What goes back over a connection: a response with its body, whole or in parts, in either protocol.
+//! What goes back over a connection: a response with its body, whole or in parts, in either
+//! protocol.
 
 use http_body::{Body, Frame, SizeHint};
 use hyper::Response;
@@ -33,8 +34,8 @@ enum Taken {
     Pieces(Rc<Progress>),
 }
 
-/// Whether a connection's client takes what is there for it. Over HTTP/2 it may leave an answer with the server although its
-/// connection goes on.
+/// Whether a connection's client takes what is there for it. Over HTTP/2 it may leave an answer
+/// with the server although its connection goes on.
 #[derive(Debug)]
 pub(super) struct Progress {
     untaken: Cell<usize>,
@@ -125,7 +126,8 @@ impl ReplyBody {
         ReplyBody { parts, _at_hand: None, taking: None }
     }
 
-    /// The same, counted by `at_hand` until it is sent or dropped, and by `progress` as it is taken.
+    /// The same, counted by `at_hand` until it is sent or dropped, and by `progress` as it is
+    /// taken.
     pub(super) fn counted(self, at_hand: Rc<()>, progress: &Rc<Progress>) -> ReplyBody {
         let taking = match self.parts {
             Parts::Whole { .. } => Taken::All(progress.count()),

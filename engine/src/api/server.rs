@@ -1,8 +1,9 @@
-//! One API core: a pinned thread with a glommio executor that accepts connections, serves them, and polls
-//! its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside. More cores are
-//! more calls of [`start`] with the same address and `share_port`, each with a frontend of its own.
+//! One API core: a pinned thread with a glommio executor that accepts connections, serves them, and
+//! polls its [`Frontend`]. `runtime` starts and stops it; everything else of the API runs inside.
+//! More cores are more calls of [`start`] with the same address and `share_port`, each with a
+//! frontend of its own.
 
-use super::access::Door;
+use super::access::ListenerRules;
 use super::connection;
 use super::core::Core;
 use super::glommio_io::{self, GlommioIo, Listener, MachineError};
@@ -10,7 +11,7 @@ use super::shared::Shared;
 use super::tls::Tls;
 use super::tokens::Tokens;
 use crate::runtime::frontend::Frontend;
-use crate::runtime::{Idle, Seat};
+use crate::runtime::{Idle, Placement};
 use crate::telemetry::Observatory;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
@@ -31,7 +32,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often a stopping core looks whether all is answered.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 
-/// Clients over the limit that are told so at the same time; further ones are closed without a word.
+/// Clients over the limit that are told so at the same time; further ones are closed without a
+/// word.
 const REFUSED_AT_ONCE: usize = 64;
 
 /// Limits and time-outs of an API core. The defaults are safe on an open port.
@@ -41,17 +43,19 @@ pub struct ApiConfig {
     pub addr: SocketAddr,
     /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
     pub grpc: Option<SocketAddr>,
-    /// Where admin calls are answered; where there is none, the other ports answer them if they are on loopback, and
-    /// nobody does if not. This port speaks both protocols too.
+    /// Where admin calls are answered; where there is none, the other ports answer them if they are
+    /// on loopback, and nobody does if not. This port speaks both protocols too.
     pub admin: Option<SocketAddr>,
-    /// The certificate by which clients are spoken to; on an admin port on loopback without it all the same.
+    /// The certificate by which clients are spoken to; on an admin port on loopback without it all
+    /// the same.
     pub tls: Option<Tls>,
     /// Who may ask for what; without, everybody may.
     pub tokens: Option<Tokens>,
     /// Let other API cores listen at the same addresses; without, a port in use is an error.
     pub share_port: bool,
-    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the core is its own.
-    pub seat: Seat,
+    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the
+    /// core is its own.
+    pub placement: Placement,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
     /// What all bodies that are being read may hold together, in bytes.
@@ -72,12 +76,13 @@ pub struct ApiConfig {
     pub write_timeout: Duration,
     /// How long a connection may stay open between requests.
     pub idle_timeout: Duration,
-    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is there; without an answer in
-    /// as long again it is closed, with all its calls.
+    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is
+    /// there; without an answer in as long again it is closed, with all its calls.
     pub keep_alive: Duration,
     /// How long [`ApiHandle::stop`] waits for requests at hand.
     pub stop_timeout: Duration,
-    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one of its own.
+    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one
+    /// of its own.
     pub observatory: Option<Arc<Observatory>>,
     /// What it shares with the other API cores of its server.
     pub shared: Shared,
@@ -93,7 +98,7 @@ impl ApiConfig {
             tls: None,
             tokens: None,
             share_port: false,
-            seat: Seat { core: None, idle: Idle::Nap },
+            placement: Placement { core: None, idle: Idle::Nap },
             max_body_bytes: 64 << 20,
             max_bodies_bytes: 1 << 30,
             max_head_bytes: 32 << 10,
@@ -156,17 +161,18 @@ pub struct ApiHandle {
 pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
     let mut config = config;
     let mut listeners = Vec::new();
-    let mut open = |addr: SocketAddr, door: Door| {
+    let mut open = |addr: SocketAddr, rules: ListenerRules| {
         let (listener, addr) = listen(addr, config.share_port)?;
-        listeners.push((listener, door));
+        listeners.push((listener, rules));
         Ok::<SocketAddr, ApiError>(addr)
     };
     let (alone, has_tls) = (config.admin.is_none(), config.tls.is_some());
-    let door = |addr: SocketAddr| Door { admin: alone && addr.ip().is_loopback(), tls: has_tls };
-    let local_addr = open(config.addr, door(config.addr))?;
-    let grpc_addr = config.grpc.map(|addr| open(addr, door(addr))).transpose()?;
-    let admin_door = |addr: SocketAddr| Door { admin: true, tls: has_tls && !addr.ip().is_loopback() };
-    let admin_addr = config.admin.map(|addr| open(addr, admin_door(addr))).transpose()?;
+    let rules = |addr: SocketAddr| ListenerRules { admin: alone && addr.ip().is_loopback(), tls: has_tls };
+    let local_addr = open(config.addr, rules(config.addr))?;
+    let grpc_addr = config.grpc.map(|addr| open(addr, rules(addr))).transpose()?;
+    let admin_rules =
+        |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
+    let admin_addr = config.admin.map(|addr| open(addr, admin_rules(addr))).transpose()?;
     config.admin = admin_addr;
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
@@ -214,8 +220,9 @@ impl ApiHandle {
         self.admin_addr
     }
 
-    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still run),
-    /// closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`] and a little.
+    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still
+    /// run), closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`]
+    /// and a little.
     ///
     /// Errors: [`ApiError::Died`].
     pub fn stop(mut self) -> Result<(), ApiError> {
@@ -241,11 +248,11 @@ impl Drop for ApiHandle {
 fn run(
     frontend: Frontend,
     config: ApiConfig,
-    listeners: Vec<(Listener, Door)>,
+    listeners: Vec<(Listener, ListenerRules)>,
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
 ) {
-    let executor = match glommio_io::local_executor(config.seat) {
+    let executor = match glommio_io::local_executor(config.placement) {
         Ok(executor) => executor,
         Err(error) => return started.send(Err(error)).unwrap_or_default(),
     };
@@ -254,10 +261,10 @@ fn run(
         let pumped = core.clone();
         glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
         let mut accepting = Vec::new();
-        for (listener, door) in listeners {
+        for (listener, rules) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
             let (stop, stopped) = oneshot::channel::<()>();
-            let task = glommio::spawn_local(async move { accept(&core, listener, door, stopped).await });
+            let task = glommio::spawn_local(async move { accept(&core, listener, rules, stopped).await });
             accepting.push((stop, task));
         }
         // Whoever called `start` is waiting for this.
@@ -273,7 +280,12 @@ fn run(
 }
 
 /// Accepts connections until `stop` is dropped; then the port is closed.
-async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: oneshot::Receiver<()>) {
+async fn accept(
+    core: &Rc<Core>,
+    listener: TcpListener,
+    rules: ListenerRules,
+    mut stop: oneshot::Receiver<()>,
+) {
     let refusing = Rc::new(());
     loop {
         let mut next = pin!(listener.accept());
@@ -288,7 +300,7 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: on
             None => return,
             Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
             Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, stream, door);
+                serve(core, stream, rules);
             }
             Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
                 let counted = refusing.clone();
@@ -303,12 +315,12 @@ async fn accept(core: &Rc<Core>, listener: TcpListener, door: Door, mut stop: on
     }
 }
 
-fn serve(core: &Rc<Core>, stream: TcpStream, door: Door) {
+fn serve(core: &Rc<Core>, stream: TcpStream, rules: ListenerRules) {
     let (stop, stopped) = oneshot::channel();
     let number = core.opened(stop);
     let core = core.clone();
     glommio::spawn_local(async move {
-        connection::serve(core.clone(), GlommioIo::new(stream), door, stopped).await;
+        connection::serve(core.clone(), GlommioIo::new(stream), rules, stopped).await;
         core.closed(number);
     })
     .detach();

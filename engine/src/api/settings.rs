@@ -1,5 +1,6 @@
-//! Trace and log settings, by Triton's names. A setting that means nothing here has one value, and giving it another is a
-//! mistake; so a client never believes to have switched on what does not exist.
+//! Trace and log settings, by Triton's names. A setting that means nothing here has one value, and
+//! giving it another is a diagnostic; so a client never believes to have switched on what does not
+//! exist.
 
 use super::problem::{Problem, names, quoted};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,8 +82,8 @@ impl Value {
     }
 }
 
-/// Triton's trace settings and the values that they always have: traces of single requests are not written; when what
-/// happened to a request stands in its answer's parameters.
+/// Triton's trace settings and the values that they always have: traces of single requests are not
+/// written; when what happened to a request stands in its answer's parameters.
 pub(super) const TRACE: [(&str, &str); 6] = [
     ("trace_level", "OFF"),
     ("trace_rate", "1000"),

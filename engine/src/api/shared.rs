@@ -1,4 +1,5 @@
-//! What all API cores of a server share: little, and nothing that a request without shared memory waits for.
+//! What all API cores of a server share: little, and nothing that a request without shared memory
+//! waits for.
 
 use super::regions::Regions;
 use super::settings::LogSettings;

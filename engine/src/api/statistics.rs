@@ -1,5 +1,5 @@
-//! What Triton's clients call inference statistics: counts and times of each model's requests. Each API core counts its
-//! own; whoever asks gets the sum over all cores.
+//! What Triton's clients call inference statistics: counts and times of each model's requests. Each
+//! API core counts its own; whoever asks gets the sum over all cores.
 
 use super::answers::Reply;
 use crate::runtime::frontend::{ModelInfo, Outcome};
@@ -30,8 +30,8 @@ impl Span {
     }
 }
 
-/// The batches of one size, as far as requests of these cores were in them: a request of r rows has r/b of a batch of b,
-/// and all requests of a batch together have one.
+/// The batches of one size, as far as requests of these cores were in them: a request of r rows has
+/// r/b of a batch of b, and all requests of a batch together have one.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct Batches {
     executions: f64,
@@ -142,19 +142,20 @@ impl Place {
     }
 }
 
-/// What one API core counts. Only its thread writes, so the lock is free but for the moments when somebody asks.
+/// What one API core counts. Only its thread writes, so the lock is free but for the moments when
+/// somebody asks.
 #[derive(Clone, Default, Debug)]
 pub(super) struct CoreStatistics(Arc<Mutex<Vec<Place>>>);
 
 impl CoreStatistics {
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn model_slots(&self) -> MutexGuard<'_, Vec<Place>> {
         // A panic while counting leaves a count off by one at the worst.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request of so many rows that the engine accepted and has answered.
     pub(super) fn count(&self, model: &ModelInfo, rows: usize, reply: &Reply) {
-        let mut places = self.places();
+        let mut places = self.model_slots();
         let at = model.id.0 as usize;
         if at >= places.len() {
             places.resize_with(at + 1, Place::default);
@@ -188,7 +189,7 @@ impl Statistics {
     pub(super) fn of(&self, model: &ModelInfo) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
         for core in &*self.cores() {
-            let places = core.places();
+            let places = core.model_slots();
             let place = places.get(model.id.0 as usize).filter(|place| place.is_of(model));
             place.iter().for_each(|place| sum.merge(&place.statistics));
         }
@@ -199,7 +200,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, Standing};
+    use crate::runtime::frontend::{Class, SlotState};
     use symphony_gpu::Signature;
     use symphony_transport::message::{GpuId, ModelId};
 
@@ -229,7 +230,7 @@ mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         }
     }
 

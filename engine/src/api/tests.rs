@@ -1,5 +1,5 @@
-//! The API over real sockets on loopback, with an engine that is one thread at the other end of the real
-//! rings: what it does with a request is said by the model's name.
+//! The API over real sockets on loopback, with an engine that is one thread at the other end of the
+//! real rings: what it does with a request is said by the model's name.
 
 mod abuse;
 mod access;
@@ -8,7 +8,7 @@ mod streams;
 
 use super::{ApiConfig, ApiError, ApiHandle, start};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -47,7 +47,7 @@ fn models() -> Arc<[ModelInfo]> {
         max_batch: 8,
         class: Class::HIGHEST,
         thread: 0,
-        standing: Standing::Served,
+        state: SlotState::Serving,
     };
     MODELS.iter().enumerate().map(model).collect()
 }
@@ -926,7 +926,7 @@ fn a_port_in_use_is_named_before_anything_starts() {
 fn a_core_that_is_not_there_is_an_error_of_start() {
     let (frontend, _peer) = frontend(1, Clock::start(), Arc::new(AtomicBool::new(true)));
     let mut config = ApiConfig::at(([127, 0, 0, 1], 0).into());
-    config.seat.core = Some(77_777);
+    config.placement.core = Some(77_777);
     assert!(start(frontend, config).unwrap_err().to_string().contains("core 77777"));
 }
 

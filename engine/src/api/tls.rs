@@ -1,6 +1,6 @@
-//! TLS on an API core's sockets, by rustls with ring: [`Tls`] has the certificate, which can be replaced while the server
-//! runs, `TlsIo` lets hyper read and write through it. What lies between the two is bounded: one read of the socket on the
-//! way in, `UNSENT` bytes on the way out.
+//! TLS on an API core's sockets, by rustls with ring: [`Tls`] has the certificate, which can be
+//! replaced while the server runs, `TlsIo` lets hyper read and write through it. What lies between
+//! the two is bounded: one read of the socket on the way in, `UNSENT` bytes on the way out.
 
 use super::glommio_io::GlommioIo;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
@@ -160,7 +160,8 @@ impl TlsIo {
             ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
             self.untaken = 0..buffer.filled().len();
             let first = self.inbox[0];
-            // No record of TLS begins so. rustls would answer with an alert, which such a client can't read.
+            // No record of TLS begins so. rustls would answer with an alert, which such a client
+            // can't read.
             if *self.in_plain.get_or_insert_with(|| first.is_ascii_uppercase()) {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
@@ -212,7 +213,8 @@ impl Read for TlsIo {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
                 Err(_) => {}
             }
-            // An answer of the protocol's own; if it must wait, it is sent with what is written next.
+            // An answer of the protocol's own; if it must wait, it is sent with what is written
+            // next.
             if let Poll::Ready(Err(error)) = self.poll_send(cx) {
                 return Poll::Ready(Err(error));
             }

@@ -1,6 +1,7 @@
-//! Who may ask for what: bearer tokens, the models that each is for, and how often it may be used. All API cores share one
-//! [`Tokens`]. What a client sends is hashed and compared with the hashes that are kept, in constant time, so that neither
-//! the comparison nor this process's memory tells a token.
+//! Who may ask for what: bearer tokens, the models that each is for, and how often it may be used.
+//! All API cores share one [`Tokens`]. What a client sends is hashed and compared with the hashes
+//! that are kept, in constant time, so that neither the comparison nor this process's memory tells
+//! a token.
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ impl Fingerprint {
         Fingerprint(hash)
     }
 
-    /// What it is looked up by, which need not be secret: nobody can make a token with a hash that begins so.
+    /// What it is looked up by, which need not be secret: nobody can make a token with a hash that
+    /// begins so.
     fn key(&self) -> u64 {
         u64::from_le_bytes(*self.0.first_chunk().expect("it has 32 bytes"))
     }
@@ -87,7 +89,8 @@ pub(super) struct Token {
     bucket: Option<Bucket>,
 }
 
-/// A token bucket, as the time at which it would be full again: one word, so that all API cores can share it.
+/// A token bucket, as the time at which it would be full again: one word, so that all API cores can
+/// share it.
 #[derive(Debug)]
 struct Bucket {
     /// Between two calls, in the long run; nanoseconds.
@@ -147,7 +150,8 @@ impl Tokens {
         tokens
     }
 
-    /// From now on these are valid and no others. One that stays as it was keeps its count of calls.
+    /// From now on these are valid and no others. One that stays as it was keeps its count of
+    /// calls.
     pub fn replace(&self, grants: Vec<TokenGrant>) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::take(&mut *table);

@@ -1,10 +1,10 @@
-//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what is open to whom, and on
-//! SIGHUP reads both again.
+//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what
+//! is open to whom, and on SIGHUP reads both again.
 
 use super::Failure;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
-use crate::config::{AccessConfig, Mistakes};
+use crate::config::{AccessConfig, Diagnostics};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
@@ -18,14 +18,15 @@ pub(super) struct Access {
 impl Access {
     /// Reads the files that `config` names.
     ///
-    /// Errors: every mistake in the first that has one, exit code 2.
+    /// Errors: every diagnostic in the first that has one, exit code 2.
     pub(super) fn load(config: AccessConfig) -> Result<Access, Failure> {
         let tls = config.load_tls()?;
         let tokens = config.load_tokens()?.map(Tokens::new);
         Ok(Access { config, tls, tokens })
     }
 
-    /// Reads the files again. What was read before stays where one has a mistake, which is logged.
+    /// Reads the files again. What was read before stays where one has a diagnostic, which is
+    /// logged.
     pub(super) fn reload(&self) {
         if let (Some(tls), Some((cert, key))) = (&self.tls, &self.config.tls) {
             match tls.reload(cert, key) {
@@ -40,8 +41,8 @@ impl Access {
                 tracing::info!(tokens = read.len(), "the tokens were read again");
                 tokens.replace(read);
             }
-            Err(Mistakes(mistakes)) => {
-                mistakes
+            Err(Diagnostics(diagnostics)) => {
+                diagnostics
                     .iter()
                     .for_each(|mistake| tracing::error!("the tokens stay as they were: {mistake}"));
             }

@@ -1,5 +1,5 @@
-//! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`] that knows its
-//! exit code.
+//! What the `symphony` binary's commands do. Each returns once its work is over, or a [`Failure`]
+//! that knows its exit code.
 
 mod access;
 mod replay;
@@ -12,13 +12,13 @@ use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    AccessConfig, Config, Control, ExecutorKind, HttpLimits, Mistake, Mistakes, ModelConfig, ModelSource,
-    RepositoryFlags, read_config_with,
+    AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, ModelConfig,
+    ModelSource, RepositoryFlags, read_config_with,
 };
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Options, Say, Seat, StartError};
+use crate::runtime::{Engine, Options, Placement, Progress, StartError};
 use crate::telemetry::Observatory;
 use crate::telemetry::log::LogFlags;
 use crate::telemetry::otlp::{Exporter, TraceFlags};
@@ -63,9 +63,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<Mistakes> for Failure {
-    fn from(mistakes: Mistakes) -> Failure {
-        Failure::Input(mistakes.to_string())
+impl From<Diagnostics> for Failure {
+    fn from(diagnostics: Diagnostics) -> Failure {
+        Failure::Input(diagnostics.to_string())
     }
 }
 
@@ -104,19 +104,20 @@ impl From<ApiError> for Failure {
     }
 }
 
-/// Reads the configuration at `path`, and all models of its repository, and loads them, without serving.
+/// Reads the configuration at `path`, and all models of its repository, and loads them, without
+/// serving.
 ///
-/// Errors: every mistake in it, exit code 2.
+/// Errors: every diagnostic in it, exit code 2.
 pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
     let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
-    let (others, mut mistakes) = models_loaded_later(&config);
-    mistakes.extend(config.access.load_tls().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
-    mistakes.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Mistakes(wrong)| wrong));
+    let (others, mut diagnostics) = models_loaded_later(&config);
+    diagnostics.extend(config.access.load_tls().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
+    diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     for model in config.models.iter().chain(&others) {
-        mistakes.extend(try_to_load(model));
+        diagnostics.extend(try_to_load(model));
     }
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes).into());
+    if !diagnostics.is_empty() {
+        return Err(Diagnostics(diagnostics).into());
     }
     let executors: usize = config.executors.iter().map(|executor| executor.count).sum();
     let models = config.models.len() + others.len();
@@ -126,32 +127,33 @@ pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Fa
     Ok(())
 }
 
-/// The models of the repository that are not loaded at start-up, and the mistakes in their files.
-fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Mistake>) {
+/// The models of the repository that are not loaded at start-up, and the diagnostics in their
+/// files.
+fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
     let explicit = config.repository.as_ref().filter(|from| from.control == Control::Explicit);
     let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
     let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
-    let (mut models, mut mistakes) = (Vec::new(), Vec::new());
-    let names = repository.names().unwrap_or_else(|Mistakes(more)| {
-        mistakes.extend(more);
+    let (mut models, mut diagnostics) = (Vec::new(), Vec::new());
+    let names = repository.names().unwrap_or_else(|Diagnostics(more)| {
+        diagnostics.extend(more);
         Vec::new()
     });
     for name in names.iter().filter(|name| config.models.iter().all(|model| model.name != **name)) {
         match repository.read_model(name, &kinds) {
             Ok(model) => models.extend(model.versions),
-            Err(Mistakes(more)) => mistakes.extend(more),
+            Err(Diagnostics(more)) => diagnostics.extend(more),
         }
     }
-    (models, mistakes)
+    (models, diagnostics)
 }
 
 /// What is wrong with a model that only loading it shows.
-fn try_to_load(model: &ModelConfig) -> Vec<Mistake> {
+fn try_to_load(model: &ModelConfig) -> Vec<Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Vec::new() };
     match CpuModel::load(file, model.max_batch) {
         Ok(loaded) => model.declared.check(loaded.signature()),
         Err(error) => {
-            vec![model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")]
+            vec![model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
         }
     }
 }
@@ -165,10 +167,11 @@ pub struct Addresses {
     pub grpc: SocketAddr,
 }
 
-/// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or SIGTERM, with flight
-/// recorders if `record` says where.
+/// Serves the configuration at `path`, or the models of the repository alone, until SIGINT or
+/// SIGTERM, with flight recorders if `record` says where.
 ///
-/// Errors: a mistake in the configuration, an address that can't be had, a machine without what the engine needs.
+/// Errors: a diagnostic in the configuration, an address that can't be had, a machine without what
+/// the engine needs.
 pub fn serve(
     path: Option<&Path>,
     repository: &RepositoryFlags,
@@ -187,7 +190,7 @@ pub fn serve(
     let http_limits = config.http.clone();
     let access = Access::load(config.access.with(access))?;
     let api_threads = config.cores.api.len().max(1);
-    let say: Say = Arc::new(|line| tracing::info!("{line}"));
+    let say: Progress = Arc::new(|line| tracing::info!("{line}"));
     let recorded = record.is_some();
     let (mut engine, frontends) = Engine::start_with(
         config.clone(),
@@ -207,13 +210,14 @@ pub fn serve(
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
-    for (frontend, &seat) in frontends.into_iter().zip(&engine.layout().frontends) {
-        let server = api::start(frontend, ApiConfig { seat, ..api.clone() })?;
+    for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
+        let server = api::start(frontend, ApiConfig { placement, ..api.clone() })?;
         (api.addr, api.grpc, api.admin) = (server.local_addr(), server.grpc_addr(), server.admin_addr());
         servers.push(server);
     }
     let (address, grpc) = (api.addr, api.grpc.unwrap_or(addresses.grpc));
-    // In one piece, and nobody need be there any more to read it: who waits for the first line may go then.
+    // In one piece, and nobody need be there any more to read it: who waits for the first line may
+    // go then.
     let ready = access.ready(address, grpc, api.admin);
     let _ = std::io::stdout().lock().write_all(ready.as_bytes());
     access.describe(&[address, grpc]);
@@ -245,7 +249,8 @@ pub fn serve(
     }
 }
 
-/// Starts the thread that sends traces, where a collector is named: on other cores than those of pinned threads.
+/// Starts the thread that sends traces, where a collector is named: on other cores than those of
+/// pinned threads.
 fn export_traces(config: &Config, flags: &TraceFlags, engine: &Engine) -> Result<Option<Exporter>, Failure> {
     let trace = config.trace.clone().with(flags);
     let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
@@ -263,7 +268,7 @@ fn control_repository(
     config: &Config,
     engine: &mut Engine,
     recorded: bool,
-    say: &Say,
+    say: &Progress,
 ) -> Result<Option<Arc<Repository>>, Failure> {
     let controlled = config.repository.as_ref().is_some_and(|from| from.control != Control::None);
     if controlled && recorded {
@@ -271,7 +276,7 @@ fn control_repository(
             "note: no model is loaded or unloaded later: the flight recorder is told of the models once, as it begins",
         );
     }
-    let Some(places) = engine.take_places() else { return Ok(None) };
+    let Some(places) = engine.take_model_slots() else { return Ok(None) };
     let started = Repository::start(config, places, Arc::clone(say));
     let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
     started.map(|repository| Some(Arc::new(repository))).map_err(failed)
@@ -296,14 +301,16 @@ fn api_config(
     }
 }
 
-/// A flag that the first SIGINT or SIGTERM sets, while the second ends the process; and one that each SIGHUP sets.
+/// A flag that the first SIGINT or SIGTERM sets, while the second ends the process; and one that
+/// each SIGHUP sets.
 fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
     let unwatched = |error| Failure::Machine(format!("signals can't be watched: {error}"));
     let again = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&again)).map_err(unwatched)?;
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // Registered in this order: while the flag is not yet set the first does nothing, and the second sets it.
+        // Registered in this order: while the flag is not yet set the first does nothing, and the
+        // second sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .map_err(unwatched)?;
@@ -311,8 +318,8 @@ fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
     Ok((flag, again))
 }
 
-/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks at the engine, and calls
-/// `meanwhile`.
+/// Waits for a signal, or for a thread to die: then says which. Meanwhile it is the one who looks
+/// at the engine, and calls `meanwhile`.
 fn wait(
     engine: &Engine,
     observatory: &Observatory,
@@ -334,8 +341,8 @@ fn wait(
 /// Says what runs where.
 fn describe(engine: &Engine) {
     let layout = engine.layout();
-    let core = |seat: &Seat| seat.core.map_or("any".to_owned(), |core| core.to_string());
-    let list = |seats: &[Seat]| seats.iter().map(core).collect::<Vec<_>>().join(",");
+    let core = |placement: &Placement| placement.core.map_or("any".to_owned(), |core| core.to_string());
+    let list = |placements: &[Placement]| placements.iter().map(core).collect::<Vec<_>>().join(",");
     tracing::info!(
         rank = list(&layout.ranks),
         models = list(&layout.models),
@@ -365,7 +372,8 @@ fn describe(engine: &Engine) {
     }
 }
 
-/// A command line that sends the first sample that the configuration's folder has for one of its models.
+/// A command line that sends the first sample that the configuration's folder has for one of its
+/// models.
 fn sample_request(models: &[ModelInfo], samples: &Path, server: &str) -> Option<String> {
     models.iter().find_map(|model| {
         let sample = samples.join(format!("{}.json", model.name));

@@ -1,4 +1,5 @@
-//! `symphony replay`: replays recordings, says in a line each what came of it, and tells of a request.
+//! `symphony replay`: replays recordings, says in a line each what came of it, and tells of a
+//! request.
 
 use super::Failure;
 use crate::recorder::replay::{Replayed, Ride, Wanted, completed, replay as replay_file};
@@ -7,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Replays the recording at `path`, or all in that folder, and tells of the request that is wanted.
 ///
-/// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request that no recording
-/// knows, 1.
+/// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request
+/// that no recording knows, 1.
 pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<(), Failure> {
     let mut files = Vec::new();
     for file in files_at(path)? {

@@ -1,7 +1,8 @@
-//! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names: who may ask the server for
-//! what, and where. `serve` and `check` read the files that it names; on SIGHUP `serve` reads them again.
+//! The table `[api]` of CONFIG, the flags that say the same, and the file of tokens that it names:
+//! who may ask the server for what, and where. `serve` and `check` read the files that it names; on
+//! SIGHUP `serve` reads them again.
 
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::reader::{Bounds, Table, Value, read};
 use crate::api::tls::Tls;
 use crate::api::tokens::{Fingerprint, Rate, TokenGrant};
@@ -18,7 +19,8 @@ const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=4_096;
 /// Calls a second.
 const RPS: Bounds = Bounds::above(0.0, 1e9);
 
-/// Calls at once that a token may make if the file does not say how many: those of a second, and no fewer than this.
+/// Calls at once that a token may make if the file does not say how many: those of a second, and no
+/// fewer than this.
 const LEAST_BURST: f64 = 1.0;
 
 /// Who may ask for what, and where.
@@ -65,8 +67,8 @@ impl AccessConfig {
         }
     }
 
-    /// Where admin calls are answered if the server listens at `addresses`: where it says, else on loopback if one of them
-    /// is not, and else nowhere besides.
+    /// Where admin calls are answered if the server listens at `addresses`: where it says, else on
+    /// loopback if one of them is not, and else nowhere besides.
     pub fn admin_beside(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let open = addresses.iter().any(|addr| !addr.ip().is_loopback());
         // Whoever lets the system choose a port runs several servers on one machine, most likely.
@@ -77,11 +79,11 @@ impl AccessConfig {
     /// The certificate and the key, where there is one.
     ///
     /// Errors: they can't be used.
-    pub fn load_tls(&self) -> Result<Option<Tls>, Mistakes> {
+    pub fn load_tls(&self) -> Result<Option<Tls>, Diagnostics> {
         let load = |(cert, key): &(PathBuf, PathBuf)| {
             Tls::load(cert, key).map_err(|error| {
-                let place = Place { file: error.file, line: 1, field: "PEM".into() };
-                Mistakes(vec![place.mistake(error.what, error.right)])
+                let location = Location { file: error.file, line: 1, field: "PEM".into() };
+                Diagnostics(vec![location.diagnostic(error.what, error.right)])
             })
         };
         self.tls.as_ref().map(load).transpose()
@@ -89,8 +91,8 @@ impl AccessConfig {
 
     /// The tokens, where there is a file of them.
     ///
-    /// Errors: every mistake in it.
-    pub fn load_tokens(&self) -> Result<Option<Vec<TokenGrant>>, Mistakes> {
+    /// Errors: every diagnostic in it.
+    pub fn load_tokens(&self) -> Result<Option<Vec<TokenGrant>>, Diagnostics> {
         self.tokens.as_deref().map(read_tokens).transpose()
     }
 }
@@ -112,10 +114,10 @@ fn read_file(table: &Table<'_>, name: &'static str, right: &str) -> Option<Optio
 
 /// The tokens in the TOML file at `path`: docs/security.md.
 ///
-/// Errors: every mistake in it.
-pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Mistakes> {
+/// Errors: every diagnostic in it.
+pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Diagnostics> {
     let tokens = read(path, |root| {
-        let tokens = root.tables("tokens", 1, |table| Some((table.place("name"), read_token(table)?)));
+        let tokens = root.tables("tokens", 1, |table| Some((table.location("name"), read_token(table)?)));
         if tokens.len() > MAX_TOKENS {
             let wrong = format!("{} tokens are too many", tokens.len());
             root.report("tokens", wrong, format!("give at most {MAX_TOKENS}"));
@@ -196,20 +198,20 @@ fn read_models(value: &Value<'_>) -> Option<Vec<String>> {
 }
 
 /// Reports names and tokens that are given twice.
-fn report_twins(root: &Table<'_>, tokens: &[(Place, TokenGrant)]) {
+fn report_twins(root: &Table<'_>, tokens: &[(Location, TokenGrant)]) {
     let (mut names, mut prints) = (HashMap::new(), HashMap::new());
-    for (place, token) in tokens {
+    for (location, token) in tokens {
         let twin =
-            |first: Option<usize>, wrong: &str| -> Option<Mistake> {
-                Some(place.mistake(
+            |first: Option<usize>, wrong: &str| -> Option<Diagnostic> {
+                Some(location.diagnostic(
                     format!("{wrong} of line {}", first?),
                     "give each a token and a name of its own",
                 ))
             };
-        let mistakes = [
-            twin(names.insert(&token.name, place.line), "has the name of the token"),
-            twin(prints.insert(token.fingerprint, place.line), "is the token"),
+        let diagnostics = [
+            twin(names.insert(&token.name, location.line), "has the name of the token"),
+            twin(prints.insert(token.fingerprint, location.line), "is the token"),
         ];
-        mistakes.into_iter().flatten().for_each(|mistake| root.add(mistake));
+        diagnostics.into_iter().flatten().for_each(|diagnostic| root.add(diagnostic));
     }
 }

@@ -1,10 +1,11 @@
-//! The engine's CONFIG (DESIGN.md, sections 9 and 10; docs/configuration.md lists every key): a TOML file, or
-//! a folder with `symphony.toml` in it, to [`Config`]. `symphony serve` starts from one, `symphony check`
-//! reads one and goes on to load the models. The models of a repository (`repository.rs`) come after those of the file.
+//! The engine's CONFIG (docs/design/specification.md, "Command lines" and "Model configuration";
+//! docs/configuration.md lists every key): a TOML file, or a folder with `symphony.toml` in it, to
+//! [`Config`]. `symphony serve` starts from one, `symphony check` reads one and goes on to load the
+//! models. The models of a repository (`repository.rs`) come after those of the file.
 
 use super::access::AccessConfig;
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Bounds, Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
@@ -25,7 +26,8 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 
-/// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring takes time.
+/// The largest batch whose time is measured at load, unless `max_batch` says otherwise: measuring
+/// takes time.
 const MEASURED_BATCH: usize = 32;
 /// CPU executors, each a thread.
 const MAX_CPU_EXECUTORS: usize = 1_024;
@@ -61,8 +63,9 @@ pub struct Config {
     pub trace: TraceConfig,
     /// What runs batches.
     pub executors: Vec<Executor>,
-    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself. No two have one name
-    /// and version. A model's id is its place here. At least one, unless there is a repository.
+    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
+    /// No two have one name and version. A model's id is its location here. At least one, unless
+    /// there is a repository.
     pub models: Vec<ModelConfig>,
     /// Where other models are, which may be loaded later.
     pub repository: Option<RepositoryConfig>,
@@ -74,30 +77,30 @@ impl Config {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
-    /// What runs the model of each id: that of each model to serve from the start, then of the ids that are kept for models
-    /// which are loaded later.
-    pub fn places(&self) -> Vec<ExecutorKind> {
-        let mut places: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
+    /// What runs the model of each id: that of each model to serve from the start, then of the ids
+    /// that are kept for models which are loaded later.
+    pub fn model_slots(&self) -> Vec<ExecutorKind> {
+        let mut locations: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
         let Some(repository) = self.repository.as_ref().filter(|from| from.control != Control::None) else {
-            return places;
+            return locations;
         };
         for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
             if self.executors_of(kind) > 0 {
-                let taken = places.iter().filter(|place| **place == kind).count();
+                let taken = locations.iter().filter(|location| **location == kind).count();
                 let kept = repository.max_versions.saturating_sub(taken);
-                places.extend(std::iter::repeat_n(kind, kept));
+                locations.extend(std::iter::repeat_n(kind, kept));
             }
         }
-        places
+        locations
     }
 
     /// How many models can be served at once by executors of a kind.
     pub fn models_of(&self, kind: ExecutorKind) -> usize {
-        self.places().into_iter().filter(|place| *place == kind).count()
+        self.model_slots().into_iter().filter(|location| *location == kind).count()
     }
 
-    /// The most sub-clusters that can be made: executors of different kinds are never in one, and beyond one a kind
-    /// each has an executor and a model.
+    /// The most sub-clusters that can be made: executors of different kinds are never in one, and
+    /// beyond one a kind each has an executor and a model.
     pub fn most_sub_clusters(&self) -> usize {
         let of_a_kind = |kind| match self.executors_of(kind) {
             0 => 0,
@@ -217,24 +220,26 @@ pub struct ModelConfig {
     /// What Triton's `config.pbtxt` says of its tensors.
     pub declared: Declared,
     /// Where the file says what may turn out wrong when the model is loaded.
-    pub places: ModelPlaces,
+    pub locations: ModelLocations,
 }
 
-/// Places for the mistakes that only loading a model shows: a corrupt file, or a measured l(1) over the SLO.
+/// ModelSlots for the diagnostics that only loading a model shows: a corrupt file, or a measured
+/// l(1) over the SLO.
 #[derive(Clone, Debug)]
-pub struct ModelPlaces {
+pub struct ModelLocations {
     /// Of `file`.
-    pub file: Place,
+    pub file: Location,
     /// Of `slo_ms`.
-    pub slo: Place,
+    pub slo: Location,
     /// Of `max_batch`.
-    pub max_batch: Place,
+    pub max_batch: Location,
 }
 
 /// What runs a model's batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not parsed yet.
+    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not
+    /// parsed yet.
     Cpu {
         /// The file.
         file: PathBuf,
@@ -276,23 +281,26 @@ pub struct RepositoryFlags {
     pub load: Vec<String>,
 }
 
-/// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files that it
-/// names are relative to its folder. Call it before any thread is pinned: it asks which cores there are.
+/// The engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it. Files
+/// that it names are relative to its folder. Call it before any thread is pinned: it asks which
+/// cores there are.
 ///
-/// Errors: every mistake in it, in the profiles that it names, and in the models of its repository.
-pub fn read_config(path: &Path) -> Result<Config, Mistakes> {
+/// Errors: every diagnostic in it, in the profiles that it names, and in the models of its
+/// repository.
+pub fn read_config(path: &Path) -> Result<Config, Diagnostics> {
     read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
 }
 
-/// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU executor runs what the
-/// repository has. `note` is told of what is passed over in the repository's files, in a line each.
+/// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU
+/// executor runs what the repository has. `note` is told of what is passed over in the repository's
+/// files, in a line each.
 ///
 /// Errors: as [`read_config`].
 pub fn read_config_with(
     path: Option<&Path>,
     flags: &RepositoryFlags,
     note: &mut dyn FnMut(&str),
-) -> Result<Config, Mistakes> {
+) -> Result<Config, Diagnostics> {
     let (mut config, rank_threads) = match path {
         None => (Config::for_repository(flags.path.clone().unwrap_or_default()), None),
         Some(path) => {
@@ -327,21 +335,22 @@ impl Config {
     }
 
     /// What the command line says of the repository holds over what CONFIG does.
-    fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Mistakes> {
-        let place = |field: &str| Place { file: "command line".into(), line: 1, field: field.to_owned() };
+    fn heed(&mut self, flags: &RepositoryFlags) -> Result<(), Diagnostics> {
+        let location =
+            |field: &str| Location { file: "command line".into(), line: 1, field: field.to_owned() };
         let given = self.repository.take();
         let mut repository = match (&flags.path, given) {
             (Some(path), Some(given)) => {
-                RepositoryConfig { path: path.clone(), place: place("--model-repository"), ..given }
+                RepositoryConfig { path: path.clone(), location: location("--model-repository"), ..given }
             }
-            (Some(path), None) => RepositoryConfig::at(path.clone(), place("--model-repository")),
+            (Some(path), None) => RepositoryConfig::at(path.clone(), location("--model-repository")),
             (None, Some(given)) => given,
             (None, None) if flags.control.is_none() && flags.load.is_empty() => return Ok(()),
             (None, None) => {
                 let right = "give --model-repository DIR too, or [repository] in CONFIG";
-                let mistake =
-                    place("--model-control-mode").mistake("there is no repository to control", right);
-                return Err(Mistakes(vec![mistake]));
+                let diagnostic =
+                    location("--model-control-mode").diagnostic("there is no repository to control", right);
+                return Err(Diagnostics(vec![diagnostic]));
             }
         };
         repository.control = flags.control.unwrap_or(repository.control);
@@ -349,26 +358,26 @@ impl Config {
         if !repository.load.is_empty() && repository.control != Control::Explicit {
             let wrong = "is given, and every model is loaded anyway";
             let right = "add --model-control-mode explicit";
-            return Err(Mistakes(vec![place("--load-model").mistake(wrong, right)]));
+            return Err(Diagnostics(vec![location("--load-model").diagnostic(wrong, right)]));
         }
         self.repository = Some(repository);
         Ok(())
     }
 
     /// Adds what the repository has for the start.
-    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Mistakes> {
+    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Diagnostics> {
         let Some(repository) = &self.repository else { return Ok(()) };
         let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
         let every = repository.control != Control::Explicit || repository.load.iter().any(|name| name == "*");
         let names = if every { repository.names()? } else { repository.load.clone() };
         let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         for name in names {
             if own.contains(&name) {
                 let file = repository.path.join(&name);
                 let wrong = "CONFIG has a model of this name";
-                let place = Place { file, line: 1, field: "name".into() };
-                mistakes.push(place.mistake(wrong, "give each model a name of its own"));
+                let location = Location { file, line: 1, field: "name".into() };
+                diagnostics.push(location.diagnostic(wrong, "give each model a name of its own"));
                 continue;
             }
             match repository.read_model(&name, &kinds) {
@@ -376,7 +385,7 @@ impl Config {
                     model.notes.iter().for_each(|line| note(line));
                     self.models.extend(model.versions);
                 }
-                Err(Mistakes(more)) => mistakes.extend(more),
+                Err(Diagnostics(more)) => diagnostics.extend(more),
             }
         }
         let loaded = |kind| self.models.iter().filter(|model| model.source.kind() == kind).count();
@@ -384,21 +393,24 @@ impl Config {
         if repository.control != Control::None && most > repository.max_versions {
             let wrong =
                 format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
-            mistakes.push(repository.place.mistake(wrong, "set max_versions in [repository] to more"));
+            diagnostics
+                .push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
         }
-        if self.places().len() > limits::MAX_MODELS {
-            let wrong = format!("{} models and places for later ones are too many", self.places().len());
+        if self.model_slots().len() > limits::MAX_MODELS {
+            let wrong =
+                format!("{} models and locations for later ones are too many", self.model_slots().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
-            mistakes.push(repository.place.mistake(wrong, right));
+            diagnostics.push(repository.location.diagnostic(wrong, right));
         }
-        if mistakes.is_empty() { Ok(()) } else { Err(Mistakes(mistakes)) }
+        if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether each RankThread can have a sub-cluster. `place`: where CONFIG says how many there are.
-    fn check_rank_threads(&self, place: Option<Place>) -> Result<(), Mistakes> {
+    /// Whether each RankThread can have a sub-cluster. `location`: where CONFIG says how many there
+    /// are.
+    fn check_rank_threads(&self, location: Option<Location>) -> Result<(), Diagnostics> {
         let most = self.most_sub_clusters();
-        match place {
-            Some(place) if self.cores.rank_threads > most => {
+        match location {
+            Some(location) if self.cores.rank_threads > most => {
                 let wrong = format!(
                     "{} RankThreads are more than there can be sub-clusters",
                     self.cores.rank_threads
@@ -407,7 +419,7 @@ impl Config {
                     "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors \
                      and models"
                 );
-                Err(Mistakes(vec![place.mistake(wrong, right)]))
+                Err(Diagnostics(vec![location.diagnostic(wrong, right)]))
             }
             _ => Ok(()),
         }
@@ -415,7 +427,7 @@ impl Config {
 }
 
 /// CONFIG itself, and where it tells the number of RankThreads. `repository`: one is given besides.
-fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Place>)> {
+fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Location>)> {
     let policy = read_policy(root);
     let when = read_when(root, policy);
     let rules = DropRule::ALL.map(|(_, name, _)| name);
@@ -473,7 +485,7 @@ fn read_policy(root: &Table<'_>) -> Option<&'static dyn Policy> {
     policy::by_name(value.word(&served)?)
 }
 
-/// The rule `when`, if there is one; a mistake where the policy has its own.
+/// The rule `when`, if there is one; a diagnostic where the policy has its own.
 fn read_when(root: &Table<'_>, policy: Option<&dyn Policy>) -> Option<Option<&'static When>> {
     let Some(value) = root.optional("when") else { return Some(None) };
     let rule = when::by_name(value.word(&when::names())?)?;
@@ -494,7 +506,8 @@ struct Kinds {
     unclear: bool,
 }
 
-/// The kind of executor that `value` names; `ort` and `cuda` are known words that this version can't honour.
+/// The kind of executor that `value` names; `ort` and `cuda` are known words that this version
+/// can't honour.
 pub(super) fn read_kind(value: &Value<'_>) -> Option<ExecutorKind> {
     match value.word(&["cpu", "emulated", "ort", "cuda"])? {
         "cpu" => Some(ExecutorKind::Cpu),
@@ -549,8 +562,8 @@ const RANK_THREAD: Role =
     Role { name: "RankThread", cores: "rank", count: "rank_threads", limit: limits::MAX_RANK_THREADS };
 
 impl Role {
-    /// The threads' cores, and how many threads there are: as many as cores, or one, unless `read_count` says otherwise;
-    /// it may say `None` for a number that the engine chooses.
+    /// The threads' cores, and how many threads there are: as many as cores, or one, unless
+    /// `read_count` says otherwise; it may say `None` for a number that the engine chooses.
     fn read(
         &self,
         table: &Table<'_>,
@@ -571,18 +584,18 @@ impl Role {
 }
 
 /// The table [cores], and where it tells the number of RankThreads.
-fn read_cores(root: &Table<'_>) -> Option<(Cores, Option<Place>)> {
+fn read_cores(root: &Table<'_>) -> Option<(Cores, Option<Location>)> {
     root.section("cores", |table| {
         let model = MODEL_THREAD.read(table, read_model_threads);
         let rank = RANK_THREAD.read(table, |value| value.count(1..=limits::MAX_RANK_THREADS).map(Some));
         let emulated = table.optional("emulated").map_or(Some(None), |v| read_core(&v).map(Some));
         let api = read_core_list(table, "api", "API thread", limits::MAX_FRONTENDS);
         let ((model, model_threads), (rank, rank_threads)) = (model?, rank?);
-        let place =
-            table.place(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
+        let location =
+            table.location(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
         let rank_threads = rank_threads.unwrap_or(1);
         let cores = Cores { model_threads, model, rank_threads, rank, emulated: emulated?, api: api? };
-        Some((cores, Some(place)))
+        Some((cores, Some(location)))
     })
 }
 
@@ -685,7 +698,7 @@ fn read_log(root: &Table<'_>) -> Option<LogConfig> {
     })
 }
 
-fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> {
+fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Location, ModelConfig)> {
     let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
     let kind = table.optional("executor").map_or(Some(ExecutorKind::Cpu), |v| read_kind(&v));
     let slo = table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear::SLO));
@@ -710,18 +723,20 @@ fn read_model(table: &Table<'_>, kinds: &Kinds) -> Option<(Place, ModelConfig)> 
         ExecutorKind::Emulated => read_emulated_model(table),
     };
     let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
-    let places = ModelPlaces {
-        file: table.place("file"),
-        slo: table.place("slo_ms"),
-        max_batch: table.place("max_batch"),
+    let locations = ModelLocations {
+        file: table.location("file"),
+        slo: table.location("slo_ms"),
+        max_batch: table.location("max_batch"),
     };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
     let declared = Declared::default();
-    let model = ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, places };
-    Some((table.place("name"), model))
+    let model =
+        ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
+    Some((table.location("name"), model))
 }
 
-/// The profile and the largest batch, each kept within the other; `asked` is what the user says of the latter.
+/// The profile and the largest batch, each kept within the other; `asked` is what the user says of
+/// the latter.
 pub(super) fn limit_batch(profile: ProfileSource, asked: Option<usize>) -> (ProfileSource, usize) {
     match profile {
         ProfileSource::Measure => (profile, asked.unwrap_or(MEASURED_BATCH)),
@@ -831,7 +846,8 @@ fn read_tensor(table: &Table<'_>) -> Option<TensorSpec> {
     Some(TensorSpec { name: name?.into(), datatype: datatype?, shape: shape? })
 }
 
-/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is kept for them.
+/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is
+/// kept for them.
 fn read_datatype(table: &Table<'_>) -> Option<DataType> {
     const RIGHT: &str = "the most bytes that an element of BYTES may have, like 256";
     let names: Vec<&str> = DataType::ALL.iter().map(|t| t.name()).chain(["BYTES"]).collect();
@@ -897,7 +913,7 @@ pub(super) fn read_profile(
         file => {
             let path = table.folder().join(file);
             let measured =
-                ProfileTable::read(&path).map_err(|error| profile_mistake(&value, table, error)).ok()?;
+                ProfileTable::read(&path).map_err(|error| profile_diagnostic(&value, table, error)).ok()?;
             given(table, measured_profile(&measured, slo?))
         }
     }
@@ -924,13 +940,13 @@ fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String
 }
 
 /// Reports what is wrong with a profile's file: at its own line where there is one.
-fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
+fn profile_diagnostic(value: &Value<'_>, table: &Table<'_>, error: TableError) {
     match error {
         TableError::Line { path, line, problem } => {
             let (wrong, right) =
                 problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
             let (wrong, right) = (wrong.into(), right.into());
-            table.add(Mistake { file: path, line, field: "profile".into(), wrong, right });
+            table.add(Diagnostic { file: path, line, field: "profile".into(), wrong, right });
         }
         TableError::Unreadable { path, source } => {
             let wrong = format!("{} can't be read ({source})", path.display());
@@ -940,12 +956,12 @@ fn profile_mistake(value: &Value<'_>, table: &Table<'_>, error: TableError) {
     }
 }
 
-fn report_twins(root: &Table<'_>, models: &[(Place, ModelConfig)]) {
+fn report_twins(root: &Table<'_>, models: &[(Location, ModelConfig)]) {
     let mut lines: HashMap<&str, usize> = HashMap::new();
-    for (place, model) in models {
-        if let Some(line) = lines.insert(&model.name, place.line) {
+    for (location, model) in models {
+        if let Some(line) = lines.insert(&model.name, location.line) {
             let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
-            root.add(place.mistake(wrong, "give each model a name of its own"));
+            root.add(location.diagnostic(wrong, "give each model a name of its own"));
         }
     }
 }

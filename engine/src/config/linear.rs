@@ -1,5 +1,5 @@
-//! Linear profiles as users write them, `alpha_ms` and `beta_ms`: in workload files, in model zoos and in
-//! CONFIG. The readers of those, beside this file, call it.
+//! Linear profiles as users write them, `alpha_ms` and `beta_ms`: in workload files, in model zoos
+//! and in CONFIG. The readers of those, beside this file, call it.
 
 use super::reader::{Bounds, Table};
 use symphony_scheduler::limits;
@@ -20,7 +20,8 @@ pub(super) fn read_terms(table: &Table<'_>) -> Option<(f64, f64)> {
     alpha.zip(beta)
 }
 
-/// l(b) = alpha * b + beta up to the largest batch that can matter: the largest that takes at most `slo`.
+/// l(b) = alpha * b + beta up to the largest batch that can matter: the largest that takes at most
+/// `slo`.
 ///
 /// Errors: what is wrong and what would be right, where not even a batch of one keeps the SLO.
 pub(super) fn profile((alpha_ms, beta_ms): (f64, f64), slo: Nanos) -> Result<Profile, (String, String)> {

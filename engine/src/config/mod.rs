@@ -1,11 +1,11 @@
-//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every mistake in a file is
-//! found and named with its line in one go, so that a user mends a file once. The commands call this at
-//! start-up; later only `control` does, for the models of a repository.
+//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every diagnostic in
+//! a file is found and named with its line in one go, so that a user mends a file once. The
+//! commands call this at start-up; later only `control` does, for the models of a repository.
 
 mod access;
+mod diagnostics;
 mod engine_config;
 mod linear;
-mod mistakes;
 pub mod pbtxt;
 mod reader;
 mod repository;
@@ -15,11 +15,11 @@ mod workload_file;
 mod zoo;
 
 pub use access::{AccessConfig, read_tokens};
+pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine_config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelPlaces, ModelSource, ProfileSource,
-    RepositoryFlags, read_config, read_config_with,
+    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource,
+    ProfileSource, RepositoryFlags, read_config, read_config_with,
 };
-pub use mistakes::{Mistake, Mistakes, Place};
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
 pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
 pub use triton::{Declared, DeclaredTensor, check_pbtxt};

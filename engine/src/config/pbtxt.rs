@@ -1,8 +1,9 @@
-//! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their lines. No schema is
-//! needed to read one, so that a field that nobody here asks for can be told with its line instead of ending the
-//! reading. The tokens are `buffa`'s; what the fields mean is for `triton.rs`, which calls this.
+//! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their
+//! lines. No schema is needed to read one, so that a field that nobody here asks for can be told
+//! with its line instead of ending the reading. The tokens are `buffa`'s; what the fields mean is
+//! for `triton.rs`, which calls this.
 
-use super::mistakes::{Mistake, Place};
+use super::diagnostics::{Diagnostic, Location};
 use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};
 use std::borrow::Cow;
 use std::fmt;
@@ -118,31 +119,36 @@ impl fmt::Display for Value<'_> {
 /// The text of the file at `path`.
 ///
 /// Errors: it can't be read, is too large, or no UTF-8.
-pub(super) fn load(path: &Path) -> Result<String, Mistake> {
-    let mistake = |wrong: String, right: &str| {
-        Place { file: path.into(), line: 1, field: "config.pbtxt".into() }.mistake(wrong, right)
+pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
+    let diagnostic = |wrong: String, right: &str| {
+        Location { file: path.into(), line: 1, field: "config.pbtxt".into() }.diagnostic(wrong, right)
     };
-    let bytes = std::fs::read(path)
-        .map_err(|error| mistake(format!("the file can't be read ({error})"), "let this process read it"))?;
+    let bytes = std::fs::read(path).map_err(|error| {
+        diagnostic(format!("the file can't be read ({error})"), "let this process read it")
+    })?;
     if bytes.len() >= MAX_FILE_BYTES {
-        return Err(mistake(
+        return Err(diagnostic(
             format!("the file has {} bytes", bytes.len()),
             "such files have less than 1 MiB; is it one?",
         ));
     }
     String::from_utf8(bytes)
-        .map_err(|_| mistake("this is no UTF-8 text".into(), "write it as protobuf text, which is UTF-8"))
+        .map_err(|_| diagnostic("this is no UTF-8 text".into(), "write it as protobuf text, which is UTF-8"))
 }
 
 /// The fields of `text`, which is the file `path`'s.
 ///
 /// Errors: it is no text format, with the line.
-pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Mistake> {
+pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Diagnostic> {
     let mut tokens = Tokenizer::new(text);
     let fields = message(&mut tokens, TokenKind::Eof);
     fields.map_err(|error| {
-        let place = Place { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
-        place.mistake(error.kind, "see protobuf.dev/reference/protobuf/textformat-spec for how it is written")
+        let location =
+            Location { file: path.into(), line: error.line as usize, field: "config.pbtxt".into() };
+        location.diagnostic(
+            error.kind,
+            "see protobuf.dev/reference/protobuf/textformat-spec for how it is written",
+        )
     })
 }
 
@@ -181,7 +187,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(text: &str) -> Result<Vec<Field<'_>>, Mistake> {
+    fn read(text: &str) -> Result<Vec<Field<'_>>, Diagnostic> {
         parse(Path::new("config.pbtxt"), text)
     }
 
@@ -208,8 +214,8 @@ mod tests {
     fn what_is_no_text_format_is_told_with_its_line() {
         for (text, line) in [("name: \"a\"\ninput {", 2), ("\n\nname: }", 3), ("a: 1\n}", 2), ("a: [1 2]", 1)]
         {
-            let mistake = read(text).unwrap_err();
-            assert_eq!(mistake.line, line, "{mistake}");
+            let diagnostic = read(text).unwrap_err();
+            assert_eq!(diagnostic.line, line, "{diagnostic}");
         }
     }
 

@@ -1,8 +1,9 @@
-//! A layer over the `toml` crate that reads tables field by field and collects every mistake with its line:
-//! wrong types, values out of range, missing fields, fields that nobody asked for. The files' own readers,
-//! beside this one, say which fields there are; they go on after a mistake, so that all come out at once.
+//! A layer over the `toml` crate that reads tables field by field and collects every diagnostic
+//! with its line: wrong types, values out of range, missing fields, fields that nobody asked for.
+//! The files' own readers, beside this one, say which fields there are; they go on after a
+//! diagnostic, so that all come out at once.
 
-use super::mistakes::{Mistake, Mistakes, Place};
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
@@ -12,34 +13,35 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-/// A file of this many bytes or more is no file that a person wrote: a model given by mistake, perhaps.
+/// A file of this many bytes or more is no file that a person wrote: a model given by diagnostic,
+/// perhaps.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts only if
-/// no mistake was reported, and it may be `None` only if one was.
-pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Mistakes> {
-    let text = load(path).map_err(|mistake| Mistakes(vec![mistake]))?;
-    let source = Source { path, text: &text, mistakes: RefCell::default() };
+/// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts
+/// only if no diagnostic was reported, and it may be `None` only if one was.
+pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Diagnostics> {
+    let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+    let source = Source { path, text: &text, diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
         let root = Table::new(&source, root.get_ref(), String::new(), 0..0);
         let value = walk(&root);
         root.report_unknown();
         value
     });
-    let mut mistakes = source.mistakes.into_inner();
+    let mut diagnostics = source.diagnostics.into_inner();
     match value {
-        Some(value) if mistakes.is_empty() => Ok(value),
+        Some(value) if diagnostics.is_empty() => Ok(value),
         _ => {
-            debug_assert!(!mistakes.is_empty(), "a value was left out and no mistake reported");
-            mistakes
+            debug_assert!(!diagnostics.is_empty(), "a value was left out and no diagnostic reported");
+            diagnostics
                 .sort_by(|a, b| (a.file != path, &a.file, a.line).cmp(&(b.file != path, &b.file, b.line)));
-            Err(Mistakes(mistakes))
+            Err(Diagnostics(diagnostics))
         }
     }
 }
 
-fn load(path: &Path) -> Result<String, Mistake> {
-    let mistake = |line: usize, wrong: String, right: &str| Mistake {
+fn load(path: &Path) -> Result<String, Diagnostic> {
+    let diagnostic = |line: usize, wrong: String, right: &str| Diagnostic {
         file: path.into(),
         line,
         field: "TOML".into(),
@@ -47,25 +49,25 @@ fn load(path: &Path) -> Result<String, Mistake> {
         right: right.into(),
     };
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes))
-        .map_err(|e| mistake(1, format!("the file can't be read ({e})"), "name a TOML file that can be"))?;
+    File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).map_err(|e| {
+        diagnostic(1, format!("the file can't be read ({e})"), "name a TOML file that can be")
+    })?;
     if bytes.len() as u64 == MAX_FILE_BYTES {
         let wrong = format!("the file has {} MiB or more", MAX_FILE_BYTES >> 20);
-        return Err(mistake(1, wrong, "name a TOML file (they are far smaller)"));
+        return Err(diagnostic(1, wrong, "name a TOML file (they are far smaller)"));
     }
     String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
-        mistake(line, "this is no UTF-8 text".into(), "name a TOML file (they are UTF-8)")
+        diagnostic(line, "this is no UTF-8 text".into(), "name a TOML file (they are UTF-8)")
     })
 }
 
-/// A file's text, and the mistakes found in it so far.
+/// A file's text, and the diagnostics found in it so far.
 struct Source<'d> {
     path: &'d Path,
     text: &'d str,
-    mistakes: RefCell<Vec<Mistake>>,
+    diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
 impl<'d> Source<'d> {
@@ -74,7 +76,8 @@ impl<'d> Source<'d> {
         let mut last_line = 0;
         for error in &errors {
             let span = error.span().unwrap_or(0..0);
-            // One slip makes the parser stumble several times; the first on a line is the one that helps.
+            // One slip makes the parser stumble several times; the first on a line is the one that
+            // helps.
             let line = self.line(span.start);
             if line != last_line {
                 let right = "see https://toml.io for how TOML is written";
@@ -92,7 +95,7 @@ impl<'d> Source<'d> {
 
     fn report(&self, span: &Range<usize>, field: &str, wrong: String, right: String) {
         let (file, line) = (self.path.to_path_buf(), self.line(span.start));
-        self.mistakes.borrow_mut().push(Mistake { file, line, field: field.into(), wrong, right });
+        self.diagnostics.borrow_mut().push(Diagnostic { file, line, field: field.into(), wrong, right });
     }
 
     /// What the file says there, short enough for a message.
@@ -136,7 +139,7 @@ impl<'d> Table<'d> {
         Some(Value { source: self.source, path: self.field(name), value })
     }
 
-    /// The field `name`; a mistake if it is not there. `right` says what it should be: "add …".
+    /// The field `name`; a diagnostic if it is not there. `right` says what it should be: "add …".
     pub(super) fn required(&self, name: &'static str, right: impl fmt::Display) -> Option<Value<'d>> {
         let value = self.optional(name);
         if value.is_none() {
@@ -154,7 +157,8 @@ impl<'d> Table<'d> {
         self.optional(name).map_or_else(|| Some(T::default()), |value| value.table(read))
     }
 
-    /// The tables `[[name]]`, at least `least` of them, as `read` reads each. One that has mistakes is left out.
+    /// The tables `[[name]]`, at least `least` of them, as `read` reads each. One that has
+    /// diagnostics is left out.
     pub(super) fn tables<T>(
         &self,
         name: &'static str,
@@ -177,20 +181,25 @@ impl<'d> Table<'d> {
         self.entries.contains_key(name)
     }
 
-    /// Reports a mistake about the field `name` (there or not) of this table.
+    /// Reports a diagnostic about the field `name` (there or not) of this table.
     pub(super) fn report(&self, name: &str, wrong: impl fmt::Display, right: impl fmt::Display) {
-        self.add(self.place(name).mistake(wrong, right));
+        self.add(self.location(name).diagnostic(wrong, right));
     }
 
-    /// Where the field `name` stands, or the table if it does not: for a mistake that shows only later.
-    pub(super) fn place(&self, name: &str) -> Place {
+    /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only
+    /// later.
+    pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
-        Place { file: self.source.path.into(), line: self.source.line(span.start), field: self.field(name) }
+        Location {
+            file: self.source.path.into(),
+            line: self.source.line(span.start),
+            field: self.field(name),
+        }
     }
 
-    /// Adds a mistake found elsewhere: in a file that this one names, or at a [`Place`].
-    pub(super) fn add(&self, mistake: Mistake) {
-        self.source.mistakes.borrow_mut().push(mistake);
+    /// Adds a diagnostic found elsewhere: in a file that this one names, or at a [`Location`].
+    pub(super) fn add(&self, diagnostic: Diagnostic) {
+        self.source.diagnostics.borrow_mut().push(diagnostic);
     }
 
     fn field(&self, name: &str) -> String {
@@ -359,7 +368,7 @@ impl<'d> Value<'d> {
         found
     }
 
-    /// A table, as `read` reads it; fields that it does not ask for are mistakes.
+    /// A table, as `read` reads it; fields that it does not ask for are diagnostics.
     pub(super) fn table<T>(&self, read: impl FnOnce(&Table<'d>) -> Option<T>) -> Option<T> {
         let Some(entries) = self.value.get_ref().as_table() else {
             self.refuse("a table");

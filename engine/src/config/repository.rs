@@ -1,4 +1,5 @@
-//! A repository of models in Triton's layout, read from its folder; docs/repository.md is for users.
+//! A repository of models in Triton's layout, read from its folder; docs/repository.md is for
+//! users.
 //!
 //! ```text
 //! REPOSITORY/
@@ -10,15 +11,15 @@
 //!     2/model.toml         optional: instead of the one above, for this version
 //! ```
 //!
-//! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is loaded. Nothing here
-//! remembers anything.
+//! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is
+//! loaded. Nothing here remembers anything.
 
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::engine_config::{
-    ExecutorKind, ModelConfig, ModelPlaces, ModelSource, ProfileSource, emulated, limit_batch, name_is_good,
-    read_emulated_model, read_kind, read_profile,
+    ExecutorKind, ModelConfig, ModelLocations, ModelSource, ProfileSource, emulated, limit_batch,
+    name_is_good, read_emulated_model, read_kind, read_profile,
 };
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Table, read};
 use super::triton::{self, Declared, DeclaredTensor, TritonConfig};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
-/// The most models or versions that a folder may have, and files that are looked at for changes in each.
+/// The most models or versions that a folder may have, and files that are looked at for changes in
+/// each.
 const MAX_ENTRIES: usize = limits::MAX_MODELS;
 
 /// Who loads and unloads models while the engine runs.
@@ -65,12 +67,13 @@ pub struct RepositoryConfig {
     /// The most bytes of one request's inputs and outputs that a model loaded later may have.
     pub max_row_bytes: usize,
     /// Where CONFIG names the repository.
-    pub place: Place,
+    pub location: Location,
 }
 
 impl RepositoryConfig {
-    /// The repository at `path` with defaults for everything else; `place` is where the path was given.
-    pub fn at(path: PathBuf, place: Place) -> RepositoryConfig {
+    /// The repository at `path` with defaults for everything else; `location` is where the path was
+    /// given.
+    pub fn at(path: PathBuf, location: Location) -> RepositoryConfig {
         RepositoryConfig {
             path,
             control: Control::None,
@@ -79,7 +82,7 @@ impl RepositoryConfig {
             slo: None,
             max_versions: 64,
             max_row_bytes: 1 << 20,
-            place,
+            location,
         }
     }
 
@@ -88,7 +91,7 @@ impl RepositoryConfig {
         let path =
             table.required("path", "the repository's folder").and_then(|v| v.text("the folder's name"));
         let default =
-            RepositoryConfig::at(table.folder().join(path.unwrap_or_default()), table.place("path"));
+            RepositoryConfig::at(table.folder().join(path.unwrap_or_default()), table.location("path"));
         let words = Control::ALL.map(|(word, _)| word);
         let control = table.optional("control").map_or(Some("none"), |value| value.word(&words));
         let count = |name, most, otherwise| {
@@ -128,13 +131,15 @@ impl RepositoryConfig {
     /// The names of its models: those of its folders, sorted.
     ///
     /// Errors: it can't be read, or has a folder whose name can't be a model's.
-    pub fn names(&self) -> Result<Vec<String>, Mistakes> {
+    pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
         let failed = |error: std::io::Error| {
             let wrong = format!("{} can't be read ({error})", self.path.display());
-            Mistakes(vec![self.place.mistake(wrong, "name a folder that has a folder for each model")])
+            Diagnostics(vec![
+                self.location.diagnostic(wrong, "name a folder that has a folder for each model"),
+            ])
         };
         let mut names = Vec::new();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)?.take(MAX_ENTRIES) {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -145,62 +150,65 @@ impl RepositoryConfig {
             if name_is_good(&name) {
                 names.push(name);
             } else {
-                let place = Place { file: entry.path(), line: 1, field: "name".into() };
+                let location = Location { file: entry.path(), line: 1, field: "name".into() };
                 let right =
                     "call the folder by 1 to 128 letters, digits, `_`, `-` and `.`: the name stands in URLs";
-                mistakes.push(place.mistake("can't be a model's name", right));
+                diagnostics.push(location.diagnostic("can't be a model's name", right));
             }
         }
         names.sort();
-        if mistakes.is_empty() { Ok(names) } else { Err(Mistakes(mistakes)) }
+        if diagnostics.is_empty() { Ok(names) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not be one.
+    /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not
+    /// be one.
     pub fn has(&self, name: &str) -> bool {
         name_is_good(name) && self.path.join(name).is_dir()
     }
 
     /// The model `name` as its folder has it now, for executors of these kinds.
     ///
-    /// Errors: every mistake in its files. Whether the model itself can run only loading it shows.
-    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Mistakes> {
+    /// Errors: every diagnostic in its files. Whether the model itself can run only loading it
+    /// shows.
+    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
         let folder = self.path.join(name);
-        let place = Place { file: folder.clone(), line: 1, field: "model".into() };
+        let location = Location { file: folder.clone(), line: 1, field: "model".into() };
         if !self.has(name) {
             let wrong = format!("the repository has no model \"{}\"", printable(name));
-            return Err(Mistakes(vec![place.mistake(wrong, "add a folder of that name to it")]));
+            return Err(Diagnostics(vec![location.diagnostic(wrong, "add a folder of that name to it")]));
         }
         let mut notes = Vec::new();
         let pbtxt = folder.join("config.pbtxt");
         let triton = match pbtxt.exists() {
-            true => triton::read(&pbtxt, name, &mut notes).map_err(Mistakes)?,
+            true => triton::read(&pbtxt, name, &mut notes).map_err(Diagnostics)?,
             false => TritonConfig::default(),
         };
         let found = versions_in(&folder);
         let reading = Reading { repository: self, name, folder: &folder, triton: &triton, kinds };
         let mut versions = Vec::new();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         // An emulated model has no file, so it needs no folder for one.
         let only = if found.is_empty() { vec![1] } else { Vec::new() };
         for version in triton.versions.choose(&found).into_iter().chain(only) {
             match reading.version(version) {
                 Ok(model) => versions.push(model),
-                Err(Mistakes(more)) => mistakes.extend(more),
+                Err(Diagnostics(more)) => diagnostics.extend(more),
             }
         }
-        if versions.is_empty() && mistakes.is_empty() {
+        if versions.is_empty() && diagnostics.is_empty() {
             let wrong = format!("its version_policy chooses none of the versions {found:?}");
-            mistakes.push(place.mistake(wrong, "choose one of them, or add a version's folder"));
+            diagnostics.push(location.diagnostic(wrong, "choose one of them, or add a version's folder"));
         }
-        if mistakes.is_empty() {
+        if diagnostics.is_empty() {
             Ok(RepositoryModel { versions, notes })
         } else {
-            mistakes.dedup();
-            Err(Mistakes(mistakes))
+            diagnostics.dedup();
+            Err(Diagnostics(diagnostics))
         }
     }
 
-    /// What the files of the model `name` look like from outside: as long as it is the same, so are they.
+    /// What the files of the model `name` look like from outside: as long as it is the same, so are
+    /// they.
     pub fn stamp(&self, name: &str) -> Stamp {
         let folder = self.path.join(name);
         let mut files = Vec::new();
@@ -218,7 +226,8 @@ impl RepositoryConfig {
 pub struct Stamp(Vec<(PathBuf, u64, Option<SystemTime>)>);
 
 impl Stamp {
-    /// Whether `other` has the same files in the folder of `version` and beside the versions' folders.
+    /// Whether `other` has the same files in the folder of `version` and beside the versions'
+    /// folders.
     pub fn agrees_on(&self, other: &Stamp, version: u64) -> bool {
         let concerned = |stamp: &Stamp| -> Vec<(PathBuf, u64, Option<SystemTime>)> {
             let of_version = |path: &Path| {
@@ -276,7 +285,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    fn version(&self, version: u64) -> Result<ModelConfig, Mistakes> {
+    fn version(&self, version: u64) -> Result<ModelConfig, Diagnostics> {
         let of_version = self.folder.join(version.to_string());
         let own = of_version.join("model.toml");
         let shared = self.folder.join("model.toml");
@@ -284,23 +293,22 @@ impl Reading<'_> {
             let toml = if own.exists() { own } else { shared };
             return read(&toml, |root| self.model(root, version));
         }
-        self.without_words(version, &of_version).map_err(|mistake| Mistakes(vec![mistake]))
+        self.without_words(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
     }
 
     /// A model whose folder has no `model.toml`.
-    fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Mistake> {
-        let place =
-            |field: &str| Place { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
+    fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
+        let location =
+            |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
         let slo = self.repository.slo.ok_or_else(|| {
             let right =
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
-            place("slo_ms").mistake("there is no such file", right)
+            location("slo_ms").diagnostic("there is no such file", right)
         })?;
         if !self.kinds.contains(&ExecutorKind::Cpu) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
-            return Err(
-                place("executor").mistake("the model runs on \"cpu\", and there is no such executor", right)
-            );
+            return Err(location("executor")
+                .diagnostic("the model runs on \"cpu\", and there is no such executor", right));
         }
         let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
         Ok(ModelConfig {
@@ -312,10 +320,14 @@ impl Reading<'_> {
             priority: 0,
             profile,
             declared: self.triton.declared.clone(),
-            places: ModelPlaces {
-                file: Place { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
-                slo: place("slo_ms"),
-                max_batch: place("max_batch"),
+            locations: ModelLocations {
+                file: Location {
+                    file: of_version.join(&self.triton.filename),
+                    line: 1,
+                    field: "file".into(),
+                },
+                slo: location("slo_ms"),
+                max_batch: location("max_batch"),
             },
         })
     }
@@ -355,7 +367,7 @@ impl Reading<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version).map_err(|mistake| root.add(mistake)).ok()
+                self.onnx(&of_version).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds.
@@ -365,10 +377,10 @@ impl Reading<'_> {
             (ours, tritons) => ours.or(tritons),
         };
         let (profile, max_batch) = limit_batch(profile?, asked);
-        let places = ModelPlaces {
-            file: Place { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
-            slo: root.place("slo_ms"),
-            max_batch: root.place("max_batch"),
+        let locations = ModelLocations {
+            file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
+            slo: root.location("slo_ms"),
+            max_batch: root.location("max_batch"),
         };
         let declared = match kind {
             ExecutorKind::Cpu => self.triton.declared.clone(),
@@ -384,7 +396,7 @@ impl Reading<'_> {
             priority,
             profile,
             declared,
-            places,
+            locations,
         })
     }
 
@@ -396,7 +408,8 @@ impl Reading<'_> {
             return read_emulated_model(root);
         }
         let specs = |tensors: &[DeclaredTensor]| -> Option<Vec<TensorSpec>> {
-            let specs = tensors.iter().map(|tensor| tensor.spec().map_err(|mistake| root.add(mistake)).ok());
+            let specs =
+                tensors.iter().map(|tensor| tensor.spec().map_err(|diagnostic| root.add(diagnostic)).ok());
             specs.collect::<Vec<_>>().into_iter().collect()
         };
         let (inputs, outputs) = (specs(inputs), specs(outputs));
@@ -404,15 +417,15 @@ impl Reading<'_> {
     }
 
     /// The ONNX file in a version's folder.
-    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Mistake> {
+    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
-        let place = Place { file: file.clone(), line: 1, field: "file".into() };
+        let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::Cpu { file }),
-            Ok(about) if about.is_file() => Err(place.mistake("the file is empty", right)),
-            Ok(_) => Err(place.mistake("it is no file", right)),
-            Err(error) => Err(place.mistake(format!("the file can't be read ({error})"), right)),
+            Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
+            Ok(_) => Err(location.diagnostic("it is no file", right)),
+            Err(error) => Err(location.diagnostic(format!("the file can't be read ({error})"), right)),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Arrivals that users give as files: traces of instants, and counts per minute as the Azure Functions
-//! trace has them (one CSV line a function, one column a minute). [`ArrivalSource`] is what a workload
-//! file or a flag says; [`ArrivalSource::load`] makes the scheduler's [`Arrival`] of it.
+//! Arrivals that users give as files: traces of instants, and counts per minute as the Azure
+//! Functions trace has them (one CSV line a function, one column a minute). [`ArrivalSource`] is
+//! what a workload file or a flag says; [`ArrivalSource::load`] makes the scheduler's [`Arrival`]
+//! of it.
 
 use csv::StringRecord;
 use std::io;
@@ -116,8 +117,8 @@ impl From<TraceError> for io::Error {
     }
 }
 
-/// The arrivals that a trace file lists: offsets from the start in seconds, one on each line, in order.
-/// Empty lines and those that start with `#` are skipped.
+/// The arrivals that a trace file lists: offsets from the start in seconds, one on each line, in
+/// order. Empty lines and those that start with `#` are skipped.
 ///
 /// Errors: a [`TraceError`], with the first line that is wrong.
 pub fn read_trace(path: &Path) -> Result<Vec<Nanos>, TraceError> {
@@ -165,14 +166,16 @@ const MAX_COUNT: u32 = 100_000_000;
 
 const COUNT: &str = "it must be a whole number of requests from 0 to 100000000";
 
-/// The requests of each minute that a file lists, for one function or, with `None`, for all of them together.
+/// The requests of each minute that a file lists, for one function or, with `None`, for all of them
+/// together.
 ///
-/// The file is a CSV in one of two forms. One line a function: a first line with the column `HashFunction` and
-/// columns named 1, 2, 3 … for the minutes (other columns, like the trace's HashOwner, HashApp and Trigger, are not
-/// used). Or one line a minute: `minute,count`, in order, where minutes that are left out have no requests; a first
-/// line of names may come before.
+/// The file is a CSV in one of two forms. One line a function: a first line with the column
+/// `HashFunction` and columns named 1, 2, 3 … for the minutes (other columns, like the trace's
+/// HashOwner, HashApp and Trigger, are not used). Or one line a minute: `minute,count`, in order,
+/// where minutes that are left out have no requests; a first line of names may come before.
 ///
-/// Errors: a [`TraceError`], with the first line that is wrong; a function that the file does not have.
+/// Errors: a [`TraceError`], with the first line that is wrong; a function that the file does not
+/// have.
 pub fn read_minutes(path: &Path, function: Option<&str>) -> Result<Vec<u32>, TraceError> {
     let counts = Reading { path, function }.read()?;
     if counts.iter().all(|&count| count == 0) {
@@ -226,7 +229,7 @@ impl Reading<'_> {
     }
 
     fn wrong(&self, line: &StringRecord, text: &str, wrong: &'static str, right: &'static str) -> TraceError {
-        let number = line.position().map_or(1, |place| place.line() as usize);
+        let number = line.position().map_or(1, |location| location.line() as usize);
         let text = text.chars().take(40).collect();
         TraceError::Line { path: self.path.into(), line: number, text, wrong, right }
     }

@@ -1,15 +1,17 @@
-//! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest batch, the file's name,
-//! and the tensors, which are checked against the model once it is loaded. What another server would use and this
-//! one does not is told once, with its line, and passed over. `repository.rs` calls this.
+//! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
+//! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
+//! What another server would use and this one does not is told once, with its line, and passed
+//! over. `repository.rs` calls this.
 
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::engine_config::ExecutorKind;
-use super::mistakes::{Mistake, Mistakes, Place};
 use super::pbtxt::{self, Field, Value};
 use std::path::Path;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_scheduler::limits;
 
-/// Fields of Triton's model configuration that mean nothing here, and what does their work where something does.
+/// Fields of Triton's model configuration that mean nothing here, and what does their work where
+/// something does.
 pub(super) const PASSED_OVER: [(&str, &str); 20] = [
     ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
     ("sequence_batching", "requests are independent of each other here"),
@@ -60,7 +62,7 @@ impl VersionPolicy {
 /// A tensor that a `config.pbtxt` declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredTensor {
-    place: Place,
+    location: Location,
     name: String,
     datatype: DataType,
     /// The shape of one request's tensor, without the batch; -1 is any size.
@@ -69,32 +71,32 @@ pub struct DeclaredTensor {
 
 impl DeclaredTensor {
     /// The tensor itself, where every size is known.
-    pub(super) fn spec(&self) -> Result<TensorSpec, Mistake> {
+    pub(super) fn spec(&self) -> Result<TensorSpec, Diagnostic> {
         let sizes = self.dims.iter().map(|&dim| usize::try_from(dim).ok().filter(|&size| size > 0));
         let shape: Option<Vec<usize>> = sizes.collect();
         let shape = shape.ok_or_else(|| {
             let wrong = format!("{:?} has a size that is not fixed", self.dims);
-            self.place.mistake(wrong, "an emulated model has no file that says it: give every size")
+            self.location.diagnostic(wrong, "an emulated model has no file that says it: give every size")
         })?;
         Ok(TensorSpec { name: self.name.clone(), datatype: self.datatype, shape })
     }
 
     /// Whether one of the model's tensors is this one.
-    fn check(&self, role: &str, specs: &[TensorSpec]) -> Result<(), Mistake> {
+    fn check(&self, role: &str, specs: &[TensorSpec]) -> Result<(), Diagnostic> {
         let Some(spec) = specs.iter().find(|spec| spec.name == self.name) else {
             let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
             let wrong = format!("the model has no {role} \"{}\"", self.name);
-            return Err(self.place.mistake(wrong, format!("its {role}s are {names:?}")));
+            return Err(self.location.diagnostic(wrong, format!("its {role}s are {names:?}")));
         };
         if spec.datatype != self.datatype {
             let wrong = format!("{role} \"{}\" is not of type TYPE_{}", self.name, self.datatype);
-            return Err(self.place.mistake(wrong, format!("the model says TYPE_{}", spec.datatype)));
+            return Err(self.location.diagnostic(wrong, format!("the model says TYPE_{}", spec.datatype)));
         }
         let fits = |(&dim, &size): (&i64, &usize)| dim == -1 || dim == size as i64;
         if self.dims.len() != spec.shape.len() || !self.dims.iter().zip(&spec.shape).all(fits) {
             let wrong = format!("{role} \"{}\" has not the dims {:?}", self.name, self.dims);
             let right = format!("the model says {:?} for one request", spec.shape);
-            return Err(self.place.mistake(wrong, right));
+            return Err(self.location.diagnostic(wrong, right));
         }
         Ok(())
     }
@@ -109,7 +111,7 @@ pub struct Declared {
 
 impl Declared {
     /// Every declared tensor that the model has not, as it is declared.
-    pub fn check(&self, signature: &Signature) -> Vec<Mistake> {
+    pub fn check(&self, signature: &Signature) -> Vec<Diagnostic> {
         let inputs = self.inputs.iter().map(|tensor| tensor.check("input", &signature.inputs));
         let outputs = self.outputs.iter().map(|tensor| tensor.check("output", &signature.outputs));
         inputs.chain(outputs).filter_map(Result::err).collect()
@@ -141,21 +143,26 @@ impl Default for TritonConfig {
     }
 }
 
-/// Reads the `config.pbtxt` at `path` of the model named `model`. `notes` gets a line for each field that is passed
-/// over.
+/// Reads the `config.pbtxt` at `path` of the model named `model`. `notes` gets a line for each
+/// field that is passed over.
 ///
-/// Errors: every mistake in it.
-pub(super) fn read(path: &Path, model: &str, notes: &mut Vec<String>) -> Result<TritonConfig, Vec<Mistake>> {
-    let text = pbtxt::load(path).map_err(|mistake| vec![mistake])?;
+/// Errors: every diagnostic in it.
+pub(super) fn read(
+    path: &Path,
+    model: &str,
+    notes: &mut Vec<String>,
+) -> Result<TritonConfig, Vec<Diagnostic>> {
+    let text = pbtxt::load(path).map_err(|diagnostic| vec![diagnostic])?;
     read_text(path, &text, model, notes)
 }
 
-/// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field that is passed over.
+/// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field
+/// that is passed over.
 ///
-/// Errors: every mistake in it.
-pub fn check_pbtxt(path: &Path, text: &str, model: &str) -> Result<Vec<String>, Mistakes> {
+/// Errors: every diagnostic in it.
+pub fn check_pbtxt(path: &Path, text: &str, model: &str) -> Result<Vec<String>, Diagnostics> {
     let mut notes = Vec::new();
-    read_text(path, text, model, &mut notes).map_err(Mistakes)?;
+    read_text(path, text, model, &mut notes).map_err(Diagnostics)?;
     Ok(notes)
 }
 
@@ -164,28 +171,28 @@ fn read_text(
     text: &str,
     model: &str,
     notes: &mut Vec<String>,
-) -> Result<TritonConfig, Vec<Mistake>> {
-    let fields = pbtxt::parse(path, text).map_err(|mistake| vec![mistake])?;
-    let mut reader = Reader { path, mistakes: Vec::new(), notes };
+) -> Result<TritonConfig, Vec<Diagnostic>> {
+    let fields = pbtxt::parse(path, text).map_err(|diagnostic| vec![diagnostic])?;
+    let mut reader = Reader { path, diagnostics: Vec::new(), notes };
     let config = reader.read(&fields, model);
-    if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
+    if reader.diagnostics.is_empty() { Ok(config) } else { Err(reader.diagnostics) }
 }
 
 struct Reader<'r> {
     path: &'r Path,
-    mistakes: Vec<Mistake>,
+    diagnostics: Vec<Diagnostic>,
     notes: &'r mut Vec<String>,
 }
 
 impl Reader<'_> {
-    fn place(&self, field: &Field<'_>) -> Place {
-        Place { file: self.path.into(), line: field.line, field: field.name.to_owned() }
+    fn location(&self, field: &Field<'_>) -> Location {
+        Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
     }
 
     /// Reports what the field is not.
     fn refuse(&mut self, field: &Field<'_>, right: impl std::fmt::Display) {
         let wrong = format!("is {}", field.value.quote());
-        self.mistakes.push(self.place(field).mistake(wrong, format!("it must be {right}")));
+        self.diagnostics.push(self.location(field).diagnostic(wrong, format!("it must be {right}")));
     }
 
     /// Says that the field means nothing here.
@@ -310,7 +317,7 @@ impl Reader<'_> {
                 | "optional"
                 | "is_non_linear_format_io" => {
                     let wrong = "is not supported in this version";
-                    self.mistakes.push(self.place(part).mistake(wrong, "take it out"));
+                    self.diagnostics.push(self.location(part).diagnostic(wrong, "take it out"));
                     good = false;
                 }
                 "label_filename" => self.pass_over(part, "classes are told by their index here"),
@@ -320,7 +327,7 @@ impl Reader<'_> {
         if !batched {
             if !matches!(dims.first(), Some(-1 | 1)) {
                 let right = "with max_batch_size 0 the first of them is the batch: -1 or 1";
-                self.mistakes.push(self.place(field).mistake(format!("has dims {dims:?}"), right));
+                self.diagnostics.push(self.location(field).diagnostic(format!("has dims {dims:?}"), right));
                 return None;
             }
             dims.remove(0);
@@ -328,12 +335,13 @@ impl Reader<'_> {
         if name.is_none() || datatype.is_none() {
             let right = "give each a name and a data_type, like TYPE_FP32";
             if good {
-                self.mistakes.push(self.place(field).mistake("has a tensor without a name or a type", right));
+                self.diagnostics
+                    .push(self.location(field).diagnostic("has a tensor without a name or a type", right));
             }
             return None;
         }
         let (name, datatype) = (name?.into_owned(), datatype?);
-        good.then(|| DeclaredTensor { place: self.place(field), name, datatype, dims })
+        good.then(|| DeclaredTensor { location: self.location(field), name, datatype, dims })
     }
 }
 

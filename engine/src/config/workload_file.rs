@@ -1,8 +1,9 @@
-//! The workload format (DESIGN.md, section 8; docs/workloads.md lists every key): TOML in, [`Workload`] out.
-//! `simulate`, `loadgen`, the benchmarks and the experiments read their files through here.
+//! The workload format (docs/design/specification.md, "Simulation"; docs/workloads.md lists every
+//! key): TOML in, [`Workload`] out. `simulate`, `loadgen`, the benchmarks and the experiments read
+//! their files through here.
 
+use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::linear;
-use super::mistakes::{Mistake, Mistakes, Place};
 use super::reader::{Bounds, Table, Value, read};
 use super::traces::{ArrivalSource, TraceError};
 use super::zoo::{self, ZooModel};
@@ -18,10 +19,11 @@ const SEED: u64 = 1;
 const WARMUP_S: f64 = 5.0;
 const DURATION_S: f64 = 30.0;
 
-/// The workload that the TOML file at `path` describes. Files that it names are relative to its folder.
+/// The workload that the TOML file at `path` describes. Files that it names are relative to its
+/// folder.
 ///
-/// Errors: every mistake in it and in the files that it names.
-pub fn read_workload(path: &Path) -> Result<Workload, Mistakes> {
+/// Errors: every diagnostic in it and in the files that it names.
+pub fn read_workload(path: &Path) -> Result<Workload, Diagnostics> {
     read(path, |root| read_root(root, path))
 }
 
@@ -90,7 +92,7 @@ fn read_popularity(root: &Table<'_>) -> Option<Popularity> {
 
 /// One model before its copies are made.
 struct Entry {
-    place: Place,
+    location: Location,
     model: WorkloadModel,
     copies: usize,
 }
@@ -104,7 +106,7 @@ fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
     let (share, arrival, copies, class) = (share?, arrival?, copies?, class?);
     let entry = |(name, profile, slo)| {
         let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone() };
-        Entry { place: table.place(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
+        Entry { location: table.location(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
     };
     Some(models?.into_iter().map(entry).collect())
 }
@@ -165,12 +167,14 @@ fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     let (above, below) = (above?, below?);
     let zoo = match zoo::read(&path) {
         Ok(zoo) => zoo,
-        Err(mistakes) if !path.is_file() => {
-            mistakes.first().inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
+        Err(diagnostics) if !path.is_file() => {
+            diagnostics
+                .first()
+                .inspect(|m| value.report(format!("{}: {}", path.display(), m.wrong), &m.right));
             return None;
         }
-        Err(mistakes) => {
-            mistakes.into_iter().for_each(|mistake| table.add(mistake));
+        Err(diagnostics) => {
+            diagnostics.into_iter().for_each(|diagnostic| table.add(diagnostic));
             return None;
         }
     };
@@ -193,7 +197,7 @@ fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String,
         Ok(profile) => Some((model.name, profile, slo)),
         Err((wrong, right)) => {
             let (file, line) = (path.into(), model.line);
-            table.add(Mistake { file, line, field: "slo_ms".into(), wrong, right });
+            table.add(Diagnostic { file, line, field: "slo_ms".into(), wrong, right });
             None
         }
     }
@@ -210,21 +214,21 @@ fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
         }
     };
     let field = if matches!(source, ArrivalSource::Trace(_)) { "offset" } else { "count" };
-    let mistake = match source.load() {
+    let diagnostic = match source.load() {
         Ok(arrival) => return Some(arrival),
-        Err(error) => trace_mistake(error, field),
+        Err(error) => trace_diagnostic(error, field),
     };
-    match mistake {
-        Ok(mistake) => table.add(mistake),
+    match diagnostic {
+        Ok(diagnostic) => table.add(diagnostic),
         Err((wrong, right)) => value.report(wrong, right),
     }
     None
 }
 
-/// The mistake in a trace, or what to say of the field that names it.
-fn trace_mistake(error: TraceError, field: &str) -> Result<Mistake, (String, &'static str)> {
+/// The diagnostic in a trace, or what to say of the field that names it.
+fn trace_diagnostic(error: TraceError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
     match error {
-        TraceError::Line { path, line, text, wrong, right } => Ok(Mistake {
+        TraceError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
             file: path,
             line,
             field: field.into(),
@@ -246,8 +250,8 @@ fn trace_mistake(error: TraceError, field: &str) -> Result<Mistake, (String, &'s
 
 const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
 
-/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`, `minutes:FILE` or
-/// `minutes:FILE#FUNCTION`.
+/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
+/// `minutes:FILE` or `minutes:FILE#FUNCTION`.
 ///
 /// Errors: what would be right.
 pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {
@@ -279,12 +283,12 @@ fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
     }
     let mut lines: HashMap<String, usize> = HashMap::new();
     let mut models = Vec::with_capacity(total);
-    for Entry { place, model, copies } in entries {
+    for Entry { location, model, copies } in entries {
         for copy in 1..=copies {
             let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
-            if let Some(line) = lines.insert(name.clone(), place.line) {
+            if let Some(line) = lines.insert(name.clone(), location.line) {
                 let wrong = format!("\"{name}\" is already the name of the model at line {line}");
-                root.add(place.mistake(wrong, "give each model a name of its own"));
+                root.add(location.diagnostic(wrong, "give each model a name of its own"));
                 break;
             }
             models.push(WorkloadModel { name, ..model.clone() });

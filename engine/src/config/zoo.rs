@@ -1,8 +1,9 @@
-//! Model zoos: CSV files with the profiles and SLOs of many models, `model,alpha_ms,beta_ms,slo_ms`, which
-//! an entry of a workload file may name instead of one model.
+//! Model zoos: CSV files with the profiles and SLOs of many models,
+//! `model,alpha_ms,beta_ms,slo_ms`, which an entry of a workload file may name instead of one
+//! model.
 
+use super::diagnostics::Diagnostic;
 use super::linear::{SLO, TERM};
-use super::mistakes::Mistake;
 use super::reader::Bounds;
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,9 @@ pub(super) struct ZooModel {
 
 /// The models of the zoo at `path`, at least one.
 ///
-/// Errors: every mistake in it.
-pub(super) fn read(path: &Path) -> Result<Vec<ZooModel>, Vec<Mistake>> {
-    let mut zoo = Zoo { path: path.into(), models: Vec::new(), mistakes: Vec::new() };
+/// Errors: every diagnostic in it.
+pub(super) fn read(path: &Path) -> Result<Vec<ZooModel>, Vec<Diagnostic>> {
+    let mut zoo = Zoo { path: path.into(), models: Vec::new(), diagnostics: Vec::new() };
     let columns = HEADER.join(",");
     let mut csv = csv::ReaderBuilder::new();
     let csv = csv.trim(csv::Trim::All).comment(Some(b'#')).has_headers(false).flexible(true);
@@ -29,19 +30,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<ZooModel>, Vec<Mistake>> {
         Ok(reader) => zoo.read(reader.into_records(), &columns),
         Err(e) => {
             let right = format!("name a CSV file with the columns {columns}");
-            zoo.mistake(1, "zoo", format!("the file can't be read ({e})"), right);
+            zoo.diagnostic(1, "zoo", format!("the file can't be read ({e})"), right);
         }
     }
-    if zoo.mistakes.is_empty() && zoo.models.is_empty() {
-        zoo.mistake(1, "zoo", "names no model".into(), format!("write {columns} and a line for each model"));
+    if zoo.diagnostics.is_empty() && zoo.models.is_empty() {
+        zoo.diagnostic(
+            1,
+            "zoo",
+            "names no model".into(),
+            format!("write {columns} and a line for each model"),
+        );
     }
-    if zoo.mistakes.is_empty() { Ok(zoo.models) } else { Err(zoo.mistakes) }
+    if zoo.diagnostics.is_empty() { Ok(zoo.models) } else { Err(zoo.diagnostics) }
 }
 
 struct Zoo {
     path: PathBuf,
     models: Vec<ZooModel>,
-    mistakes: Vec<Mistake>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl Zoo {
@@ -52,7 +58,7 @@ impl Zoo {
                 Err(e) => {
                     let line = e.position().map_or(1, |p| p.line() as usize);
                     let right = format!("write {columns} as text");
-                    return self.mistake(line, "zoo", format!("is no line of CSV ({e})"), right);
+                    return self.diagnostic(line, "zoo", format!("is no line of CSV ({e})"), right);
                 }
             };
             let line = record.position().map_or(1, |p| p.line() as usize);
@@ -61,7 +67,7 @@ impl Zoo {
             } else if record.iter().ne(HEADER) {
                 let found = record.iter().collect::<Vec<_>>().join(",");
                 let wrong = format!("{found:?} is not the header");
-                return self.mistake(line, "zoo", wrong, format!("begin with {columns}"));
+                return self.diagnostic(line, "zoo", wrong, format!("begin with {columns}"));
             }
         }
     }
@@ -69,10 +75,10 @@ impl Zoo {
     fn read_model(&mut self, record: &csv::StringRecord, line: usize) {
         if record.len() != HEADER.len() {
             let right = format!("give {}: {}", HEADER.len(), HEADER.join(","));
-            return self.mistake(line, "zoo", format!("has {} values", record.len()), right);
+            return self.diagnostic(line, "zoo", format!("has {} values", record.len()), right);
         }
         if record[0].is_empty() {
-            self.mistake(line, HEADER[0], "is empty".into(), "give the model a name".into());
+            self.diagnostic(line, HEADER[0], "is empty".into(), "give the model a name".into());
         }
         let alpha_ms = self.number(record, line, 1, TERM);
         let beta_ms = self.number(record, line, 2, TERM);
@@ -86,13 +92,13 @@ impl Zoo {
         let number = record[at].parse().ok().filter(|&x| bounds.contain(x));
         if number.is_none() {
             let wrong = format!("is {}", record[at].escape_debug());
-            self.mistake(line, HEADER[at], wrong, format!("it must be {bounds}"));
+            self.diagnostic(line, HEADER[at], wrong, format!("it must be {bounds}"));
         }
         number
     }
 
-    fn mistake(&mut self, line: usize, field: &str, wrong: String, right: String) {
+    fn diagnostic(&mut self, line: usize, field: &str, wrong: String, right: String) {
         let (file, field) = (self.path.clone(), field.into());
-        self.mistakes.push(Mistake { file, line, field, wrong, right });
+        self.diagnostics.push(Diagnostic { file, line, field, wrong, right });
     }
 }

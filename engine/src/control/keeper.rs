@@ -1,10 +1,10 @@
-//! The control thread's work: takes orders, looks at the repository's folder, loads, switches, tidies up. Owned by the
-//! thread that [`Repository::start`](super::Repository::start) starts.
+//! The control thread's work: takes orders, looks at the repository's folder, loads, switches,
+//! tidies up. Owned by the thread that [`Repository::start`](super::Repository::start) starts.
 
 use super::{ControlError, IndexEntry, Order, State};
-use crate::config::{Config, Control, ExecutorKind, Mistakes, RepositoryConfig, Stamp};
-use crate::runtime::frontend::Standing;
-use crate::runtime::{LoadedModel, PlaceError, Places, Say};
+use crate::config::{Config, Control, Diagnostics, ExecutorKind, RepositoryConfig, Stamp};
+use crate::runtime::frontend::SlotState;
+use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -19,7 +19,8 @@ const TURN: Duration = Duration::from_millis(10);
 /// How often the index is made anew: the folder may have changed.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 
-/// Files that have changed are loaded once they have stayed the same for so long: they may still be copied.
+/// Files that have changed are loaded once they have stayed the same for so long: they may still be
+/// copied.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// The priority of everything here: lowest.
@@ -42,9 +43,9 @@ struct Kept {
 
 /// See the module's description.
 pub(super) struct Keeper {
-    places: Places,
+    places: ModelSlots,
     kinds: Vec<ExecutorKind>,
-    say: Say,
+    say: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     models: BTreeMap<String, Kept>,
     /// The models of CONFIG itself, which come from no repository.
@@ -57,14 +58,14 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(
         config: &Config,
-        places: Places,
+        places: ModelSlots,
         kinds: Vec<ExecutorKind>,
-        say: Say,
+        say: Progress,
         index: Arc<Mutex<Vec<IndexEntry>>>,
     ) -> Keeper {
         let (mut models, mut own) = (BTreeMap::<String, Kept>::new(), BTreeSet::new());
         for (at, model) in config.models.iter().enumerate() {
-            if model.places.slo.file == config.file {
+            if model.locations.slo.file == config.file {
                 own.insert(model.name.clone());
                 continue;
             }
@@ -141,7 +142,8 @@ impl Keeper {
         }
     }
 
-    /// Loads and unloads what has changed in the folder; whether something has that may still be changing.
+    /// Loads and unloads what has changed in the folder; whether something has that may still be
+    /// changing.
     fn look(&mut self, repository: &RepositoryConfig) -> bool {
         let names: BTreeSet<String> = match repository.names() {
             Ok(names) => names.into_iter().collect(),
@@ -178,7 +180,8 @@ impl Keeper {
         settling
     }
 
-    /// Loads what is new of a model, or has changed, and unloads what its folder does not have served any more.
+    /// Loads what is new of a model, or has changed, and unloads what its folder does not have
+    /// served any more.
     ///
     /// Errors: why; nothing has changed then.
     fn load(&mut self, repository: &RepositoryConfig, name: &str) -> Result<(), String> {
@@ -201,7 +204,7 @@ impl Keeper {
         repository: &RepositoryConfig,
         name: &str,
         stamp: &Stamp,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ModelSlotError> {
         let model = repository.read_model(name, &self.kinds)?;
         model.notes.iter().for_each(|note| (self.say)(note));
         let kept = self.models.entry(name.to_owned()).or_default();
@@ -216,7 +219,7 @@ impl Keeper {
             }
             let (compute, executors) = (&mut self.compute, self.places.cpu_executors());
             let loaded = load_one(compute, version, executors, &self.say);
-            match loaded.map_err(PlaceError::from).and_then(|loaded| self.places.prepare(loaded)) {
+            match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.places.prepare(loaded)) {
                 Ok(info) => {
                     add.push(info.id);
                     next.insert(number, info.id);
@@ -266,9 +269,9 @@ impl Keeper {
 
     fn write_index(&self, repository: &RepositoryConfig) {
         let mut entries = Vec::new();
-        for model in self.places.models().iter().filter(|model| model.standing != Standing::Vacant) {
-            let state = match model.standing {
-                Standing::Served => State::Ready,
+        for model in self.places.models().iter().filter(|model| model.state != SlotState::Vacant) {
+            let state = match model.state {
+                SlotState::Serving => State::Ready,
                 _ if self.places.is_leaving(model.id) => State::Unloading,
                 _ => State::Loading,
             };
@@ -300,8 +303,8 @@ fn load_one(
     compute: &mut Option<ComputeThread>,
     version: crate::config::ModelConfig,
     executors: usize,
-    say: &Say,
-) -> Result<LoadedModel, Mistakes> {
+    say: &Progress,
+) -> Result<LoadedModel, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();
         // It inherits the priority of the thread that makes it on most systems; this makes it sure.

@@ -1,5 +1,6 @@
-//! The slow plane: a thread of its own that loads and unloads the models of a repository while the engine serves. It may
-//! take as long as it takes; what the pinned threads get from it is ready made.
+//! The control plane: a thread of its own that loads and unloads the models of a repository while
+//! the engine serves. It may take as long as it takes; what the pinned threads get from it is ready
+//! made.
 //!
 //! # The way of a new version
 //!
@@ -7,33 +8,34 @@
 //! an order of the API, or a look at the folder
 //!   read config.pbtxt and model.toml                     (config/repository.rs)
 //!   load the file, once per CPU executor, and measure    this thread, at the lowest priority
-//!   a free place of the right kind                       Places::prepare
+//!   a free place of the right kind                       ModelSlots::prepare
 //!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
 //!     its queue         -> its ModelThread's table       the same
-//!   post a table that lists it, and the old one no more  Places::switch: from here on requests go to the new one
-//! later, when nobody holds a table with the old one and none of its requests is left   Places::tidy
+//!   post a table that lists it, and the old one no more  ModelSlots::switch: from here on requests go to the new one
+//! later, when nobody holds a table with the old one and none of its requests is left   ModelSlots::tidy
 //!     an empty queue and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
-//! So a version is replaced without a moment in which the model can't be asked, and a load that fails leaves everything as it
-//! was. Loads happen one after the other.
+//! So a version is replaced without a moment in which the model can't be asked, and a load that
+//! fails leaves everything as it was. Loads happen one after the other.
 //!
 //! # What serving pays
 //!
-//! Loading and measuring run on this thread at nice 19, so executors that have work lose a hundredth of a core to it. Measuring
-//! counts the thread's own CPU time, not the wall's: a profile that was measured while the machine was busy is that of
-//! a core which it had for itself, but for caches. A model with a profile of its own is not measured.
+//! Loading and measuring run on this thread at nice 19, so executors that have work lose a
+//! hundredth of a core to it. Measuring counts the thread's own CPU time, not the wall's: a profile
+//! that was measured while the machine was busy is that of a core which it had for itself, but for
+//! caches. A model with a profile of its own is not measured.
 //!
 //! # Bounds
 //!
-//! Places: `max_versions` of `[repository]`, for each kind of executor; a replaced version needs two for a moment. Orders that
-//! wait: [`MAX_ORDERS`]; one more is refused. Changes under way to a thread: four. Old tables that somebody holds: as
-//! many as requests are being read or run.
+//! ModelSlots: `max_versions` of `[repository]`, for each kind of executor; a replaced version
+//! needs two for a moment. Orders that wait: [`MAX_ORDERS`]; one more is refused. Changes under way
+//! to a thread: four. Old tables that somebody holds: as many as requests are being read or run.
 
 mod keeper;
 
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::{Places, Say};
+use crate::runtime::{ModelSlots, Progress};
 use keeper::Keeper;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +100,8 @@ pub(crate) enum Order {
     Unload(String, Done),
 }
 
-/// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what is loaded stays.
+/// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what
+/// is loaded stays.
 pub struct Repository {
     orders: SyncSender<Order>,
     index: Arc<Mutex<Vec<IndexEntry>>>,
@@ -115,11 +118,11 @@ impl fmt::Debug for Repository {
 }
 
 impl Repository {
-    /// Starts the control thread of an engine that was started with `config` and gave its `places`. `say` is told, in a
-    /// line each, what it does.
+    /// Starts the control thread of an engine that was started with `config` and gave its `places`.
+    /// `say` is told, in a line each, what it does.
     ///
     /// Errors: the system gives no thread.
-    pub fn start(config: &Config, places: Places, say: Say) -> std::io::Result<Repository> {
+    pub fn start(config: &Config, places: ModelSlots, say: Progress) -> std::io::Result<Repository> {
         let (orders, taken) = sync_channel(MAX_ORDERS);
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -147,13 +150,15 @@ impl Repository {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Loads a model as its folder has it now: new versions, those whose files have changed, and no others. `done` is told
-    /// once requests can be sent to it, or why it was not loaded; what was loaded before is served until then.
+    /// Loads a model as its folder has it now: new versions, those whose files have changed, and no
+    /// others. `done` is told once requests can be sent to it, or why it was not loaded; what was
+    /// loaded before is served until then.
     pub fn load(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Load(name.to_owned(), done));
     }
 
-    /// Unloads a model. `done` is told once nobody finds it any more; requests that were accepted go on to their ends.
+    /// Unloads a model. `done` is told once nobody finds it any more; requests that were accepted
+    /// go on to their ends.
     pub fn unload(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Unload(name.to_owned(), done));
     }

@@ -1,8 +1,8 @@
-//! What a recording says of the thread that made it: everything that is fixed about its state machines, so that
-//! replay can build them again. JSON, written once.
+//! What a recording says of the thread that made it: everything that is fixed about its state
+//! machines, so that replay can build them again. JSON, written once.
 
 use serde::{Deserialize, Serialize};
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
@@ -73,7 +73,9 @@ pub(super) struct ClusterDescription {
 
 impl ModelsDescription {
     /// The ModelThread that owns models of these terms, by their names and classes.
-    pub(super) fn new<'a>(models: impl Iterator<Item = (&'a str, Class, &'a Terms)>) -> ModelsDescription {
+    pub(super) fn new<'a>(
+        models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
+    ) -> ModelsDescription {
         let mut made = ModelsDescription {
             deferral: String::new(),
             drop: String::new(),
@@ -112,7 +114,7 @@ impl ModelsDescription {
     }
 
     /// The models' terms again, in the same order; or what is wrong with the description.
-    pub(super) fn terms(&self) -> Result<Vec<Terms>, String> {
+    pub(super) fn terms(&self) -> Result<Vec<QueueConfig>, String> {
         let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
         let deferral = policy::deferral(&self.deferral)
             .ok_or_else(|| format!("deferral {:?} is none that this program knows", self.deferral))?;
@@ -133,7 +135,7 @@ impl ModelsDescription {
         self.models
             .iter()
             .map(|model| {
-                Ok(Terms {
+                Ok(QueueConfig {
                     model: ModelId(model.id),
                     profile: profile(model)?,
                     slo: Nanos(model.slo_ns),

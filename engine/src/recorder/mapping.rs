@@ -1,6 +1,6 @@
-//! A file's words in memory: the one place of the recorder that needs `unsafe`. Written by one thread, the
-//! tape's; whoever reads the file reads it as a file. The system keeps what was stored even if the process is
-//! killed the moment after.
+//! A file's words in memory: the one place of the recorder that needs `unsafe`. Written by one
+//! thread, the journal's; whoever reads the file reads it as a file. The system keeps what was
+//! stored even if the process is killed the moment after.
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
@@ -26,8 +26,8 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `file`, which must have the bytes of so many words after `first`. All pages are there before this
-    /// returns, so that storing a word does not wait for one.
+    /// Maps `file`, which must have the bytes of so many words after `first`. All pages are there
+    /// before this returns, so that storing a word does not wait for one.
     ///
     /// Errors: the system's, or a file that is too short.
     pub(super) fn new(file: &File, head_at: usize, first: usize, words: usize) -> io::Result<Mapping> {
@@ -47,16 +47,18 @@ impl Mapping {
         Ok(Mapping { map, head_at, last, base })
     }
 
-    /// Stores up to [`LONGEST`] words from `at` on. Where that many might not be there, nothing happens.
+    /// Stores up to [`LONGEST`] words from `at` on. Where that many might not be there, nothing
+    /// happens.
     #[inline(always)]
     pub(super) fn store<const N: usize>(&mut self, at: usize, words: [u64; N]) {
         const { assert!(N <= LONGEST) };
         let fits = at <= self.last;
-        debug_assert!(fits, "a tape keeps room for what an event can write");
+        debug_assert!(fits, "a journal keeps room for what an event can write");
         if fits {
-            // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from `base` on, and these
-            // are among them. Nothing else in this process refers to the mapping's memory, and a store through a raw
-            // pointer makes no claim about what other processes do to the file.
+            // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from
+            // `base` on, and these are among them. Nothing else in this process refers to the
+            // mapping's memory, and a store through a raw pointer makes no claim about what other
+            // processes do to the file.
             unsafe { self.base.add(at).cast::<[u64; N]>().write(words) }
         }
     }
@@ -64,7 +66,8 @@ impl Mapping {
     /// Makes everything stored so far count, by storing the head.
     #[inline]
     pub(super) fn publish(&mut self, head: u64) {
-        // SAFETY: `new` saw that 8 aligned bytes are there; they are only ever accessed as this atomic.
+        // SAFETY: `new` saw that 8 aligned bytes are there; they are only ever accessed as this
+        // atomic.
         let counter = unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(self.head_at).cast()) };
         // Release: the words go before the count, also for a reader of the file after a crash.
         counter.store(head, Ordering::Release);

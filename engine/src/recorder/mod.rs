@@ -1,45 +1,51 @@
-//! The flight recorder: each ModelThread and RankThread keeps its last inputs and decisions in a bounded file of its
-//! own, and [`replay`] feeds them through the same state machines and shows that the same decisions come out.
+//! The flight recorder: each ModelThread and RankThread keeps its last inputs and decisions in a
+//! bounded file of its own, and [`replay`] feeds them through the same state machines and shows
+//! that the same decisions come out.
 //!
 //! # How history is kept replayable from its middle
 //!
-//! A file is a ring of segments (`tape.rs`). A state machine's input depends on all that came before, and what
-//! came before is overwritten; so a segment holds, besides inputs and decisions, the states that they start from:
+//! A file is a ring of segments (`journal.rs`). A state machine's input depends on all that came
+//! before, and what came before is overwritten; so a segment holds, besides inputs and decisions,
+//! the states that they start from:
 //!
-//! - **A ModelThread's models do not know of each other**, so each is written on its own: before the first event of a
-//!   model in a segment, its state (20 records of 32 bytes, and one per request in its queue). Nothing is written
-//!   for models that are silent, and no turn has to write all models at once: at most what one queue holds, 8,192
-//!   records of 32 bytes.
-//! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written whole at the start of
-//!   a segment: a record per GPU and per lane of a model that was ever used, and one or two more per lane where there are
-//!   lower classes: 2.6 MB in one turn at the limit of 65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as long as that, and by default eight to a file of 64 MiB, so
-//!   this comes once in 8 MiB of history.
+//! - **A ModelThread's models do not know of each other**, so each is written on its own: before
+//!   the first event of a model in a segment, its state (20 records of 32 bytes, and one per
+//!   request in its queue). Nothing is written for models that are silent, and no turn has to write
+//!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
+//! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written
+//!   whole at the start of a segment: a record per GPU and per lane of a model that was ever used,
+//!   and one or two more per lane where there are lower classes: 2.6 MB in one turn at the limit of
+//!   65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
+//!   long as that, and by default eight to a file of 64 MiB, so this comes once in 8 MiB of
+//!   history.
 //!
-//! A turn's requests are recorded as the threads act on them: all that came for a model, in the order of its queue,
-//! then what followed when it was settled. A RankThread's inputs are recorded as they are heard, and where it matches.
+//! A turn's requests are recorded as the threads act on them: all that came for a model, in the
+//! order of its queue, then what followed when it was settled. A RankThread's inputs are recorded
+//! as they are heard, and where it matches.
 //!
-//! Where replay reaches such a state and has followed the machine up to there, it compares instead of restoring. So a
-//! recording checks itself.
+//! Where replay reaches such a state and has followed the machine up to there, it compares instead
+//! of restoring. So a recording checks itself.
 //!
 //! # What it costs
 //!
-//! A record is a store of 8 to 32 bytes into mapped memory (`words.rs`), of a request always 32, copied from the queue
-//! when its model is settled, so that nothing is done for a request as it comes. No call into the system, no
-//! lock, no allocation, and the head is stored once a turn. The file's pages are all taken when it is made. The
-//! system writes them to the disk, after which the next store to a page takes a page fault; on a memory file system
-//! (`/dev/shm`) there are none. docs/recorder.md has figures.
+//! A record is a store of 8 to 32 bytes into mapped memory (`words.rs`), of a request always 32,
+//! copied from the queue when its model is settled, so that nothing is done for a request as it
+//! comes. No call into the system, no lock, no allocation, and the head is stored once a turn. The
+//! file's pages are all taken when it is made. The system writes them to the disk, after which the
+//! next store to a page takes a page fault; on a memory file system (`/dev/shm`) there are none.
+//! docs/recorder.md has figures.
 //!
 //! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
 
+mod codec;
 mod description;
+mod explain;
+mod journal;
 mod mapping;
 mod model_recorder;
 mod rank_recorder;
 mod record;
 pub mod replay;
-mod story;
-mod tape;
-mod words;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};
@@ -63,8 +69,8 @@ impl RecordConfig {
     /// The size of each file unless it is given: a few seconds at a million requests a second.
     pub const DEFAULT_MIB: usize = 64;
 
-    /// Makes the folder ready for new recordings. Those of the run before get `.old` put behind their names, once:
-    /// after a crash they are what is wanted.
+    /// Makes the folder ready for new recordings. Those of the run before get `.old` put behind
+    /// their names, once: after a crash they are what is wanted.
     ///
     /// Errors: the folder can't be used.
     pub fn prepare(&self) -> Result<(), RecordError> {

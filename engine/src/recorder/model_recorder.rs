@@ -1,24 +1,24 @@
-//! What a ModelThread records: each event of each of its models, and around the thread's own sink a second one that
-//! notes the decisions on their way out. Owned by the ModelThread.
+//! What a ModelThread records: each event of each of its models, and around the thread's own sink a
+//! second one that notes the decisions on their way out. Owned by the ModelThread.
 
 use super::description::{Description, ModelsDescription};
+use super::journal::{Journal, Split};
 use super::record::{COUNT_RECORDS, Record};
-use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Request};
 
-/// Records that one event can write at most: the model's state, the requests that came, and an end for each request of
-/// the queue; the rest is for a batch, words and the segment's own.
-const RESERVE: usize = 3 * limits::MAX_QUEUE + COUNT_RECORDS + 64;
+/// Records that one event can write at most: the model's state, the requests that came, and an end
+/// for each request of the queue; the rest is for a batch, words and the segment's own.
+const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {
-    tape: Tape,
+    journal: Journal,
     /// By the model's place in the thread.
     models: Vec<Model>,
     next_batch: u64,
@@ -29,7 +29,8 @@ pub struct ModelRecorder {
 struct Model {
     /// The segment in which its state was last written.
     saved_in: u64,
-    /// How long its queue was when all of it was recorded: what came behind that is not written yet.
+    /// How long its queue was when all of it was recorded: what came behind that is not written
+    /// yet.
     recorded: usize,
 }
 
@@ -42,14 +43,14 @@ impl Model {
 }
 
 impl ModelRecorder {
-    /// Makes the recording of the thread `role`, whose models have these names, classes and terms, in the order of their
-    /// places. `next_batch`: the number that its next batch gets.
+    /// Makes the recording of the thread `role`, whose models have these names, classes and terms,
+    /// in the order of their places. `next_batch`: the number that its next batch gets.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create<'a>(
         config: &RecordConfig,
         role: &str,
-        models: impl Iterator<Item = (&'a str, Class, &'a Terms)>,
+        models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
         next_batch: u64,
     ) -> Result<ModelRecorder, RecordError> {
         let description = ModelsDescription::new(models);
@@ -63,13 +64,13 @@ impl ModelRecorder {
         })?;
         let text = serde_json::to_vec(&Description::Models(description))
             .expect("a description is plain numbers and strings");
-        let tape = Tape::create(&config.file(role), &text, split, RESERVE)?;
-        Ok(ModelRecorder { tape, models: vec![Model::default(); count], next_batch })
+        let journal = Journal::create(&config.file(role), &text, split, RESERVE)?;
+        Ok(ModelRecorder { journal, models: vec![Model::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does not
-    /// [take last](ModelQueue::takes_last). All others are recorded by [`ModelRecorder::settle`], which is owed in the
-    /// same turn, from where they are in the queue.
+    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does
+    /// not [take last](ModelQueue::takes_last). All others are recorded by
+    /// [`ModelRecorder::settle`], which is owed in the same turn, from where they are in the queue.
     #[cold]
     pub fn enqueue(
         &mut self,
@@ -80,7 +81,7 @@ impl ModelRecorder {
         sink: &mut impl ModelSink,
     ) -> bool {
         self.write_new(place, queue, now);
-        self.tape.write(Record::request(&request));
+        self.journal.write(Record::request(&request));
         let queued = queue.enqueue(now, request, &mut self.around(sink));
         self.models[place].recorded = queue.len();
         queued
@@ -97,27 +98,28 @@ impl ModelRecorder {
         sink: &mut impl ModelSink,
     ) -> bool {
         self.write_new(place, queue, now);
-        self.tape.write(Record::take_back(wish));
+        self.journal.write(Record::take_back(wish));
         let found = queue.take_back(now, wish, &mut self.around(sink));
         self.models[place].recorded = queue.len();
         found
     }
 
-    /// Writes the requests at the queue's end that are not written yet: before it changes elsewhere.
+    /// Writes the requests at the queue's end that are not written yet: before it changes
+    /// elsewhere.
     fn write_new(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
         let new = self.begin(place, queue, now);
         let (first, rest) = queue.last(new);
-        first.iter().chain(rest).for_each(|request| self.tape.write(Record::request(request)));
+        first.iter().chain(rest).for_each(|request| self.journal.write(Record::request(request)));
     }
 
     /// [`ModelQueue::settle`], recorded with the requests that have come.
     #[inline]
     pub fn settle(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
         let new = self.begin(place, queue, now);
-        self.tape.write(Record::came(queue.terms().model, new));
+        self.journal.write(Record::came(queue.terms().model, new));
         let (first, rest) = queue.last(new);
-        self.tape.write_requests(first);
-        self.tape.write_requests(rest);
+        self.journal.write_requests(first);
+        self.journal.write_requests(rest);
         queue.settle(now, &mut self.around(sink));
         self.models[place].recorded = queue.len();
     }
@@ -159,7 +161,7 @@ impl ModelRecorder {
     /// Makes what was recorded count: call it at the end of each turn that found work.
     #[inline]
     pub fn publish(&mut self) {
-        self.tape.publish();
+        self.journal.publish();
     }
 
     /// An event that no request comes with.
@@ -175,19 +177,20 @@ impl ModelRecorder {
     ) {
         let new = self.begin(place, queue, now);
         debug_assert_eq!(new, 0, "a model is settled before another event");
-        self.tape.write(record);
+        self.journal.write(record);
         happen(queue, &mut self.around(sink));
         self.models[place].recorded = queue.len();
     }
 
-    /// An event begins of the model at `place`; so many requests came before it and are not written yet.
+    /// An event begins of the model at `place`; so many requests came before it and are not written
+    /// yet.
     #[inline]
     fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
-        self.tape.begin(now);
+        self.journal.begin(now);
         let model = &mut self.models[place];
         let new = model.unwritten(queue);
-        if model.saved_in != self.tape.segment() {
-            model.saved_in = self.tape.segment();
+        if model.saved_in != self.journal.segment() {
+            model.saved_in = self.journal.segment();
             self.save(queue, now, new);
         }
         new
@@ -195,12 +198,12 @@ impl ModelRecorder {
 
     #[cold]
     fn save(&mut self, queue: &ModelQueue, now: Nanos, new: usize) {
-        for_each_saved(queue, now, new, |record| self.tape.write(record));
+        for_each_saved(queue, now, new, |record| self.journal.write(record));
     }
 
     #[inline]
     fn around<'a, S: ModelSink>(&'a mut self, sink: &'a mut S) -> Recorded<'a, S> {
-        Recorded { tape: &mut self.tape, next_batch: &mut self.next_batch, sink }
+        Recorded { journal: &mut self.journal, next_batch: &mut self.next_batch, sink }
     }
 }
 
@@ -215,7 +218,7 @@ pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut rec
 
 /// Notes each decision and passes it on.
 struct Recorded<'a, S> {
-    tape: &'a mut Tape,
+    journal: &'a mut Journal,
     next_batch: &'a mut u64,
     sink: &'a mut S,
 }
@@ -223,19 +226,19 @@ struct Recorded<'a, S> {
 impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     #[inline]
     fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.tape.write(Record::ready(model, offer));
+        self.journal.write(Record::ready(model, offer));
         self.sink.ready(model, offer);
     }
 
     #[inline]
     fn withdraw(&mut self, model: ModelId) {
-        self.tape.write(Record::withdraw(model));
+        self.journal.write(Record::withdraw(model));
         self.sink.withdraw(model);
     }
 
     #[inline]
     fn report(&mut self, report: GpuReport) {
-        self.tape.write(Record::report(report));
+        self.journal.write(Record::report(report));
         self.sink.report(report);
     }
 
@@ -243,7 +246,7 @@ impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
         for record in Record::dispatch(dispatch, *self.next_batch, size) {
-            self.tape.write(record);
+            self.journal.write(record);
         }
         *self.next_batch += 1;
         self.sink.dispatch(dispatch, requests);
@@ -251,18 +254,18 @@ impl<S: ModelSink> ModelSink for Recorded<'_, S> {
 
     #[inline]
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
-        self.tape.write(Record::ended(request, ending));
+        self.journal.write(Record::ended(request, ending));
         self.sink.end(request, ending, now);
     }
 
     #[inline]
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.tape.write(Record::next_start(model, next));
-        self.sink.next_start(model, next);
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.journal.write(Record::reservation(model, next));
+        self.sink.reservation(model, next);
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.tape.write(Record::standing(model, standing));
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.journal.write(Record::standing(model, standing));
         self.sink.standing(model, standing);
     }
 }

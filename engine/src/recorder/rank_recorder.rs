@@ -1,9 +1,10 @@
-//! What a RankThread records: each word and completion that it hears, each timer, and each grant that it makes.
-//! Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does, from 0.
+//! What a RankThread records: each word and completion that it hears, each timer, and each grant
+//! that it makes. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
+//! from 0.
 
 use super::description::{ClusterDescription, Description, RankDescription};
+use super::journal::{Journal, Split};
 use super::record::Record;
-use super::tape::{Split, Tape};
 use super::{RecordConfig, RecordError};
 use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_transport::Nanos;
@@ -12,7 +13,8 @@ use symphony_transport::message::Class;
 /// Records that an event writes besides its grants and states.
 const FEW: usize = 64;
 
-/// What a state holds of a model besides, where there are classes: how it stands, and when its next batch starts.
+/// What a state holds of a model besides, where there are classes: how it stands, and when its next
+/// batch starts.
 const RECORDS_OF_CLASSES: usize = 2;
 
 /// The record of an input of a sub-cluster's matching.
@@ -20,9 +22,9 @@ const RECORDS_OF_CLASSES: usize = 2;
 fn record_of(input: RankInput, cluster: usize) -> Record {
     let record = match input {
         RankInput::Ready { model, offer } => Record::ready(model, offer),
-        RankInput::Next { model, next } => Record::next_start(model, next),
-        RankInput::Standing { model, standing } => Record::standing(model, standing),
-        RankInput::Foretold => Record::foretold(),
+        RankInput::Reserve { model, next } => Record::reservation(model, next),
+        RankInput::Bounds { model, standing } => Record::standing(model, standing),
+        RankInput::AllReserved => Record::foretold(),
         RankInput::Withdraw(model) => Record::withdraw(model),
         RankInput::Report(report) => Record::report(report),
         RankInput::Completion(completion) => Record::completion(completion),
@@ -45,12 +47,12 @@ pub struct ClusterTerms {
 
 /// The recorder of one RankThread.
 pub struct RankRecorder {
-    tape: Tape,
+    journal: Journal,
 }
 
 impl RankRecorder {
-    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models` models. `classes`: of
-    /// each model, or none where there is only one.
+    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models`
+    /// models. `classes`: of each model, or none where there is only one.
     ///
     /// Errors: the file can't be made, or would be too small.
     pub fn create(
@@ -84,11 +86,11 @@ impl RankRecorder {
         };
         let text =
             serde_json::to_vec(&Description::Rank(description)).expect("a description is plain numbers");
-        Ok(RankRecorder { tape: Tape::create(&config.file(role), &text, split, reserve)? })
+        Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters, in order, which
-    /// are written where a segment begins.
+    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters,
+    /// in order, which are written where a segment begins.
     #[inline]
     pub fn input<'a>(
         &mut self,
@@ -98,21 +100,22 @@ impl RankRecorder {
         states: impl Iterator<Item = &'a RankState>,
     ) {
         self.begin(now, states);
-        self.tape.write(record_of(input, cluster));
+        self.journal.write(record_of(input, cluster));
     }
 
-    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come, before it does.
+    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come,
+    /// before it does.
     #[inline]
     pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
         self.begin(now, states);
-        self.tape.write(Record::matched().in_cluster(cluster));
+        self.journal.write(Record::matched().in_cluster(cluster));
     }
 
     #[inline]
     fn begin<'a>(&mut self, now: Nanos, states: impl Iterator<Item = &'a RankState>) {
-        if self.tape.begin(now) {
+        if self.journal.begin(now) {
             for (cluster, state) in states.enumerate() {
-                for_each_saved(cluster, state, |record| self.tape.write(record));
+                for_each_saved(cluster, state, |record| self.journal.write(record));
             }
         }
     }
@@ -120,13 +123,13 @@ impl RankRecorder {
     /// Records a grant that the last matching has led to.
     #[inline]
     pub fn granted(&mut self, cluster: usize, grant: Grant) {
-        self.tape.write(Record::granted(cluster, grant));
+        self.journal.write(Record::granted(cluster, grant));
     }
 
     /// Makes what was recorded count: call it at the end of each turn that found work.
     #[inline]
     pub fn publish(&mut self) {
-        self.tape.publish();
+        self.journal.publish();
     }
 }
 

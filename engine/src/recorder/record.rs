@@ -1,8 +1,9 @@
-//! The element of a recording: 32 bytes of plain data, one per input of a state machine, per decision of it and per
-//! piece of a checkpoint. Made here from the engine's types and turned back into them, by the recorders and by
-//! replay alike, so that "the same decision" means "the same 32 bytes". `words.rs` says how a file has them.
+//! The element of a recording: 32 bytes of plain data, one per input of a state machine, per
+//! decision of it and per piece of a checkpoint. Made here from the engine's types and turned back
+//! into them, by the recorders and by replay alike, so that "the same decision" means "the same 32
+//! bytes". `words.rs` says how a file has them.
 
-use super::words::FULL;
+use super::codec::FULL;
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;
@@ -12,11 +13,12 @@ use symphony_scheduler::model::rate::RateParts;
 use symphony_scheduler::model::{Dispatch, Foretold};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
-/// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report makes them -1.
+/// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
+/// makes them -1.
 const OUTSTANDING_ZERO: i32 = 64;
 
 /// Bits of a request's id; its frontend and class are stored above them.
@@ -50,7 +52,7 @@ pub(super) enum Kind {
     /// When a model of several classes starts its next batch.
     Next = 38,
     /// How a model of a lower class stands.
-    Standing = 39,
+    BatchBounds = 39,
     /// All of the highest class has told when its next batches start.
     Foretold = 40,
     Withdraw = 33,
@@ -99,7 +101,7 @@ impl Kind {
             36 => Kind::Match,
             37 => Kind::Early,
             38 => Kind::Next,
-            39 => Kind::Standing,
+            39 => Kind::BatchBounds,
             40 => Kind::Foretold,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
@@ -118,7 +120,8 @@ impl Kind {
     }
 }
 
-/// See the module's description. What the fields hold depends on the kind: the constructors below say.
+/// See the module's description. What the fields hold depends on the kind: the constructors below
+/// say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(super) struct Record {
@@ -163,7 +166,8 @@ impl Record {
         Kind::of(self.kind)
     }
 
-    /// The model that it is about, where it is about one. A request's rows after it are in the upper half.
+    /// The model that it is about, where it is about one. A request's rows after it are in the
+    /// upper half.
     pub(super) fn model(&self) -> ModelId {
         ModelId(self.model & 0xffff)
     }
@@ -186,11 +190,12 @@ impl Record {
         Record::of_request(Kind::Request, request)
     }
 
-    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since there is one a
-    /// request. The last has its row, the rows after it, its frontend, its class and its model, from the lowest bits.
+    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since
+    /// there is one a request. The last has its row, the rows after it, its frontend, its class and
+    /// its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
-        const { assert!(symphony_scheduler::limits::MAX_LANES <= 1 << 16) };
+        const { assert!(symphony_scheduler::limits::MAX_QUEUES <= 1 << 16) };
         let last = u64::from(request.row)
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
@@ -264,10 +269,11 @@ impl Record {
         Record::of(Kind::Timer, model)
     }
 
-    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE`] requests at most, so many fit 16 bits.
+    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit
+    /// 16 bits.
     #[inline]
     pub(super) fn came(model: ModelId, count: usize) -> Record {
-        const { assert!(symphony_scheduler::limits::MAX_QUEUE <= u16::MAX as usize) };
+        const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
         Record { small: count as u16, ..Record::of(Kind::Came, model) }
     }
 
@@ -291,22 +297,22 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn next_start(model: ModelId, next: NextStart) -> Record {
-        let NextStart { at, silent, every } = next;
+    pub(super) fn reservation(model: ModelId, next: Reservation) -> Record {
+        let Reservation { at, silent, every } = next;
         Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Next, model) }
     }
 
-    pub(super) fn as_next_start(&self) -> NextStart {
-        NextStart { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
+    pub(super) fn as_next_start(&self) -> Reservation {
+        Reservation { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
     }
 
-    pub(super) fn standing(model: ModelId, standing: Standing) -> Record {
-        let Standing { shortest, longest, patience } = standing;
-        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Standing, model) }
+    pub(super) fn standing(model: ModelId, standing: BatchBounds) -> Record {
+        let BatchBounds { shortest, longest, patience } = standing;
+        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::BatchBounds, model) }
     }
 
-    pub(super) fn as_standing(&self) -> Standing {
-        Standing { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
+    pub(super) fn as_standing(&self) -> BatchBounds {
+        BatchBounds { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
     }
 
     pub(super) fn foretold() -> Record {
@@ -338,7 +344,8 @@ impl Record {
         }
     }
 
-    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`] is 65,536.
+    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`]
+    /// is 65,536.
     #[inline]
     pub(super) fn completion(completion: Completion) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << 16) };
@@ -484,20 +491,20 @@ impl Record {
         .in_cluster(cluster)
     }
 
-    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and whether lower classes
-    /// can be served.
+    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and
+    /// whether lower classes can be served.
     pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing, bool) {
         let average = f64::from_bits(self.b);
         let packing = Packing { average, asked: self.model as usize, since: Nanos(self.c) };
         (Nanos(self.a), packing, self.small != 0)
     }
 
-    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: Standing) -> Record {
+    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: BatchBounds) -> Record {
         Record { kind: Kind::SavedStanding as u8, ..Record::standing(model, standing) }.in_cluster(cluster)
     }
 
-    pub(super) fn saved_next(cluster: usize, model: ModelId, next: NextStart) -> Record {
-        Record { kind: Kind::SavedNext as u8, ..Record::next_start(model, next) }.in_cluster(cluster)
+    pub(super) fn saved_next(cluster: usize, model: ModelId, next: Reservation) -> Record {
+        Record { kind: Kind::SavedNext as u8, ..Record::reservation(model, next) }.in_cluster(cluster)
     }
 
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
@@ -569,7 +576,7 @@ impl fmt::Display for Record {
             }
             Kind::Foretell => write!(f, "model {model} is to tell of its next batches"),
             Kind::Foretold => f.write_str("all have told of their next batches"),
-            Kind::Standing => {
+            Kind::BatchBounds => {
                 write!(f, "model {model} of a lower class takes a GPU for {} at least", Millis(a))
             }
             Kind::Timer => write!(f, "timer of model {model}"),
@@ -673,9 +680,9 @@ mod tests {
             let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until };
             assert_eq!(Record::granted(2, grant).as_grant(), grant);
         }
-        let standing = Standing { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+        let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
         assert_eq!(Record::saved_standing(1, model, standing).as_standing(), standing);
-        let next = NextStart { at: Nanos(1), silent: true, every: Nanos(2) };
+        let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
         assert_eq!(Record::saved_next(1, model, next).as_next_start(), next);
         let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
         assert_eq!(Record::report(report).in_cluster(1).as_report(), report);

@@ -1,21 +1,21 @@
-//! Feeds a recording through the state machines and compares every decision with the recorded one. Called by
-//! `symphony replay` and by tests.
+//! Feeds a recording through the state machines and compares every decision with the recorded one.
+//! Called by `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
+use super::explain::{Event, Story};
+use super::journal::Recording;
 use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
-use super::story::{Event, Story};
-use super::tape::Recording;
 use super::{RecordError, model_recorder, rank_recorder};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, NextStart, Offer, RankInput, RankState, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Offer, RankInput, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
 
-pub use super::story::{Ride, Wanted, completed};
+pub use super::explain::{Ride, Wanted, completed};
 
 /// Times beyond this, a century, are damage.
 const LAST_INSTANT: Nanos = Nanos(1 << 61);
@@ -45,7 +45,8 @@ pub struct Replayed {
     pub story: Vec<String>,
     /// Batches that it was in.
     pub rides: Vec<Ride>,
-    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine does.
+    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine
+    /// does.
     pub completions: Vec<Completion>,
 }
 
@@ -72,8 +73,8 @@ impl std::fmt::Display for Difference {
 
 /// Replays the recording at `path`; `wanted`: a request to tell of.
 ///
-/// Errors: the file can't be read or is no sound recording. A decision that differs is no error: see
-/// [`Replayed::difference`].
+/// Errors: the file can't be read or is no sound recording. A decision that differs is no error:
+/// see [`Replayed::difference`].
 pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<Replayed, RecordError> {
     let recording = Recording::read(path)?;
     let description: Description = serde_json::from_slice(&recording.description)
@@ -216,7 +217,7 @@ fn replay_models(
 
 /// The replay of a ModelThread.
 struct Models {
-    terms: Vec<Terms>,
+    terms: Vec<QueueConfig>,
     names: Vec<String>,
     /// Which are of a lower class.
     lower: Vec<bool>,
@@ -247,7 +248,7 @@ impl Models {
                     Kind::Ready
                     | Kind::Early
                     | Kind::Next
-                    | Kind::Standing
+                    | Kind::BatchBounds
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Dispatch
@@ -361,7 +362,8 @@ impl Models {
         Ok(())
     }
 
-    /// A model's state begins with `first`: restores it, or compares it with what replay has come to.
+    /// A model's state begins with `first`: restores it, or compares it with what replay has come
+    /// to.
     fn state(
         &mut self,
         at: usize,
@@ -429,11 +431,11 @@ impl ModelSink for Collect<'_> {
         self.expected.push_back(Record::report(report));
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.expected.push_back(Record::next_start(model, next));
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.expected.push_back(Record::reservation(model, next));
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.expected.push_back(Record::standing(model, standing));
     }
 
@@ -464,7 +466,7 @@ fn replay_rank(
     let Some(classes) = classes else {
         return Err(corrupt(recording, "its description has classes that can't be"));
     };
-    let sound = description.models <= limits::MAX_LANES
+    let sound = description.models <= limits::MAX_QUEUES
         && description.clusters.len() < usize::from(u8::MAX)
         && description.clusters.iter().all(|cluster| cluster.gpus <= limits::MAX_GPUS);
     if !sound {
@@ -525,7 +527,7 @@ impl Rank {
                     Kind::Ready
                     | Kind::Early
                     | Kind::Next
-                    | Kind::Standing
+                    | Kind::BatchBounds
                     | Kind::Foretold
                     | Kind::Withdraw
                     | Kind::Report
@@ -582,8 +584,8 @@ impl Rank {
             Some(Kind::Ready | Kind::Early) => {
                 state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
             }
-            Some(Kind::Next | Kind::Standing) => state.hear(told(record)),
-            Some(Kind::Foretold) => state.hear(RankInput::Foretold),
+            Some(Kind::Next | Kind::BatchBounds) => state.hear(told(record)),
+            Some(Kind::Foretold) => state.hear(RankInput::AllReserved),
             Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
             Some(Kind::Report) => {
                 let report = record.as_report();
@@ -616,9 +618,9 @@ impl Rank {
 fn told(record: &Record) -> RankInput {
     let model = record.model();
     match record.kind() {
-        Some(Kind::Standing | Kind::SavedStanding) => {
-            RankInput::Standing { model, standing: record.as_standing() }
+        Some(Kind::BatchBounds | Kind::SavedStanding) => {
+            RankInput::Bounds { model, standing: record.as_standing() }
         }
-        _ => RankInput::Next { model, next: record.as_next_start() },
+        _ => RankInput::Reserve { model, next: record.as_next_start() },
     }
 }

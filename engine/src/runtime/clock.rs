@@ -1,10 +1,11 @@
-//! Reading the time. Pinned threads read a [`Clock`] once a turn and pass `now` down; nothing below a
-//! driver ever reads one, so the simulator is a driver whose `now` is a variable.
+//! Reading the time. Pinned threads read a [`Clock`] once a turn and pass `now` down; nothing below
+//! a driver ever reads one, so the simulator is a driver whose `now` is a variable.
 
 pub use symphony_transport::Nanos;
 
-/// A monotonic clock on the processor's time-stamp counter (through `quanta`, which falls back to the
-/// system's clock where the counter can't be trusted). Its origin is the moment it was made; clones share it.
+/// A monotonic clock on the processor's time-stamp counter (through `quanta`, which falls back to
+/// the system's clock where the counter can't be trusted). Its origin is the moment it was made;
+/// clones share it.
 ///
 /// Costs about 12 ns a reading. The counters of one machine's cores agree to about 0.1 us.
 #[derive(Clone, Debug)]

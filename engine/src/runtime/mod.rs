@@ -1,5 +1,6 @@
-//! The real driver: threads pinned to cores that pump the state machines of [`symphony_scheduler::model`] and [`symphony_scheduler::rank`],
-//! and the rings between them. An [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
+//! The real driver: threads pinned to cores that pump the state machines of
+//! [`symphony_scheduler::model`] and [`symphony_scheduler::rank`], and the rings between them. An
+//! [`Engine`] is all of them; `start.rs` puts it together, this file stops it.
 //!
 //! ```text
 //!  Frontend ──Request──▶ ModelThread ──Frame──▶ backend thread (a CPU executor, or all emulated GPUs)
@@ -10,10 +11,11 @@
 //!     └──────────────────────Response────────────────────┘
 //! ```
 //!
-//! Every arrow is a ring with one writer and one reader; each RankThread matches sub-clusters of its own, and a model
-//! speaks to that of its sub-cluster only. What a ring can hold is what can be under way: answers as
-//! many as a frontend has slots, grants one per model, completions what a GPU may be given. Only requests and
-//! batches can meet a full ring; they then wait where they are, and a frontend whose ring is full refuses.
+//! Every arrow is a ring with one writer and one reader; each RankThread matches sub-clusters of
+//! its own, and a model speaks to that of its sub-cluster only. What a ring can hold is what can be
+//! under way: answers as many as a frontend has slots, grants one per model, completions what a GPU
+//! may be given. Only requests and batches can meet a full ring; they then wait where they are, and
+//! a frontend whose ring is full refuses.
 
 pub mod backends;
 pub mod clock;
@@ -24,17 +26,17 @@ mod queue_ids;
 mod start;
 pub mod threads;
 
-pub use backends::executors::Say;
+pub use backends::executors::Progress;
 pub use frontend::Frontend;
-pub use model_slots::{LoadedModel, PlaceError, Places};
+pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
-pub use threads::agent::{Idle, Seat};
+pub use threads::agent::{Idle, Placement};
 
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, Diagnostics};
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::clock::Clock;
 use counters::Counters;
-use frontend::{Bulletin, ModelInfo};
+use frontend::{ModelInfo, ModelTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -49,7 +51,7 @@ use threads::agent::{Agent, Ending, Member};
 pub enum StartError {
     /// The configuration is at fault, its models included.
     #[error("{0}")]
-    Config(#[from] Mistakes),
+    Config(#[from] Diagnostics),
     /// A limit of the engine would be exceeded.
     #[error("{what}: {asked} asked for; the limit is {limit}")]
     Limit {
@@ -84,33 +86,39 @@ impl StartError {
     }
 }
 
-/// Told by a thread of its role, on that thread; of its roles with a `+` between them where they share it.
-pub type Seated = Arc<dyn Fn(&str) + Send + Sync>;
+/// Told by a thread of its role, on that thread; of its roles with a `+` between them where they
+/// share it.
+pub type ThreadHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How an engine is started, besides its configuration. The default: no recorder, the rest as the machine asks.
+/// How an engine is started, besides its configuration. The default: no recorder, the rest as the
+/// machine asks.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no recorder.
+    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no
+    /// recorder.
     pub record: Option<RecordConfig>,
-    /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has its core and before
-    /// its first turn: where a thread is to be watched, limited or given priority from outside.
-    pub seated: Option<Seated>,
+    /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has
+    /// its core and before its first turn: where a thread is to be watched, limited or given
+    /// priority from outside.
+    pub on_thread_start: Option<ThreadHook>,
     /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
     pub idle: Option<Idle>,
 }
 
-/// A running engine. Its frontends are given to the threads that own them; dropping it stops its threads.
+/// A running engine. Its frontends are given to the threads that own them; dropping it stops its
+/// threads.
 pub struct Engine {
     models: Arc<[ModelInfo]>,
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     profiles: Vec<Profile>,
     layout: Layout,
     clock: Clock,
     lateness: Nanos,
     accepting: Arc<AtomicBool>,
     counters: Counters,
-    places: Option<Places>,
-    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU executors come after.
+    model_slots: Option<ModelSlots>,
+    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
+    /// executors come after.
     stages: [Stage; 3],
     stop_executors: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -140,10 +148,15 @@ impl Stage {
 }
 
 impl Engine {
-    /// Loads the models, measures what has to be, and starts every thread, with `frontends` frontends.
+    /// Loads the models, measures what has to be, and starts every thread, with `frontends`
+    /// frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
-    pub fn start(config: Config, frontends: usize, say: Say) -> Result<(Engine, Vec<Frontend>), StartError> {
+    pub fn start(
+        config: Config,
+        frontends: usize,
+        say: Progress,
+    ) -> Result<(Engine, Vec<Frontend>), StartError> {
         Engine::start_with(config, frontends, say, Options::default())
     }
 
@@ -153,14 +166,14 @@ impl Engine {
     pub fn start_with(
         config: Config,
         frontends: usize,
-        say: Say,
+        say: Progress,
         options: Options,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
         let mut layout = Layout::new(&config, frontends, &cores);
         if let Some(idle) = options.idle {
-            layout.ranks.iter_mut().chain(&mut layout.models).for_each(|seat| seat.idle = idle);
+            layout.ranks.iter_mut().chain(&mut layout.models).for_each(|placement| placement.idle = idle);
         }
         start::Builder::new(config, layout, say, options)?.build(frontends)
     }
@@ -170,16 +183,17 @@ impl Engine {
         &self.counters
     }
 
-    /// The places for models, to load and unload them while the engine runs; `None` where they were taken already, where
-    /// CONFIG has no repository from which models could be loaded later, and where a flight recorder is on. Who has them must let go of them, or use them no
-    /// more, before the engine is stopped.
-    pub fn take_places(&mut self) -> Option<Places> {
-        self.places.take()
+    /// The places for models, to load and unload them while the engine runs; `None` where they were
+    /// taken already, where CONFIG has no repository from which models could be loaded later, and
+    /// where a flight recorder is on. Who has them must let go of them, or use them no more, before
+    /// the engine is stopped.
+    pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
+        self.model_slots.take()
     }
 
     /// What is served at any moment.
-    pub fn bulletin(&self) -> &Arc<Bulletin> {
-        &self.bulletin
+    pub fn model_table(&self) -> &Arc<ModelTable> {
+        &self.model_table
     }
 
     /// Every place for a model, by id, as it was at start-up.
@@ -225,8 +239,8 @@ impl Engine {
             .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
     }
 
-    /// Stops every thread, in the order in which requests pass through them. Requests still under way end as
-    /// [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
+    /// Stops every thread, in the order in which requests pass through them. Requests still under
+    /// way end as [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
     pub fn stop(mut self) {
         self.end();
     }

@@ -1,32 +1,34 @@
-//! The control thread's end of the engine: the places for models, taken and given back while it runs. Each place is of
-//! one ModelThread and one sub-cluster for good, so that every table of the dataplane stays as it was made at start-up; what
-//! changes is the queue at that place, what backends run there, and what the bulletin says. `control` owns [`Places`] and
-//! says when; docs of that module tell the whole way of a change.
+//! The control thread's end of the engine: the places for models, taken and given back while it
+//! runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of the
+//! dataplane stays as it was made at start-up; what changes is the queue at that place, what
+//! backends run there, and what the model_table says. `control` owns [`ModelSlots`] and says when;
+//! docs of that module tell the whole way of a change.
 
-use super::frontend::{Class, ModelInfo, Standing};
+use super::frontend::{Class, ModelInfo, SlotState};
 use super::start::{Known, output_range, platform, queue_of_class, settle};
-use crate::config::{ExecutorKind, Mistakes, ModelConfig};
-use crate::runtime::backends::executors::{self, Found, Say};
+use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
+use crate::runtime::backends::executors::{self, Found, Progress};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{Bulletin, Held};
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::frontend::model_table::{Held, ModelTable};
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::changes::Giver;
-use crate::runtime::threads::model_thread::PlaceQueues;
+use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// A running thread takes a change within a millisecond, or when the batch that it runs is over: one that has not after
-/// this time never will.
+/// A running thread takes a change within a millisecond, or when the batch that it runs is over:
+/// one that has not after this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Requests of lower classes get so long to find a GPU once their model has left; they might wait for ever.
+/// Requests of lower classes get so long to find a GPU once their model has left; they might wait
+/// for ever.
 const PATIENCE_WITH_LOWER: Duration = Duration::from_secs(5);
 
 /// Between two looks at whether it has.
@@ -34,7 +36,7 @@ const LOOK: Duration = Duration::from_micros(500);
 
 /// Why a model has no place.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum ModelSlotError {
     /// Every place for its kind of executor is taken.
     #[error(
         "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
@@ -50,7 +52,7 @@ pub enum PlaceError {
     Row(usize, usize),
     /// The model itself is at fault.
     #[error("{0}")]
-    Model(#[from] Mistakes),
+    Model(#[from] Diagnostics),
     /// A thread of the engine does not answer.
     #[error("the engine does not answer: it is stopping, or a thread of it has died")]
     Silent,
@@ -67,16 +69,17 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if its words ask for it: by
-    /// that thread's CPU time, since other threads may have its core meanwhile. Takes as long as it takes.
+    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if
+    /// its words ask for it: by that thread's CPU time, since other threads may have its core
+    /// meanwhile. Takes as long as it takes.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
         config: ModelConfig,
         executors: usize,
         compute: &ComputeThread,
-        say: &Say,
-    ) -> Result<LoadedModel, Mistakes> {
+        say: &Progress,
+    ) -> Result<LoadedModel, Diagnostics> {
         let mut loaded = LoadedModel::emulated(config);
         if loaded.config.source.kind() == ExecutorKind::Emulated {
             return Ok(loaded);
@@ -85,7 +88,7 @@ impl LoadedModel {
             let options = MeasureOptions { by: MeasuredBy::CpuTime, ..MeasureOptions::default() };
             let measuring = (at == 0).then_some(options);
             let one = compute.run(|| executors::load(&loaded.config, compute, measuring, say));
-            if let Some((copy, found)) = one.map_err(|mistake| Mistakes(vec![mistake]))? {
+            if let Some((copy, found)) = one.map_err(|mistake| Diagnostics(vec![mistake]))? {
                 loaded.copies.push(copy);
                 loaded.found.get_or_insert(found);
             }
@@ -103,8 +106,8 @@ impl LoadedModel {
 pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The terms of a lane of a model with this SLO and profile.
-    pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> Terms + Send>,
-    pub(crate) lanes: Lanes,
+    pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
+    pub(crate) lanes: QueueIds,
     /// The largest row that the slots hold.
     pub(crate) largest_row: usize,
 }
@@ -112,7 +115,7 @@ pub(crate) struct Common {
 /// The ways to the threads that have tables of models.
 pub(crate) struct Ways {
     /// By ModelThread.
-    pub(crate) queues: Vec<Giver<Box<PlaceQueues>>>,
+    pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
     /// By CPU executor.
     pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
     /// To the emulated GPUs.
@@ -120,8 +123,8 @@ pub(crate) struct Ways {
 }
 
 /// See the module's description.
-pub struct Places {
-    bulletin: Arc<Bulletin>,
+pub struct ModelSlots {
+    model_table: Arc<ModelTable>,
     /// What the current table says.
     models: Vec<ModelInfo>,
     kinds: Vec<ExecutorKind>,
@@ -146,15 +149,15 @@ struct Leaving {
     patient: bool,
 }
 
-impl Places {
+impl ModelSlots {
     pub(crate) fn new(
-        bulletin: Arc<Bulletin>,
+        model_table: Arc<ModelTable>,
         kinds: Vec<ExecutorKind>,
         held: Vec<Held>,
         ways: Ways,
         common: Common,
-    ) -> Places {
-        let models = bulletin.read().1.to_vec();
+    ) -> ModelSlots {
+        let models = model_table.read().1.to_vec();
         let mut counts = vec![0; ways.queues.len()];
         let on_thread = models.iter().map(|model| {
             let count = &mut counts[model.thread];
@@ -163,7 +166,7 @@ impl Places {
         });
         let on_thread = on_thread.collect();
         let (old, leaving) = (Vec::new(), Vec::new());
-        Places { bulletin, models, kinds, on_thread, held, ways, common, old, leaving }
+        ModelSlots { model_table, models, kinds, on_thread, held, ways, common, old, leaving }
     }
 
     /// Every place, by id: what is served there.
@@ -176,21 +179,21 @@ impl Places {
         self.ways.executors.len()
     }
 
-    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it is in a table: see
-    /// [`Places::switch`].
+    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it
+    /// is in a table: see [`ModelSlots::switch`].
     ///
-    /// Errors: [`PlaceError`]; nothing has changed then, unless the engine stops.
-    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, PlaceError> {
+    /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
+    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
         let LoadedModel { config, found, copies } = loaded;
         let Known { signature, profile } = settle(&config, found)?;
         let row = signature.input_bytes() + signature.output_bytes();
         if row > self.common.largest_row {
-            return Err(PlaceError::Row(row, self.common.largest_row));
+            return Err(ModelSlotError::Row(row, self.common.largest_row));
         }
         let kind = config.source.kind();
-        let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].standing == Standing::Vacant;
+        let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].state == SlotState::Vacant;
         let at = (0..self.models.len()).find(vacant).ok_or_else(|| {
-            PlaceError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
+            ModelSlotError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
         })?;
         let id = self.models[at].id;
         self.set_backends(at, &signature, copies)?;
@@ -210,35 +213,37 @@ impl Places {
             slo: config.slo,
             max_batch: profile.max_batch(),
             class: own,
-            standing: Standing::Leaving,
+            state: SlotState::Draining,
             ..self.models[at].clone()
         };
         Ok(self.models[at].clone())
     }
 
-    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove` are not. Requests that
-    /// were accepted go on to their ends; who has looked a model of `remove` up before may still send some.
+    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove`
+    /// are not. Requests that were accepted go on to their ends; who has looked a model of `remove`
+    /// up before may still send some.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
-        add.iter().for_each(|id| self.models[id.0 as usize].standing = Standing::Served);
-        remove.iter().for_each(|id| self.models[id.0 as usize].standing = Standing::Leaving);
+        add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
+        remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
         self.post();
-        let number = self.bulletin.number();
+        let number = self.model_table.number();
         let since = Instant::now();
         self.leaving.extend(remove.iter().map(|&id| Leaving { id, number, since, patient: true }));
     }
 
     fn post(&mut self) {
-        let before = self.bulletin.number();
-        let old = self.bulletin.post(self.models.as_slice().into());
+        let before = self.model_table.number();
+        let old = self.model_table.post(self.models.as_slice().into());
         self.old.push((before, old));
     }
 
-    /// Frees the places of models that left and that nobody can have a request for any more. Ends what waits of lower classes
-    /// for a model that left a while ago. How many are still leaving.
+    /// Frees the places of models that left and that nobody can have a request for any more. Ends
+    /// what waits of lower classes for a model that left a while ago. How many are still leaving.
     ///
-    /// Errors: [`PlaceError::Silent`].
-    pub fn tidy(&mut self) -> Result<usize, PlaceError> {
-        // Exclusive access is what shows that nobody else holds the table; a count alone would order nothing.
+    /// Errors: [`ModelSlotError::Silent`].
+    pub fn tidy(&mut self) -> Result<usize, ModelSlotError> {
+        // Exclusive access is what shows that nobody else holds the table; a count alone would
+        // order nothing.
         self.old.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
         let oldest = self.old.first().map_or(u64::MAX, |(number, _)| *number);
         let leaving = std::mem::take(&mut self.leaving);
@@ -263,8 +268,8 @@ impl Places {
 
     /// Gives up a place that was prepared and is in no table.
     ///
-    /// Errors: [`PlaceError::Silent`].
-    pub fn give_up(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    /// Errors: [`ModelSlotError::Silent`].
+    pub fn give_up(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         self.vacate(id)
     }
 
@@ -273,7 +278,7 @@ impl Places {
         self.leaving.iter().any(|leaving| leaving.id == id)
     }
 
-    fn vacate(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    fn vacate(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let at = id.0 as usize;
         let queues = self.queues_of(id, |_, lane| Some(self.queue_of_nothing(lane)));
         self.set_queues(at, queues)?;
@@ -283,7 +288,7 @@ impl Places {
     }
 
     /// Ends the requests of lower classes that wait for a model: nobody can send more.
-    fn end_lower(&mut self, id: ModelId) -> Result<(), PlaceError> {
+    fn end_lower(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let nothing = |class, lane| (class > Class::HIGHEST).then(|| self.queue_of_nothing(lane));
         let queues = self.queues_of(id, nothing);
         self.set_queues(id.0 as usize, queues)
@@ -299,15 +304,15 @@ impl Places {
         &self,
         model: ModelId,
         new: impl Fn(Class, ModelId) -> Option<ModelQueue>,
-    ) -> Box<PlaceQueues> {
-        let mut queues = Box::new(PlaceQueues::default());
-        for (queue, class) in queues.iter_mut().zip(Lanes::classes()) {
+    ) -> Box<SlotQueues> {
+        let mut queues = Box::new(SlotQueues::default());
+        for (queue, class) in queues.iter_mut().zip(QueueIds::classes()) {
             *queue = new(class, self.common.lanes.of(model, class));
         }
         queues
     }
 
-    fn set_queues(&mut self, at: usize, queues: Box<PlaceQueues>) -> Result<(), PlaceError> {
+    fn set_queues(&mut self, at: usize, queues: Box<SlotQueues>) -> Result<(), ModelSlotError> {
         let way = &mut self.ways.queues[self.models[at].thread];
         exchange(way, self.on_thread[at], queues).map(drop)
     }
@@ -318,10 +323,10 @@ impl Places {
         at: usize,
         signature: &Signature,
         copies: Vec<CpuModel>,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ModelSlotError> {
         match self.kinds[at] {
             ExecutorKind::Emulated => {
-                let way = self.ways.emulated.as_mut().ok_or(PlaceError::Silent)?;
+                let way = self.ways.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
                 exchange(way, at, output_range(signature)).map(drop)
             }
             ExecutorKind::Cpu => {
@@ -337,15 +342,15 @@ impl Places {
 }
 
 /// Gives a thread `thing` for its table, and waits until it has taken it; what was there before.
-fn exchange<T>(way: &mut Giver<T>, place: usize, thing: T) -> Result<T, PlaceError> {
+fn exchange<T>(way: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
-    way.give(place, thing).map_err(|_| PlaceError::Silent)?;
+    way.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
     loop {
         if let Some(change) = way.take_back() {
             return Ok(change.thing);
         }
         if way.is_abandoned() || began.elapsed() > PATIENCE {
-            return Err(PlaceError::Silent);
+            return Err(ModelSlotError::Silent);
         }
         std::thread::sleep(LOOK);
     }

@@ -1,20 +1,21 @@
-//! How an engine numbers its lanes: for each place of a model a queue for each class of its requests. To the scheduler a
-//! lane is a model of its own; backends, frontends and counters know models. The lanes of the highest class have their
-//! models' numbers, so where there are no others nothing differs.
+//! How an engine numbers its lanes: for each place of a model a queue for each class of its
+//! requests. To the scheduler a lane is a model of its own; backends, frontends and counters know
+//! models. The lanes of the highest class have their models' numbers, so where there are no others
+//! nothing differs.
 
 use std::sync::Arc;
 use symphony_transport::message::{Class, ModelId};
 
 /// The lanes of so many places for models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lanes {
+pub struct QueueIds {
     places: u32,
 }
 
-impl Lanes {
+impl QueueIds {
     /// Of so many places for models.
-    pub fn new(places: usize) -> Lanes {
-        Lanes { places: places as u32 }
+    pub fn new(places: usize) -> QueueIds {
+        QueueIds { places: places as u32 }
     }
 
     /// How many there are.
@@ -47,7 +48,7 @@ impl Lanes {
 
     /// The class of each lane.
     pub fn class_of_each(self) -> Vec<Class> {
-        Lanes::classes().flat_map(|class| std::iter::repeat_n(class, self.places as usize)).collect()
+        QueueIds::classes().flat_map(|class| std::iter::repeat_n(class, self.places as usize)).collect()
     }
 
     /// For each lane what there is for its model.
@@ -63,12 +64,12 @@ mod tests {
 
     #[test]
     fn a_lane_is_of_its_model_and_of_its_class() {
-        let lanes = Lanes::new(5);
+        let lanes = QueueIds::new(5);
         let classes = lanes.class_of_each();
         assert_eq!((lanes.count(), classes.len()), (20, 20));
         for model in (0..5).map(ModelId) {
             assert_eq!(lanes.of(model, Class::HIGHEST), model);
-            for class in Lanes::classes() {
+            for class in QueueIds::classes() {
                 let lane = lanes.of(model, class);
                 assert_eq!((lanes.model(lane), lanes.class(lane)), (model, class));
                 assert_eq!(classes[lane.0 as usize], class);

@@ -1,10 +1,10 @@
 //! How many GPUs the present load needs: advice for whoever adds and removes them.
 
-/// The bad rate up to which a load is served. DESIGN.md, section 2: goodput.
+/// The bad rate up to which a load is served. docs/design/specification.md, "Quantities": goodput.
 const BAD_RATE_SERVED: f64 = 0.01;
 
-/// How busy GPUs are at the highest load that is served: `simulate --goodput` finds 0.90 for 8 GPUs and one model, and more
-/// for more GPUs.
+/// How busy GPUs are at the highest load that is served: `simulate --goodput` finds 0.90 for 8 GPUs
+/// and one model, and more for more GPUs.
 const BUSY_AT_GOODPUT: f64 = 0.9;
 
 /// What was seen of the last seconds.
@@ -18,9 +18,10 @@ pub(super) struct Load {
     pub(super) bad_rate: f64,
 }
 
-/// How many GPUs would serve the load. Symphony, section 4.4, has the autoscaler ask for N r / (1 - r) more where the bad
-/// rate r is too high, and else give the idle ones back. Here so many stay that those that work are as busy as they
-/// are at goodput, since a load that comes at random times can't keep them busier.
+/// How many GPUs would serve the load. Symphony, section 4.4, has the autoscaler ask for N r / (1 -
+/// r) more where the bad rate r is too high, and else give the idle ones back. Here so many stay
+/// that those that work are as busy as they are at goodput, since a load that comes at random times
+/// can't keep them busier.
 pub(super) fn advised_gpus(load: &Load) -> usize {
     let gpus = load.gpus as f64;
     if load.bad_rate > BAD_RATE_SERVED {

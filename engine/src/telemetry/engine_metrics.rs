@@ -1,8 +1,9 @@
-//! What the engine's pinned threads count, as Prometheus text. The names are listed in docs/metrics.md.
+//! What the engine's pinned threads count, as Prometheus text. The names are listed in
+//! docs/metrics.md.
 
 use super::text::{Kind, Text};
 use crate::runtime::counters::{
-    BackendTally, CountersSnapshot, LATENESS_BUCKETS, Lateness, ModelTally, RankTally, Turns,
+    BackendTally, CountersSnapshot, DutyCycles, LATENESS_BUCKETS, Lateness, ModelTally, RankTally,
 };
 use crate::runtime::rank_role;
 use symphony_transport::Nanos;
@@ -104,12 +105,12 @@ fn lateness(text: &mut Text, role: &str, lateness: &Lateness) {
     text.buckets(&[("thread", role)], up_to, lateness.total(), Nanos(lateness.sum_ns).as_secs_f64());
 }
 
-fn turn_families(text: &mut Text, turns: &[(&String, Turns)]) {
-    text.family("symphony_thread_turns_total", Kind::Counter, "Turns of a pinned thread's loop.");
+fn turn_families(text: &mut Text, turns: &[(&String, DutyCycles)]) {
+    text.family("symphony_thread_turns_total", Kind::Counter, "DutyCycles of a pinned thread's loop.");
     for (role, turns) in turns {
         text.sample(&[("thread", role)], turns.all);
     }
-    text.family("symphony_thread_busy_turns_total", Kind::Counter, "Turns that found work.");
+    text.family("symphony_thread_busy_turns_total", Kind::Counter, "DutyCycles that found work.");
     for (role, turns) in turns {
         text.sample(&[("thread", role)], turns.busy);
     }

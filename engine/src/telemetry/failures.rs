@@ -1,5 +1,6 @@
-//! Failures that clients see, as log lines: a fault of the server as a warning, everything else for who asks for level
-//! `debug`. At most a few lines a second, however many requests fail: the metrics count them all.
+//! Failures that clients see, as log lines: a fault of the server as a warning, everything else for
+//! who asks for level `debug`. At most a few lines a second, however many requests fail: the
+//! metrics count them all.
 
 use super::InferOutcome;
 use std::cell::Cell;

@@ -1,5 +1,6 @@
-//! Whether the engine's threads still turn. A pinned thread turns millions of times a second, a napping one thousands;
-//! one that makes no turn for ten seconds hangs, or its core was taken from it.
+//! Whether the engine's threads still turn. A pinned thread turns millions of times a second, a
+//! napping one thousands; one that makes no turn for ten seconds hangs, or its core was taken from
+//! it.
 
 use crate::runtime::counters::{Counters, CountersSnapshot};
 use crate::runtime::rank_role;
@@ -10,14 +11,15 @@ use symphony_transport::Nanos;
 /// Between two looks at the threads.
 const LOOK_EVERY: Nanos = Nanos::from_millis(250);
 
-/// A thread without a turn for so long hangs. An executor runs its batches within its turns: it gets ten times the
-/// longest batch on top.
+/// A thread without a turn for so long hangs. An executor runs its batches within its turns: it
+/// gets ten times the longest batch on top.
 const PATIENCE: Nanos = Nanos::from_secs(10);
 
 /// How many times its profile a batch may take before its executor counts as stuck.
 const SLOWER_THAN_PROFILED: u64 = 10;
 
-/// At most this is counted of the time between two looks: if the whole process was stopped, no thread is to blame.
+/// At most this is counted of the time between two looks: if the whole process was stopped, no
+/// thread is to blame.
 const LONGEST_GAP: Nanos = Nanos::from_secs(1);
 
 /// Why requests can't be served.
@@ -129,10 +131,10 @@ fn seconds(time: Nanos) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::counters::{BackendTally, ModelTally, RankTally, Turns};
+    use crate::runtime::counters::{BackendTally, DutyCycles, ModelTally, RankTally};
 
     fn turned(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
-        let turns = |all| Turns { all, ..Turns::default() };
+        let turns = |all| DutyCycles { all, ..DutyCycles::default() };
         let backend =
             |(at, all)| (format!("cpu-{at}"), BackendTally { turns: turns(all), ..BackendTally::default() });
         CountersSnapshot {

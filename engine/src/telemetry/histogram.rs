@@ -1,5 +1,5 @@
-//! Latencies counted by size: a [`Histogram`] belongs to the thread that records in it, a [`Latencies`] is what was
-//! read of one or the sum of several.
+//! Latencies counted by size: a [`Histogram`] belongs to the thread that records in it, a
+//! [`Latencies`] is what was read of one or the sum of several.
 
 use crate::runtime::counters::count::Count;
 use symphony_transport::Nanos;
@@ -13,7 +13,8 @@ const DECADES: usize = 6;
 /// How many bounds there are.
 const BOUNDS: usize = DECADES * MANTISSAS.len() + 1;
 
-/// What each bucket counts at most: 10, 15, 20, 30, 50, 70, 100 us, …, 10 s. One more bucket has no bound.
+/// What each bucket counts at most: 10, 15, 20, 30, 50, 70, 100 us, …, 10 s. One more bucket has no
+/// bound.
 pub const LATENCY_BOUNDS: [Nanos; BOUNDS] = {
     let mut bounds = [Nanos::ZERO; BOUNDS];
     let (mut at, mut unit) = (0, 1_000);

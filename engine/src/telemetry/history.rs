@@ -1,5 +1,5 @@
-//! What was, as far as the present is compared with it: a sample a second of how busy the GPUs were, and of how many
-//! requests were good and bad.
+//! What was, as far as the present is compared with it: a sample a second of how busy the GPUs
+//! were, and of how many requests were good and bad.
 
 use super::InferOutcome;
 use super::advice::Load;
@@ -10,7 +10,8 @@ use symphony_transport::message::ModelId;
 /// Between two samples.
 const SAMPLE_EVERY: Nanos = Nanos::from_secs(1);
 
-/// Samples of each GPU's busy time that are kept: what is said of the last seconds is of this many less one.
+/// Samples of each GPU's busy time that are kept: what is said of the last seconds is of this many
+/// less one.
 const SAMPLES: usize = 11;
 
 /// Seconds of which the dashboard can show the past.
@@ -92,7 +93,8 @@ impl Past {
         &self.seconds
     }
 
-    /// By GPU, the share of the last seconds in which it ran batches, 0 to 1. A batch counts when it ends.
+    /// By GPU, the share of the last seconds in which it ran batches, 0 to 1. A batch counts when
+    /// it ends.
     pub(super) fn utilization(&self) -> Vec<f64> {
         let (Some((from, to)), Some(before), Some(after)) =
             (self.ends(), self.busy.front(), self.busy.back())

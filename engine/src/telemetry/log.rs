@@ -1,5 +1,6 @@
-//! Log lines on standard error: what start-up says, and failures that clients see. API cores and the thread that waits for
-//! the server's end write them; ModelThreads and RankThreads say nothing once they run.
+//! Log lines on standard error: what start-up says, and failures that clients see. API cores and
+//! the thread that waits for the server's end write them; ModelThreads and RankThreads say nothing
+//! once they run.
 
 use std::str::FromStr;
 use tracing::level_filters::LevelFilter;

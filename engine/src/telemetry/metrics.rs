@@ -4,7 +4,7 @@ use super::recorder::{ModelRequests, STAGES};
 use super::text::{Kind, Text};
 use super::{InferOutcome, Observatory, engine_metrics};
 use crate::runtime::counters::executions::{ModelExecutions, SIZE_BOUNDS};
-use crate::runtime::frontend::{ModelInfo, Standing};
+use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::telemetry::otlp::TraceCounts;
 use symphony_transport::Nanos;
 
@@ -61,7 +61,8 @@ const OF_MODELS: [Family; 6] = [
     ("symphony_model_slo_seconds", Kind::Gauge, "The latency promised.", |of| of.model.slo.as_secs_f64()),
 ];
 
-/// The names that Triton has for what this server has too. Durations are of all successful requests together.
+/// The names that Triton has for what this server has too. Durations are of all successful requests
+/// together.
 const AS_TRITON: [Family; 8] = [
     ("nv_inference_request_success", Kind::Counter, "Infer requests answered in time.", |of| {
         of.requests.ended(InferOutcome::Good) as f64
@@ -95,7 +96,7 @@ pub(super) fn text(observatory: &Observatory) -> String {
     let table = observatory.models();
     let models: Vec<OfModel<'_>> = table
         .iter()
-        .filter(|model| model.standing != Standing::Vacant)
+        .filter(|model| model.state != SlotState::Vacant)
         .filter_map(|model| {
             let requests = observatory.requests(model.id)?;
             let executions = observatory.counters().executions().of_model(model.id);

@@ -1,7 +1,8 @@
-//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers. An [`Observatory`]
-//! is shared by all API cores, so each can answer for all of them; every core counts with a [`Recorder`] of its own.
-//! The thread that waits for the server's end calls [`Observatory::look`] now and then, which keeps what needs a past.
-//! Nothing here is ever called by a ModelThread or a RankThread.
+//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers.
+//! An [`Observatory`] is shared by all API cores, so each can answer for all of them; every core
+//! counts with a [`Metrics`] of its own. The thread that waits for the server's end calls
+//! [`Observatory::look`] now and then, which keeps what needs a past. Nothing here is ever called
+//! by a ModelThread or a RankThread.
 
 mod advice;
 mod engine_metrics;
@@ -21,13 +22,13 @@ pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
 pub use outcome::InferOutcome;
-pub use recorder::{ModelRequests, Recorder, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use recorder::{Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use view::Query;
 
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Bulletin, Frontend, ModelInfo};
+use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable};
 use crate::telemetry::otlp::TraceCounts;
 use health::Pulse;
 use history::{Ended, HISTORY_MODELS, Past, Second};
@@ -43,7 +44,7 @@ use symphony_transport::message::ModelId;
 #[derive(Debug)]
 pub struct Observatory {
     clock: Clock,
-    bulletin: Arc<Bulletin>,
+    model_table: Arc<ModelTable>,
     /// By model; empty where they are not known.
     profiles: Vec<Profile>,
     counters: Counters,
@@ -59,7 +60,7 @@ impl Observatory {
     pub fn of(engine: &Engine) -> Observatory {
         Observatory {
             clock: engine.clock().clone(),
-            bulletin: Arc::clone(engine.bulletin()),
+            model_table: Arc::clone(engine.model_table()),
             profiles: engine.profiles().to_vec(),
             counters: engine.counters().clone(),
             accepting: Arc::clone(engine.accepting()),
@@ -74,7 +75,7 @@ impl Observatory {
     pub fn through(frontend: &Frontend) -> Observatory {
         Observatory {
             clock: frontend.clock().clone(),
-            bulletin: Arc::clone(frontend.bulletin()),
+            model_table: Arc::clone(frontend.model_table()),
             profiles: Vec::new(),
             counters: Counters::default(),
             accepting: Arc::clone(frontend.accepting_flag()),
@@ -91,15 +92,15 @@ impl Observatory {
     }
 
     /// The counting end of a new API core.
-    pub fn recorder(&self) -> Recorder {
+    pub fn recorder(&self) -> Metrics {
         let counts = Arc::new(CoreCounts::new());
         lock(&self.cores).push(Arc::clone(&counts));
-        Recorder::new(counts)
+        Metrics::new(counts)
     }
 
     /// Every place for a model at the moment, by id; to be let go of soon.
     pub fn models(&self) -> Arc<[ModelInfo]> {
-        self.bulletin.models()
+        self.model_table.models()
     }
 
     /// How long a model's batches take; `None` where that is not known.
@@ -183,14 +184,14 @@ impl Observatory {
         self.past(Past::utilization)
     }
 
-    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is found. `None` before
-    /// there was a second.
+    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is
+    /// found. `None` before there was a second.
     pub fn advised_gpus(&self) -> Option<usize> {
         self.past(Past::load).map(|load| advice::advised_gpus(&load))
     }
 
-    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some times a second. `dead` is the
-    /// name of a thread that has died.
+    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some
+    /// times a second. `dead` is the name of a thread that has died.
     pub fn look(&self, dead: Option<&str>) {
         let now = self.now();
         lock(&self.pulse).feel(now, &self.counters, dead);

@@ -1,6 +1,7 @@
 //! How infer requests end, in the words of headers and metrics.
 
-/// How an infer request ended: the `symphony-outcome` header of its answer and a label of the metrics.
+/// How an infer request ended: the `symphony-outcome` header of its answer and a label of the
+/// metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum InferOutcome {
@@ -56,7 +57,8 @@ impl InferOutcome {
         }
     }
 
-    /// Whether the server promised an answer in time and did not give one: what the bad rate counts.
+    /// Whether the server promised an answer in time and did not give one: what the bad rate
+    /// counts.
     pub const fn is_bad(self) -> bool {
         use InferOutcome::*;
         matches!(self, Late | Dropped | Cancelled | Overloaded | Failed)

@@ -1,5 +1,6 @@
-//! What one API core counts: a [`Recorder`] belongs to the core's thread, which tells it of every request, answer and
-//! connection; its numbers are atomics that this thread alone adds to, so that any core can answer for all of them.
+//! What one API core counts: a [`Metrics`] belongs to the core's thread, which tells it of every
+//! request, answer and connection; its numbers are atomics that this thread alone adds to, so that
+//! any core can answer for all of them.
 
 use super::InferOutcome;
 use super::histogram::{Histogram, Latencies};
@@ -178,14 +179,14 @@ impl ModelRequests {
 
 /// The counting end of an API core. Its thread owns it: it can't be shared, only moved.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct Metrics {
     counts: Arc<CoreCounts>,
     one_thread: PhantomData<Cell<()>>,
 }
 
-impl Recorder {
-    pub(super) fn new(counts: Arc<CoreCounts>) -> Recorder {
-        Recorder { counts, one_thread: PhantomData }
+impl Metrics {
+    pub(super) fn new(counts: Arc<CoreCounts>) -> Metrics {
+        Metrics { counts, one_thread: PhantomData }
     }
 
     /// The model's place has another model from now on, of which nothing was counted.

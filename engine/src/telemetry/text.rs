@@ -46,7 +46,8 @@ impl Text {
         self.line("", labels, &[], value);
     }
 
-    /// A histogram of the family: how many are up to each bound, in seconds, then all of them and their sum.
+    /// A histogram of the family: how many are up to each bound, in seconds, then all of them and
+    /// their sum.
     pub(super) fn buckets(
         &mut self,
         labels: Labels<'_>,

@@ -1,5 +1,6 @@
-//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the start of
-//! the process; who shows them takes differences. Everything in it is bounded, whatever the engine's size.
+//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the
+//! start of the process; who shows them takes differences. Everything in it is bounded, whatever
+//! the engine's size.
 
 use super::history::HISTORY_MODELS;
 use super::recorder::{ModelRequests, STAGES};
@@ -31,7 +32,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. What it does not know it leaves alone.
+    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. What it does not know
+    /// it leaves alone.
     ///
     /// Errors: which value is wrong, and what would be right.
     pub fn parse(query: &str) -> Result<Query, String> {

@@ -1,4 +1,5 @@
-//! One model: its latencies as a share of the SLO, the sizes of its batches, and its profile l(b) with the present mean batch.
+//! One model: its latencies as a share of the SLO, the sizes of its batches, and its profile l(b)
+//! with the present mean batch.
 
 use super::figures::{IN_TIME, Row};
 use super::frame::{INK, panel};

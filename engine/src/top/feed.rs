@@ -1,5 +1,5 @@
-//! Where the numbers come from: GET /dashboard/data of a server, over a connection of its own each time. docs/dashboard.md lists
-//! the fields; those here are the ones that a terminal shows.
+//! Where the numbers come from: GET /dashboard/data of a server, over a connection of its own each
+//! time. docs/dashboard.md lists the fields; those here are the ones that a terminal shows.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;

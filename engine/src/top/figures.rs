@@ -92,7 +92,8 @@ impl Figures {
         Figures { profile: first.profile.clone(), answers: VecDeque::from([first]), past }
     }
 
-    /// The next answer. One that tells of the past, or comes from a server that was started anew, replaces those before.
+    /// The next answer. One that tells of the past, or comes from a server that was started anew,
+    /// replaces those before.
     pub(super) fn take(&mut self, answer: Answer) {
         if answer.history.is_some() || answer.now_us <= self.last().now_us {
             *self = Figures::new(answer);
@@ -122,7 +123,8 @@ impl Figures {
         self.last().models.len()
     }
 
-    /// The goodput of each of the last so many equal parts of [`SECONDS`], oldest first; 0 where nothing is known.
+    /// The goodput of each of the last so many equal parts of [`SECONDS`], oldest first; 0 where
+    /// nothing is known.
     pub(super) fn goodput(&self, parts: usize) -> Vec<u64> {
         let end = self.past.back().map_or(0, |last| last.to_us) as f64;
         let part_us = SECONDS as f64 * 1e6 / parts.max(1) as f64;
@@ -264,7 +266,8 @@ pub(super) mod tests {
     use super::super::feed::{Gpus, History, Lane};
     use super::*;
 
-    /// A server of two GPUs and one model, after so many seconds of 90 good and 10 dropped requests each.
+    /// A server of two GPUs and one model, after so many seconds of 90 good and 10 dropped requests
+    /// each.
     pub(in super::super) fn answer(second: u64) -> Answer {
         let mut of_slo = vec![0; 64];
         of_slo[20] = 90 * second;

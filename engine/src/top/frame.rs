@@ -1,6 +1,6 @@
-//! One picture of the terminal, from top to bottom: the server, all models together, goodput over two minutes, the GPUs, the
-//! models, and the chosen model's latencies. It is made for 80 columns and 24 rows, and uses what there is more. An open model
-//! has a picture of its own (`detail`).
+//! One picture of the terminal, from top to bottom: the server, all models together, goodput over
+//! two minutes, the GPUs, the models, and the chosen model's latencies. It is made for 80 columns
+//! and 24 rows, and uses what there is more. An open model has a picture of its own (`detail`).
 
 use super::detail;
 use super::figures::{Figures, Row as Figure, SECONDS};
@@ -13,7 +13,8 @@ use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Sparkline, T
 const GPU_WIDTH: u16 = 10;
 const GPU_ROWS: u16 = 2;
 
-/// The stages of a request and how the bar shows them: by shape too, for terminals and eyes without colours.
+/// The stages of a request and how the bar shows them: by shape too, for terminals and eyes without
+/// colours.
 const STAGES: [(&str, &str, Color); 4] = [
     ("queue", "▒", Color::Blue),
     ("dispatch", "░", Color::Yellow),

@@ -1,6 +1,7 @@
-//! `symphony top`: the dashboard's numbers in a terminal. A thread asks a server for the same JSON (`feed`); this file takes
-//! its answers and the keys, keeps the numbers (`figures`) and draws them (`frame`, `detail`). A server that goes away is
-//! asked again and again; the terminal is left as it was found, whatever happens.
+//! `symphony top`: the dashboard's numbers in a terminal. A thread asks a server for the same JSON
+//! (`feed`); this file takes its answers and the keys, keeps the numbers (`figures`) and draws them
+//! (`frame`, `detail`). A server that goes away is asked again and again; the terminal is left as
+//! it was found, whatever happens.
 
 mod detail;
 mod feed;
@@ -22,7 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The size of the frame that `--once` prints: what every terminal has, and longer if there are more models.
+/// The size of the frame that `--once` prints: what every terminal has, and longer if there are
+/// more models.
 const PLAIN: (u16, u16) = (80, 24);
 
 /// The longest that a key, an answer or a signal waits to be seen.
@@ -190,8 +192,8 @@ impl Screen {
     }
 }
 
-/// Asks again and again, at once when another model's profile is wanted. After a failure it asks for the past, too, so that there
-/// is no gap. Ends when nobody listens.
+/// Asks again and again, at once when another model's profile is wanted. After a failure it asks
+/// for the past, too, so that there is no gap. Ends when nobody listens.
 fn ask(
     feed: &Feed,
     every: Duration,

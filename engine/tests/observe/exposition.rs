@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus text, version 0.0.4, after the format's description: it refuses what Prometheus would,
-//! and what `promtool check metrics` would warn of in names of our own.
+//! A strict reader of Prometheus text, version 0.0.4, after the format's description: it refuses
+//! what Prometheus would, and what `promtool check metrics` would warn of in names of our own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! What the `symphony` binary lets be seen while it serves: on real threads and sockets, with two API cores.
+//! What the `symphony` binary lets be seen while it serves: on real threads and sockets, with two
+//! API cores.
 
 mod exposition;
 mod top;
@@ -66,7 +67,8 @@ impl Server {
         Server { address: address.split(' ').next().unwrap().to_owned(), child, folder }
     }
 
-    /// One request on a connection of its own, so that any of the API cores may get it: status and body.
+    /// One request on a connection of its own, so that any of the API cores may get it: status and
+    /// body.
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let (head, body) = self.whole_answer(method, path, body);
         (head[9..12].parse().unwrap(), body)

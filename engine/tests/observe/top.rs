@@ -1,5 +1,5 @@
-//! `symphony top` against a server: one frame as text, and a session in a pseudo-terminal, which util-linux' `script` makes and
-//! whose screen the crate vt100 reads.
+//! `symphony top` against a server: one frame as text, and a session in a pseudo-terminal, which
+//! util-linux' `script` makes and whose screen the crate vt100 reads.
 
 use super::{CONFIG, PATIENCE, Server, wait_until};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Traces of a server, as a small collector gets them: it speaks HTTP as far as the server does, and reads OTLP by the messages of
-//! OpenTelemetry's own crate.
+//! Traces of a server, as a small collector gets them: it speaks HTTP as far as the server does,
+//! and reads OTLP by the messages of OpenTelemetry's own crate.
 
 use super::{CONFIG, PATIENCE, Server, wait_until};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;

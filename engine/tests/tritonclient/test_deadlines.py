@@ -60,7 +60,8 @@ def test_a_client_that_cancels_takes_its_requests_out(addresses, grpc):
             assert time.monotonic() < deadline, "the requests are with the engine"
         for call in calls:
             call.cancel()
-    # 40 requests one after the other on four GPUs take 3 s; taken out, they are gone at once but for those that run.
+    # 40 requests one after the other on four GPUs take 3 s; taken out, they are gone at once but
+    # for those that run.
     while metric(addresses, 'symphony_requests_in_flight{model="slow"') > 0:
         assert time.monotonic() < deadline, "the cancelled requests are gone"
     assert metric(addresses, gone) - before >= 30

@@ -1,5 +1,5 @@
-//! The rows of a batch between the protocol's bytes and rten's tensors. Where both have the same elements a
-//! row is one copy; elsewhere each element is converted on its way.
+//! The rows of a batch between the protocol's bytes and rten's tensors. Where both have the same
+//! elements a row is one copy; elsewhere each element is converted on its way.
 
 use crate::signature::{DataType, TensorSpec};
 use half::f16;
@@ -100,8 +100,8 @@ impl InputBuffer {
         }
     }
 
-    /// The first rows as a tensor of `shape`, whose first dimension is at most the batch that there is room
-    /// for.
+    /// The first rows as a tensor of `shape`, whose first dimension is at most the batch that there
+    /// is room for.
     pub(super) fn view(&self, shape: &[usize]) -> ValueView<'_> {
         match self {
             InputBuffer::F32(buffer) => tensor(shape, buffer).into(),
@@ -117,7 +117,8 @@ fn tensor<'a, T>(shape: &[usize], buffer: &'a [T]) -> TensorView<'a, T> {
     TensorView::from_data(shape, &buffer[..len])
 }
 
-/// Copies row `row` of an output, which [`contiguous`] has been given, into the bytes of one tensor.
+/// Copies row `row` of an output, which [`contiguous`] has been given, into the bytes of one
+/// tensor.
 pub(super) fn unstage(value: &Value, row: usize, spec: &TensorSpec, to: &mut [u8]) {
     let elements = spec.elements();
     let range = row * elements..(row + 1) * elements;
@@ -142,7 +143,8 @@ pub(super) fn unstage(value: &Value, row: usize, spec: &TensorSpec, to: &mut [u8
     }
 }
 
-/// The value with its elements in row-major order: an operator that only transposes leaves them elsewhere.
+/// The value with its elements in row-major order: an operator that only transposes leaves them
+/// elsewhere.
 pub(super) fn contiguous(value: Value) -> Value {
     match value {
         Value::FloatTensor(mut tensor) => {

@@ -1,5 +1,5 @@
-//! What an ONNX file itself declares of its inputs and outputs. rten folds all element types into four when
-//! it loads a model; clients must be told, and send, the declared ones.
+//! What an ONNX file itself declares of its inputs and outputs. rten folds all element types into
+//! four when it loads a model; clients must be told, and send, the declared ones.
 
 use super::LoadError;
 use crate::signature::DataType;
@@ -15,7 +15,8 @@ use std::path::Path;
 pub(super) struct ElementType(rten_onnx::onnx::DataType);
 
 impl ElementType {
-    /// The type in the protocol's terms; `None` where it has none, as for strings and complex numbers.
+    /// The type in the protocol's terms; `None` where it has none, as for strings and complex
+    /// numbers.
     pub(super) fn datatype(self) -> Option<DataType> {
         use rten_onnx::onnx::DataType as Onnx;
         let datatype = match self.0 {
@@ -92,8 +93,8 @@ pub(super) fn read(path: &Path) -> Result<Declared, LoadError> {
     })
 }
 
-/// Whether the file is a sequence of whole protocol buffer fields. The parser takes what there is of a file
-/// that was cut short; a model that is served must be all there.
+/// Whether the file is a sequence of whole protocol buffer fields. The parser takes what there is
+/// of a file that was cut short; a model that is served must be all there.
 fn is_whole(file: &File, len: u64) -> io::Result<bool> {
     let mut reader = BufReader::new(file).take(len);
     while reader.limit() > 0 {
@@ -142,8 +143,8 @@ fn element_type(types: &[(String, ElementType)], name: &str) -> Option<ElementTy
     types.iter().find(|(of, _)| of == name).map(|&(_, element_type)| element_type)
 }
 
-/// The size of the files beside the model that weights lie in; one that is missing counts nothing here, as
-/// loading it will fail with the reason.
+/// The size of the files beside the model that weights lie in; one that is missing counts nothing
+/// here, as loading it will fail with the reason.
 fn external_bytes(path: &Path, graph: &GraphProto) -> u64 {
     let entries = graph.initializer.iter().flat_map(|tensor| &tensor.external_data);
     let locations: BTreeSet<&str> = entries

@@ -1,6 +1,6 @@
-//! Clockwork's Figures 7 and 8: how tight SLOs may be on six workers with copies of ResNet50, alone and beside clients
-//! that submit batch work. The GPU is the paper's V100 (its Table 1): no load of weights, no network and no jitter,
-//! which a simulator does not have.
+//! Clockwork's Figures 7 and 8: how tight SLOs may be on six workers with copies of ResNet50, alone
+//! and beside clients that submit batch work. The GPU is the paper's V100 (its Table 1): no load of
+//! weights, no network and no jitter, which a simulator does not have.
 //!
 //! Under 10 s of one core each.
 
@@ -17,7 +17,8 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Request};
 
 const WORKERS: usize = 6;
-/// From one execution of a single request, 2.9 ms, each half as long again as the one before, up to 74 ms.
+/// From one execution of a single request, 2.9 ms, each half as long again as the one before, up to
+/// 74 ms.
 const SLOS: usize = 9;
 const SYSTEMS: [System; 3] = [CLOCKWORK, PUBLISHED, DEFAULT];
 
@@ -142,16 +143,16 @@ fn satisfaction(table: &Table, system: &System, clients: usize, rate: f64) -> Ve
 /// Figure 8.
 pub(super) struct Isolation;
 
-/// Who else is there: its name, how many batch clients, and how many requests each has outstanding, which is the
-/// largest batch that its requests can make up.
+/// Who else is there: its name, how many batch clients, and how many requests each has outstanding,
+/// which is the largest batch that its requests can make up.
 const SCENARIOS: [(&str, usize, usize); 3] =
     [("no batch clients", 0, 0), ("12 big-batch clients", 12, 16), ("48 small-batch clients", 48, 4)];
 const SENSITIVE: usize = 6;
 const SENSITIVE_RPS: f64 = 200.0;
 /// Batch work has no SLO in the paper: here it has one that no run is long enough to make urgent.
 const BATCH_SLO_MS: f64 = 600_000.0;
-/// The paper's batch clients submit anew what was answered. Here they offer more than six GPUs can take, and what waits
-/// only grows.
+/// The paper's batch clients submit anew what was answered. Here they offer more than six GPUs can
+/// take, and what waits only grows.
 const BATCH_RPS: f64 = 7_000.0;
 
 impl Experiment for Isolation {
@@ -257,8 +258,8 @@ fn isolation(system: &System, scenario: &str, slo: f64, setting: &Setting) -> io
     ]])
 }
 
-/// Counts the batch clients' requests that are done while the run counts. Most are only done long after, when
-/// nothing new comes.
+/// Counts the batch clients' requests that are done while the run counts. Most are only done long
+/// after, when nothing new comes.
 struct BatchWork {
     from: Nanos,
     to: Nanos,

@@ -1,13 +1,14 @@
-//! The papers' figures and tables, redone in the simulator: the command `experiments` and docs/results.md. Beside them
-//! stands one of our own, `scheduling`, with docs/scheduling.md.
+//! The papers' figures and tables, redone in the simulator: the command `experiments` and
+//! docs/results.md. Beside them stands one of our own, `scheduling`, with docs/scheduling.md.
 //!
-//! An [`Experiment`] is one figure. It says which simulations it needs (independent jobs, each giving rows of a CSV
-//! file), how the chart is drawn from that file, and which figures of the paper stand beside which of ours. The chart
-//! and docs/results.md are made from the CSV file alone, so they can't say anything else.
+//! An [`Experiment`] is one figure. It says which simulations it needs (independent jobs, each
+//! giving rows of a CSV file), how the chart is drawn from that file, and which figures of the
+//! paper stand beside which of ours. The chart and docs/results.md are made from the CSV file
+//! alone, so they can't say anything else.
 //!
-//! To add one: write its file here and add a line to [`EXPERIMENTS`]. Its jobs should need at most two minutes of one
-//! core; its docs say how long they take. What others use: [`systems`] (what is compared), [`setting`] (models and
-//! workloads), [`symphony_perf::charts`].
+//! To add one: write its file here and add a line to [`EXPERIMENTS`]. Its jobs should need at most
+//! two minutes of one core; its docs say how long they take. What others use: [`systems`] (what is
+//! compared), [`setting`] (models and workloads), [`symphony_perf::charts`].
 
 pub mod output;
 pub mod queue;
@@ -61,9 +62,11 @@ pub trait Experiment: Sync {
     fn about(&self) -> &'static str;
     /// The columns of its CSV file.
     fn columns(&self) -> &'static [&'static str];
-    /// The simulations that it needs. Each is independent of the others; their rows are written in this order.
+    /// The simulations that it needs. Each is independent of the others; their rows are written in
+    /// this order.
     fn jobs(&self, effort: Effort) -> Vec<Job>;
-    /// The jobs for these of its systems alone; the runs of all others are as its CSV file, `known`, has them.
+    /// The jobs for these of its systems alone; the runs of all others are as its CSV file,
+    /// `known`, has them.
     ///
     /// Errors: it always runs as a whole, has no such system, or the file lacks runs.
     fn jobs_again(&self, _effort: Effort, _systems: &[String], _known: &Table) -> Result<Vec<Job>, String> {
@@ -77,7 +80,8 @@ pub trait Experiment: Sync {
     fn gathered(&self, rows: Rows) -> Rows {
         rows
     }
-    /// Whether the whole of it takes too long for `all`: that runs a short form, naming it or `--full` the whole.
+    /// Whether the whole of it takes too long for `all`: that runs a short form, naming it or
+    /// `--full` the whole.
     fn is_long(&self) -> bool {
         false
     }
@@ -118,7 +122,8 @@ pub type Rows = Vec<Vec<String>>;
 
 /// A part of an experiment that runs on one core.
 pub struct Job {
-    /// How long it takes compared with other jobs: about how many requests it simulates. The longest are begun first.
+    /// How long it takes compared with other jobs: about how many requests it simulates. The
+    /// longest are begun first.
     pub weight: f64,
     run: Box<dyn FnOnce() -> io::Result<Rows> + Send>,
 }

@@ -14,9 +14,10 @@ use symphony_papers::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
 
 /// Redo the figures of the papers in the simulator
 ///
-/// Each experiment writes DIR/results/NAME.csv, a chart (SVG), and its part of DIR/results.md, where the paper's
-/// figures stand beside ours. The same seed gives the same files. `scheduling`, on our own default, writes
-/// DIR/scheduling.md; it takes long, so `all` runs a short form of it, and naming it the whole.
+/// Each experiment writes DIR/results/NAME.csv, a chart (SVG), and its part of DIR/results.md,
+/// where the paper's figures stand beside ours. The same seed gives the same files. `scheduling`,
+/// on our own default, writes DIR/scheduling.md; it takes long, so `all` runs a short form of it,
+/// and naming it the whole.
 #[derive(Parser)]
 #[command(name = "experiments", version, after_help = AFTER_HELP)]
 struct CommandLine {
@@ -38,7 +39,8 @@ struct CommandLine {
     /// List the experiments, a line each
     #[arg(long)]
     list: bool,
-    /// Run only these systems of `scheduling`, after a change that no other heeds; the others' runs are as the CSV file has them
+    /// Run only these systems of `scheduling`, after a change that no other heeds; the others' runs
+    /// are as the CSV file has them
     #[arg(long, value_name = "SYSTEM,...", value_delimiter = ',', conflicts_with = "redraw")]
     again: Vec<String>,
     /// Only draw the charts and write the documents from the CSV files that are there

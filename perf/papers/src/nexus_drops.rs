@@ -1,6 +1,7 @@
-//! Nexus's Figures 5 and 9: what becomes of requests that a GPU can't serve in time. Lazy dropping serves the head of the
-//! queue whatever it costs; early dropping gives up what would spoil a batch of the right size. One GPU, SLO 100 ms, 500
-//! requests a second where it always runs the batch of 25 that takes half of the SLO; alpha varies, beta follows.
+//! Nexus's Figures 5 and 9: what becomes of requests that a GPU can't serve in time. Lazy dropping
+//! serves the head of the queue whatever it costs; early dropping gives up what would spoil a batch
+//! of the right size. One GPU, SLO 100 ms, 500 requests a second where it always runs the batch of
+//! 25 that takes half of the SLO; alpha varies, beta follows.
 //!
 //! Under 5 s of one core each.
 

@@ -1,7 +1,7 @@
 //! The files of the experiments: DIR/results/NAME.csv and NAME.svg, DIR/results.md and
-//! DIR/scheduling.md. All of an experiment's are
-//! written under one lock, each under another name first, and who interrupts the command waits for that lock: no
-//! file is ever half-written, and no chart shows another file's numbers.
+//! DIR/scheduling.md. All of an experiment's are written under one lock, each under another name
+//! first, and who interrupts the command waits for that lock: no file is ever half-written, and no
+//! chart shows another file's numbers.
 
 use super::table::Table;
 use super::{EXPERIMENTS, Experiment, Rows, results};
@@ -25,7 +25,8 @@ impl Output {
 
     /// Waits until nothing is being written. Nothing will be while the guard is held.
     pub fn quiet(&self) -> MutexGuard<'_, ()> {
-        // A thread that panicked while it wrote left whole files: each is put in place by one rename.
+        // A thread that panicked while it wrote left whole files: each is put in place by one
+        // rename.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

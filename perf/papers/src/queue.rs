@@ -1,14 +1,16 @@
-//! Runs jobs over threads: one experiment after the other, that with the longest job first, and in each the longest
-//! jobs first, so that at the end no thread waits long for another. Called by the command `experiments`.
+//! Runs jobs over threads: one experiment after the other, that with the longest job first, and in
+//! each the longest jobs first, so that at the end no thread waits long for another. Called by the
+//! command `experiments`.
 
 use super::{Job, Rows};
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Runs `jobs` (an experiment's index and a job of it) on `threads` threads. `progress` hears of each job that is done
-/// and its weight. `finished` is called once for each experiment, with its rows in the order in which its jobs
-/// stand in `jobs`, whatever the order in which they ran, and the time that they took together.
+/// Runs `jobs` (an experiment's index and a job of it) on `threads` threads. `progress` hears of
+/// each job that is done and its weight. `finished` is called once for each experiment, with its
+/// rows in the order in which its jobs stand in `jobs`, whatever the order in which they ran, and
+/// the time that they took together.
 ///
 /// Errors: the first of a job or of `finished`; no further job is then begun.
 pub fn run(

@@ -1,4 +1,5 @@
-//! The models and workloads of the papers, made by the experiments: which models on how many GPUs, for how long.
+//! The models and workloads of the papers, made by the experiments: which models on how many GPUs,
+//! for how long.
 
 use super::Effort;
 use symphony_scheduler::limits;
@@ -19,8 +20,8 @@ pub struct Model<'a> {
     pub slo_ms: f64,
 }
 
-/// ResNet50 on the GPUs of Symphony's Table 4, SLO 25 ms. The paper's other experiments with ResNet-like models do not
-/// give their profile; here they have this one.
+/// ResNet50 on the GPUs of Symphony's Table 4, SLO 25 ms. The paper's other experiments with
+/// ResNet-like models do not give their profile; here they have this one.
 pub const RESNET50: Model<'_> = Model { name: "ResNet50", alpha_ms: 1.053, beta_ms: 5.072, slo_ms: 25.0 };
 
 /// InceptionResNetV2 of Symphony's Table 4, SLO 70 ms.
@@ -67,14 +68,16 @@ fn zoo(csv: &'static str) -> Vec<Model<'static>> {
     csv.lines().skip(1).filter_map(model).collect()
 }
 
-/// A workload in the making: equal shares, Poisson arrivals and no network delay unless said otherwise.
+/// A workload in the making: equal shares, Poisson arrivals and no network delay unless said
+/// otherwise.
 #[derive(Clone, Debug)]
 pub struct Setting {
     workload: Workload,
 }
 
 impl Setting {
-    /// These models, one of each, on `gpus` GPUs. Its rate is set by the goodput search, or by [`Setting::rate`].
+    /// These models, one of each, on `gpus` GPUs. Its rate is set by the goodput search, or by
+    /// [`Setting::rate`].
     pub fn new<'a>(gpus: usize, models: impl IntoIterator<Item = Model<'a>>, effort: Effort) -> Setting {
         let models: Vec<WorkloadModel> = models
             .into_iter()
@@ -136,7 +139,8 @@ impl Setting {
         self
     }
 
-    /// As many seconds as bring `requests` for each model where all GPUs run their largest batches, from `least` s on.
+    /// As many seconds as bring `requests` for each model where all GPUs run their largest batches,
+    /// from `least` s on.
     pub fn lasting_for(self, requests: f64, least_s: f64) -> Setting {
         let seconds = (requests * self.workload.models.len() as f64 / self.bound_rps()).max(least_s);
         self.lasting((seconds * 0.2).max(1.0), seconds)
@@ -165,7 +169,8 @@ impl Setting {
         self
     }
 
-    /// The rate at which GPUs that always ran the largest batches that the SLOs allow would be full.
+    /// The rate at which GPUs that always ran the largest batches that the SLOs allow would be
+    /// full.
     pub fn bound_rps(&self) -> f64 {
         let seconds = |model: &WorkloadModel| {
             let largest = model.profile.max_batch();

@@ -1,5 +1,5 @@
-//! Symphony's Figure 1: what Nexus loses when several frontends route requests without knowing of each other, over
-//! setups from 8 to 64 GPUs, 1 to 37 models and SLOs of 20 to 100 ms.
+//! Symphony's Figure 1: what Nexus loses when several frontends route requests without knowing of
+//! each other, over setups from 8 to 64 GPUs, 1 to 37 models and SLOs of 20 to 100 ms.
 //!
 //! About 10 s of one core.
 

@@ -1,5 +1,5 @@
-//! Symphony's Figure 10: what a system under more load than it can take still finishes, and how busy the GPUs are
-//! under less. 10 models like ResNet50 with an SLO of 100 ms on 24 GPUs.
+//! Symphony's Figure 10: what a system under more load than it can take still finishes, and how
+//! busy the GPUs are under less. 10 models like ResNet50 with an SLO of 100 ms on 24 GPUs.
 //!
 //! About 10 s of one core.
 

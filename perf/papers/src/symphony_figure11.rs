@@ -1,5 +1,5 @@
-//! Symphony's Figure 11 (right): goodput by number of GPUs, 20 equally popular models like ResNet50, SLO 100 ms. Its left
-//! side is `scale`'s (docs/performance.md).
+//! Symphony's Figure 11 (right): goodput by number of GPUs, 20 equally popular models like
+//! ResNet50, SLO 100 ms. Its left side is `scale`'s (docs/performance.md).
 //!
 //! About 30 s of one core: 256 GPUs serve 230 thousand requests a second.
 

@@ -1,5 +1,6 @@
-//! Symphony's Figure 13: what the network's latency costs in goodput, 20 models like ResNet50 on 32 GPUs. The latency is
-//! what the scheduler allows for between its decision and the batch's start (d_ctrl), as the paper's high percentile is.
+//! Symphony's Figure 13: what the network's latency costs in goodput, 20 models like ResNet50 on 32
+//! GPUs. The latency is what the scheduler allows for between its decision and the batch's start
+//! (d_ctrl), as the paper's high percentile is.
 //!
 //! About 20 s of one core.
 

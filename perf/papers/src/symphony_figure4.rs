@@ -1,6 +1,6 @@
-//! Symphony's Figure 4: the goodput of holding batches back over that of the work-conserving policy, over the settings of
-//! its Table 3 and mixed models. Table 3 has 7,560 settings; a run takes an even sample of them, a larger one
-//! with `--full`.
+//! Symphony's Figure 4: the goodput of holding batches back over that of the work-conserving
+//! policy, over the settings of its Table 3 and mixed models. Table 3 has 7,560 settings; a run
+//! takes an even sample of them, a larger one with `--full`.
 //!
 //! About 2 minutes of one core.
 
@@ -112,7 +112,8 @@ fn examples() -> Vec<Case> {
 
 /// `count` settings of Table 3, spread so that neighbours differ in every dimension.
 fn sample(count: usize) -> impl Iterator<Item = Case> {
-    // ALL times the golden ratio, made prime to ALL: each step lands as far as can be from the settings before.
+    // ALL times the golden ratio, made prime to ALL: each step lands as far as can be from the
+    // settings before.
     let stride = 4673;
     (0..count.min(ALL)).map(move |at| Case::of_table3(at * stride % ALL))
 }

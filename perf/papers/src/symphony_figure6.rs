@@ -1,5 +1,5 @@
-//! Symphony's Figure 6: goodput of mixed model zoos on 64 GPUs, all models, those that gain from batching (beta over
-//! 2 alpha) and those that do not.
+//! Symphony's Figure 6: goodput of mixed model zoos on 64 GPUs, all models, those that gain from
+//! batching (beta over 2 alpha) and those that do not.
 //!
 //! About 20 s of one core: the A100's models serve 60 thousand requests a second.
 

@@ -1,4 +1,5 @@
-//! Symphony's Figure 7: goodput of 20 models like ResNet50 on 32 GPUs, by SLO, popularity and burstiness.
+//! Symphony's Figure 7: goodput of 20 models like ResNet50 on 32 GPUs, by SLO, popularity and
+//! burstiness.
 //!
 //! About a minute of one core.
 

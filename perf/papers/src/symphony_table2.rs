@@ -1,5 +1,6 @@
-//! Symphony's Table 2: how much uncoordinated frontends amplify the fluctuations of what a backend gets. No scheduler
-//! runs here: requests with exponential gaps reach frontends, each of which deals them out to the backends in turn.
+//! Symphony's Table 2: how much uncoordinated frontends amplify the fluctuations of what a backend
+//! gets. No scheduler runs here: requests with exponential gaps reach frontends, each of which
+//! deals them out to the backends in turn.
 //!
 //! Under 2 s of one core.
 

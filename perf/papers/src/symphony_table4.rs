@@ -1,5 +1,6 @@
-//! Symphony's Table 4 and its Figures 8 and 9: one model on 8 GPUs, Poisson arrivals. The goodput beside the two
-//! analytical bounds, how large the batches are at the goodput, and how long requests wait there.
+//! Symphony's Table 4 and its Figures 8 and 9: one model on 8 GPUs, Poisson arrivals. The goodput
+//! beside the two analytical bounds, how large the batches are at the goodput, and how long
+//! requests wait there.
 //!
 //! Under 10 s of one core each.
 
@@ -40,7 +41,8 @@ fn jobs(
     pairs.map(job).collect()
 }
 
-/// The largest b with l(b) * `share` <= SLO, and what 8 GPUs that run nothing else finish in a second.
+/// The largest b with l(b) * `share` <= SLO, and what 8 GPUs that run nothing else finish in a
+/// second.
 fn bound(model: &Model<'_>, share: f64) -> (f64, f64) {
     let batch = ((model.slo_ms / share - model.beta_ms) / model.alpha_ms).floor();
     (batch, GPUS as f64 * batch / model.latency_ms(batch) * 1e3)

@@ -1,5 +1,5 @@
-//! What the experiments compare: each system of the papers as a policy of ours with its options, under one name, label
-//! and colour in every chart.
+//! What the experiments compare: each system of the papers as a policy of ours with its options,
+//! under one name, label and colour in every chart.
 
 use plotters::style::RGBColor;
 use std::io;

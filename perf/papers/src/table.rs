@@ -1,4 +1,5 @@
-//! A CSV file in memory: what an experiment's jobs found, and all that its chart and its claims are made from.
+//! A CSV file in memory: what an experiment's jobs found, and all that its chart and its claims are
+//! made from.
 
 use super::Rows;
 
@@ -57,7 +58,8 @@ impl Table {
         self.having(keys).map(|row| (row.number(x), row.number(y))).collect()
     }
 
-    /// The number in `column` of the first row in which each of `keys` (column, text) holds; NaN if there is none.
+    /// The number in `column` of the first row in which each of `keys` (column, text) holds; NaN if
+    /// there is none.
     pub fn number(&self, keys: &[(&str, &str)], column: &str) -> f64 {
         self.having(keys).next().map_or(f64::NAN, |row| row.number(column))
     }

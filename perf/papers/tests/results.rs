@@ -1,4 +1,5 @@
-//! docs/results.md, docs/scheduling.md and their charts say what the committed CSV files say, and differences are explained.
+//! docs/results.md, docs/scheduling.md and their charts say what the committed CSV files say, and
+//! differences are explained.
 
 use std::fs;
 use std::path::{Path, PathBuf};

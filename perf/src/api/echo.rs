@@ -1,6 +1,7 @@
-//! The plain echo that the API is measured beside: the same hyper on the same glommio, with the protocol's own messages.
-//! An infer request's tensors come back as they are; nothing is checked, scheduled, counted or watched. It answers over
-//! gRPC `ModelInfer`, and the calls that `loadgen` asks first; over HTTP a body comes back as it is.
+//! The plain echo that the API is measured beside: the same hyper on the same glommio, with the
+//! protocol's own messages. An infer request's tensors come back as they are; nothing is checked,
+//! scheduled, counted or watched. It answers over gRPC `ModelInfer`, and the calls that `loadgen`
+//! asks first; over HTTP a body comes back as it is.
 
 use super::{Spin, Stop};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,7 +22,7 @@ use symphony::api::glommio_io::{GlommioIo, listen, local_executor};
 use symphony::api::grpc::messages::model_infer_response::InferOutputTensor;
 use symphony::api::grpc::messages::model_metadata_response::TensorMetadata;
 use symphony::api::grpc::messages::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
-use symphony::runtime::{Idle, Seat};
+use symphony::runtime::{Idle, Placement};
 
 /// The one model.
 pub const MODEL: &str = "m";
@@ -40,8 +41,8 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
     }
 }
 
-/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` once it does; both are
-/// HTTP/2.
+/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` once
+/// it does; both are HTTP/2.
 ///
 /// Errors: the port or the core can't be had.
 pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {
@@ -49,7 +50,7 @@ pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {
     let address = listener.local_addr()?;
     let idle = if spin == Spin::Yes { Idle::Spin } else { Idle::Nap };
     let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
-        let executor = local_executor(Seat { core: Some(core), idle })
+        let executor = local_executor(Placement { core: Some(core), idle })
             .map_err(|error| Stop::Machine(error.to_string()))?;
         executor.run(async move {
             let listener = listener.into_local();

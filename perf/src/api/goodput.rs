@@ -1,12 +1,14 @@
-//! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals, and the same network
-//! delay allowed for. What differs is everything real: sockets, threads that share two cores, a generator beside them.
+//! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals,
+//! and the same network delay allowed for. What differs is everything real: sockets, threads that
+//! share two cores, a generator beside them.
 //!
-//! What is run is one rate: 0.95 of what the simulator reaches. If at most 1 % of a minute's requests are bad there, the goodput is at
-//! least that. (A search would need as long a run for each of its steps: over ten seconds the simulator's own goodput
-//! varies by 5 % with the seed.)
+//! What is run is one rate: 0.95 of what the simulator reaches. If at most 1 % of a minute's
+//! requests are bad there, the goodput is at least that. (A search would need as long a run for
+//! each of its steps: over ten seconds the simulator's own goodput varies by 5 % with the seed.)
 //!
-//! The network delay is measured first: the time of a request that the server does not see, at the 99th percentile, at half
-//! of the simulator's rate. The server is told of it (`[network] result_us`), and so is the simulator.
+//! The network delay is measured first: the time of a request that the server does not see, at the
+//! 99th percentile, at half of the simulator's rate. The server is told of it
+//! (`[network] result_us`), and so is the simulator.
 
 use super::loadgen::{self, Protocol, Run};
 use super::process::{Binaries, Server, Share};
@@ -45,19 +47,19 @@ pub struct Figures {
 /// Asks by each protocol, for so many `seconds`.
 ///
 /// Errors: the server, `loadgen` or `simulate` broke down.
-pub fn measure(binaries: &Binaries, seats: Seats, seconds: f64) -> Result<Vec<Figures>, Stop> {
-    Protocol::ALL.into_iter().map(|protocol| of(binaries, seats, protocol, seconds)).collect()
+pub fn measure(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Vec<Figures>, Stop> {
+    Protocol::ALL.into_iter().map(|protocol| of(binaries, placements, protocol, seconds)).collect()
 }
 
-fn of(binaries: &Binaries, seats: Seats, protocol: Protocol, seconds: f64) -> Result<Figures, Stop> {
+fn of(binaries: &Binaries, placements: Seats, protocol: Protocol, seconds: f64) -> Result<Figures, Stop> {
     let undelayed = simulated(binaries, 0.0)?;
-    let network_us = network(binaries, seats, protocol, undelayed / 2.0)?;
+    let network_us = network(binaries, placements, protocol, undelayed / 2.0)?;
     let simulated_rps = simulated(binaries, network_us)?;
     eprintln!(
         "{}: {network_us:.0} us of network; the simulator reaches {simulated_rps:.0}/s",
         protocol.name()
     );
-    let server = Server::symphony(binaries, &config(seats, network_us), Share::Whole)?;
+    let server = Server::symphony(binaries, &config(placements, network_us), Share::Whole)?;
     let rate_rps = TARGET * simulated_rps;
     let mut command = asked(binaries, &server, protocol);
     command.args(["--warmup", "1", "--rate", &rate_rps.to_string(), "--duration", &seconds.to_string()]);
@@ -72,8 +74,8 @@ fn of(binaries: &Binaries, seats: Seats, protocol: Protocol, seconds: f64) -> Re
 }
 
 /// A server's configuration that allows for this delay.
-fn config(seats: Seats, network_us: f64) -> String {
-    format!("{}[network]\nresult_us = {network_us}\n", seats.config(1, Spin::No, &[MODEL]))
+fn config(placements: Seats, network_us: f64) -> String {
+    format!("{}[network]\nresult_us = {network_us}\n", placements.config(1, Spin::No, &[MODEL]))
 }
 
 fn asked(binaries: &Binaries, server: &Server, protocol: Protocol) -> Command {
@@ -83,8 +85,8 @@ fn asked(binaries: &Binaries, server: &Server, protocol: Protocol) -> Command {
 }
 
 /// What the server does not see of a request, microseconds, p99.
-fn network(binaries: &Binaries, seats: Seats, protocol: Protocol, rate: f64) -> Result<f64, Stop> {
-    let server = Server::symphony(binaries, &config(seats, 0.0), Share::Whole)?;
+fn network(binaries: &Binaries, placements: Seats, protocol: Protocol, rate: f64) -> Result<f64, Stop> {
+    let server = Server::symphony(binaries, &config(placements, 0.0), Share::Whole)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("requests.csv");
     let mut command = asked(binaries, &server, protocol);

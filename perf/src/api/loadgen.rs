@@ -84,7 +84,8 @@ pub fn command(binaries: &Binaries, server: &Server, protocol: Protocol) -> Comm
 
 /// Runs it to its end.
 ///
-/// Errors: it fails, with its own words; a generator that was late is no failure here: its lateness is in the figures.
+/// Errors: it fails, with its own words; a generator that was late is no failure here: its lateness
+/// is in the figures.
 pub fn run(mut command: Command) -> Result<Run, Stop> {
     read(&command.args(["--max-lateness", "1000000"]).output()?)
 }
@@ -119,8 +120,9 @@ struct Row {
 pub struct Overhead {
     /// All of it.
     pub all: f64,
-    /// Until its batch was put together, until that started, from its end until the frontend had the answer, and
-    /// everything that the server does not see. Zero where the server does not tell.
+    /// Until its batch was put together, until that started, from its end until the frontend had
+    /// the answer, and everything that the server does not see. Zero where the server does not
+    /// tell.
     pub parts: [f64; 4],
 }
 

@@ -1,5 +1,5 @@
-//! What the thin API costs, measured from outside: `symphony serve` in a process of its own, asked by `loadgen` in another,
-//! as users run them (docs/performance.md).
+//! What the thin API costs, measured from outside: `symphony serve` in a process of its own, asked
+//! by `loadgen` in another, as users run them (docs/performance.md).
 //!
 //! ```text
 //!  overhead     a lone request: answer's time minus its batch's time on the GPU

@@ -1,14 +1,17 @@
-//! What a lone request takes beyond its batch's time on the GPU: both ways over a socket, the protocol, the scheduling,
-//! the answer. Requests of 16 bytes come at random; an emulated GPU takes 0.2 ms for each and is idle most of the time.
+//! What a lone request takes beyond its batch's time on the GPU: both ways over a socket, the
+//! protocol, the scheduling, the answer. Requests of 16 bytes come at random; an emulated GPU takes
+//! 0.2 ms for each and is idle most of the time.
 //!
-//! Estimated for HTTP: two system calls on either side, 4 x 5 us; the generator's wake-up, 20 us; hyper and JSON on either
-//! side, 2 x 10 us; six hops between threads that spin, each under a microsecond. Under 100 us. How warm the caches and how
-//! awake the cores are depends on the rate, more than on anything that the server does; so several rates are measured, and
-//! beside them the plain echo, whose whole latency is such overhead. The highest rate, a fifth of what the GPU can do, is
-//! held against the target.
+//! Estimated for HTTP: two system calls on either side, 4 x 5 us; the generator's wake-up, 20 us;
+//! hyper and JSON on either side, 2 x 10 us; six hops between threads that spin, each under a
+//! microsecond. Under 100 us. How warm the caches and how awake the cores are depends on the rate,
+//! more than on anything that the server does; so several rates are measured, and beside them the
+//! plain echo, whose whole latency is such overhead. The highest rate, a fifth of what the GPU can
+//! do, is held against the target.
 //!
-//! The generator would be another machine. Here it needs a core, and both are taken by threads that spin; so the servers
-//! run at the lowest priority (SCHED_IDLE) and give way at once whenever the generator has something to do.
+//! The generator would be another machine. Here it needs a core, and both are taken by threads that
+//! spin; so the servers run at the lowest priority (SCHED_IDLE) and give way at once whenever the
+//! generator has something to do.
 
 use super::loadgen::{self, Overhead, Protocol};
 use super::process::{Binaries, Server, Share};
@@ -44,8 +47,9 @@ pub struct Overheads {
     pub all_us: Percentiles,
     /// The median of each round.
     pub p50_of_rounds_us: Vec<f64>,
-    /// Medians of its parts: until the batch was put together, until it started, from its end until the frontend had the
-    /// answer, and what the server does not see. Zero for the echo, which does not tell.
+    /// Medians of its parts: until the batch was put together, until it started, from its end until
+    /// the frontend had the answer, and what the server does not see. Zero for the echo, which does
+    /// not tell.
     pub p50_of_parts_us: [f64; 4],
 }
 
@@ -61,9 +65,9 @@ pub struct Percentiles {
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Vec<Figures>, Stop> {
+pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Vec<Figures>, Stop> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.01, beta_ms: 0.19, slo_ms: 25.0 };
-    let config = seats.config(1, Spin::Yes, &[model]);
+    let config = placements.config(1, Spin::Yes, &[model]);
     let mut seen: [[Vec<Vec<Overhead>>; 3]; RATES.len()] = Default::default();
     for round in 0..rounds {
         let server = Server::symphony(binaries, &config, Share::Rest)?;
@@ -73,7 +77,7 @@ pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Vec<F
             }
         }
         server.stop()?;
-        let server = Server::echo(seats.api, Spin::Yes, Share::Rest)?;
+        let server = Server::echo(placements.api, Spin::Yes, Share::Rest)?;
         for (rate, [_, _, seen]) in RATES.into_iter().zip(&mut seen) {
             seen.push(once(binaries, &server, Protocol::Grpc, rate, round)?);
         }

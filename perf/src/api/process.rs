@@ -1,5 +1,5 @@
-//! The processes that are measured: `symphony serve` and the echo server, each a child with its own threads, whose core
-//! time and memory the system tells.
+//! The processes that are measured: `symphony serve` and the echo server, each a child with its own
+//! threads, whose core time and memory the system tells.
 
 use super::{Spin, Stop};
 use std::collections::BTreeMap;

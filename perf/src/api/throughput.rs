@@ -1,10 +1,12 @@
-//! How many infers per second an API core takes by gRPC, with 64 in flight and 16 bytes each, and how that compares with a
-//! plain echo of the same stack. Both are asked in turn, in the same run, on the same core, by the same generator.
+//! How many infers per second an API core takes by gRPC, with 64 in flight and 16 bytes each, and
+//! how that compares with a plain echo of the same stack. Both are asked in turn, in the same run,
+//! on the same core, by the same generator.
 //!
-//! On a machine of two cores there is none for the generator: it takes its time from the API's core and from the engine's. So
-//! an engine runs beside the echo too, though nobody asks it; and beside the rate there is the rate per second of core time
-//! that the API's thread got, and that is what is compared. Both servers sleep when they have nothing to do (they would look
-//! for work all the time on a core of their own), so that such time is work.
+//! On a machine of two cores there is none for the generator: it takes its time from the API's core
+//! and from the engine's. So an engine runs beside the echo too, though nobody asks it; and beside
+//! the rate there is the rate per second of core time that the API's thread got, and that is what
+//! is compared. Both servers sleep when they have nothing to do (they would look for work all the
+//! time on a core of their own), so that such time is work.
 
 use super::echo;
 use super::loadgen::{self, Protocol};
@@ -71,14 +73,14 @@ pub struct Figures {
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, seats: Seats, rounds: usize) -> Result<Figures, Stop> {
+pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Figures, Stop> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.001, beta_ms: 0.05, slo_ms: 100.0 };
-    let config = seats.config(1, Spin::No, &[model]);
+    let config = placements.config(1, Spin::No, &[model]);
     let mut seen = Vec::new();
     for _ in 0..rounds {
         // An engine that nobody asks takes from the generator what one that is asked would.
         let engine = Server::symphony(binaries, &config, Share::Whole)?;
-        let echo = once(binaries, Server::echo(seats.api, Spin::No, Share::Whole)?)?;
+        let echo = once(binaries, Server::echo(placements.api, Spin::No, Share::Whole)?)?;
         engine.stop()?;
         let symphony = once(binaries, Server::symphony(binaries, &config, Share::Whole)?)?;
         let round = Round { echo, symphony };

@@ -7,12 +7,15 @@ use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{Seats, Spin, Stop, echo, goodput, overhead, soak, throughput};
 use symphony_perf::scale::machine::Machine;
 
-/// Measures what the thin API costs: `symphony serve` and `loadgen` as users run them, in processes of their own.
+/// Measures what the thin API costs: `symphony serve` and `loadgen` as users run them, in processes
+/// of their own.
 ///
-/// The binaries must stand beside this one: cargo build --release --workspace --bins. The API takes the first core that
-/// this process may use, the engine the second. Progress is on standard error, the figures on standard output as JSON.
+/// The binaries must stand beside this one: cargo build --release --workspace --bins. The API takes
+/// the first core that this process may use, the engine the second. Progress is on standard error,
+/// the figures on standard output as JSON.
 ///
-/// Exit code 1: something broke down, or a target was missed. 2: the command line is wrong. 3: the machine lacks something.
+/// Exit code 1: something broke down, or a target was missed. 2: the command line is wrong. 3: the
+/// machine lacks something.
 #[derive(Parser)]
 #[command(name = "api", version)]
 struct Options {
@@ -22,9 +25,11 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// A request's latency at low load, beyond its batch's time on the GPU: at most 150 us at the median
+    /// A request's latency at low load, beyond its batch's time on the GPU: at most 150 us at the
+    /// median
     Overhead(Rounds),
-    /// gRPC infers per second with 64 in flight, beside a plain echo: at least 20,000 and 0.6 of the echo's
+    /// gRPC infers per second with 64 in flight, beside a plain echo: at least 20,000 and 0.6 of
+    /// the echo's
     Throughput(Rounds),
     /// The goodput of one emulated GPU behind the API: at least 0.95 of the simulator's
     Goodput {
@@ -62,7 +67,7 @@ struct Rounds {
 struct Measured<T> {
     passed: bool,
     machine: Machine,
-    seats: Seats,
+    placements: Seats,
     figures: T,
 }
 
@@ -88,30 +93,30 @@ fn carry_out(what: What) -> Result<bool, Stop> {
     }
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    let (seats, binaries) = (Seats::of(&cores)?, Binaries::beside_this()?);
+    let (placements, binaries) = (Seats::of(&cores)?, Binaries::beside_this()?);
     let machine = Machine::this(cores.len());
     match what {
         What::Overhead(Rounds { rounds }) => {
-            let figures = overhead::measure(&binaries, seats, rounds)?;
+            let figures = overhead::measure(&binaries, placements, rounds)?;
             let is_small = |of: &overhead::Overheads| of.all_us.p50 <= overhead::TARGET_US;
             let passed = figures.last().is_some_and(|of| is_small(&of.http) && is_small(&of.grpc));
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Throughput(Rounds { rounds }) => {
-            let figures = throughput::measure(&binaries, seats, rounds)?;
+            let figures = throughput::measure(&binaries, placements, rounds)?;
             let is_enough = figures.per_s >= throughput::TARGET_PER_S;
             let passed = is_enough && figures.of_echo >= throughput::TARGET_OF_ECHO;
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Goodput { seconds } => {
-            let figures = goodput::measure(&binaries, seats, seconds)?;
+            let figures = goodput::measure(&binaries, placements, seconds)?;
             let passed = figures.iter().all(|of| of.is_good);
-            Ok(tell(Measured { passed, machine, seats, figures }))
+            Ok(tell(Measured { passed, machine, placements, figures }))
         }
         What::Soak { seconds } => {
-            let figures = soak::run(&binaries, seats, seconds)?;
+            let figures = soak::run(&binaries, placements, seconds)?;
             figures.wrong.iter().for_each(|wrong| eprintln!("api: {wrong}"));
-            Ok(tell(Measured { passed: figures.passed, machine, seats, figures }))
+            Ok(tell(Measured { passed: figures.passed, machine, placements, figures }))
         }
         What::Echo { .. } => unreachable!("it was served above"),
     }

@@ -1,5 +1,6 @@
-//! Counts the instructions of each operation under valgrind's callgrind and compares them with the committed
-//! baseline: a change that makes a step dearer by more than 10 % fails. See docs/performance.md.
+//! Counts the instructions of each operation under valgrind's callgrind and compares them with the
+//! committed baseline: a change that makes a step dearer by more than 10 % fails. See
+//! docs/performance.md.
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ const TOLERANCE: f64 = 1.10;
 
 /// Counts the instructions of each operation under valgrind and compares them with the baseline.
 ///
-/// Exit code 1: an operation takes over 10 % more than the baseline says, or is not in it. 3: there is no valgrind.
+/// Exit code 1: an operation takes over 10 % more than the baseline says, or is not in it. 3: there
+/// is no valgrind.
 #[derive(Parser)]
 #[command(name = "instructions", version)]
 struct Options {

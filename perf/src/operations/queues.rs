@@ -1,8 +1,9 @@
-//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate, sending it.
+//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate,
+//! sending it.
 
 use super::Operation;
 use std::hint::black_box;
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::selection::{Finish, select, target_batch};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
@@ -48,9 +49,9 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn terms(slo_ms: f64, max_batch: usize) -> Terms {
+fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
-    Terms {
+    QueueConfig {
         model: ModelId(0),
         profile: Profile::linear(alpha, beta, max_batch).expect("the numbers are a profile's"),
         slo: Nanos::from_millis_f64(slo_ms),
@@ -64,7 +65,8 @@ fn terms(slo_ms: f64, max_batch: usize) -> Terms {
     }
 }
 
-/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the first `first_ms`.
+/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the
+/// first `first_ms`.
 fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f64) -> Operation {
     Operation::new(name, about, move || {
         let terms = terms(100.0, 1_024);
@@ -81,8 +83,9 @@ fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f6
     })
 }
 
-/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted at once, and the
-/// whole queue is when it has `at_most` requests. Of `disorder` requests in a row, each is due 1 us before the last.
+/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted
+/// at once, and the whole queue is when it has `at_most` requests. Of `disorder` requests in a row,
+/// each is due 1 us before the last.
 fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
     let terms = terms(slo_ms, 1_024);
     let slo = terms.slo;

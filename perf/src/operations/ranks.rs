@@ -1,5 +1,5 @@
-//! What a RankThread does for a batch: hearing of the candidate, finding its GPU, hearing what was sent to it and
-//! when it is over. It does nothing for a request.
+//! What a RankThread does for a batch: hearing of the candidate, finding its GPU, hearing what was
+//! sent to it and when it is over. It does nothing for a request.
 
 use super::{Operation, Repeat};
 use symphony_scheduler::rank::{GpuReport, Grant, Offer, RankInput, RankState};

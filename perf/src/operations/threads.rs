@@ -1,5 +1,5 @@
-//! The two threads together: a request's whole way through a ModelThread and a RankThread that take turns on one core
-//! in virtual time. What `scale` times on two cores, these operations count.
+//! The two threads together: a request's whole way through a ModelThread and a RankThread that take
+//! turns on one core in virtual time. What `scale` times on two cores, these operations count.
 
 use super::{Operation, Repeat};
 use crate::scale::measured::Window;

@@ -1,5 +1,5 @@
-//! Rings and timers, on one core: what they cost in instructions and cached memory. Hand-off between cores is
-//! timed in `benches/rings.rs`.
+//! Rings and timers, on one core: what they cost in instructions and cached memory. Hand-off
+//! between cores is timed in `benches/rings.rs`.
 
 use super::Operation;
 use bytemuck::Pod;

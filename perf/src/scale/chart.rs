@@ -1,5 +1,5 @@
-//! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times one would be, and
-//! what this machine has no cores to measure.
+//! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times
+//! one would be, and what this machine has no cores to measure.
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 

@@ -1,4 +1,5 @@
-//! What watching costs: runs by turns with the counters and the flight recorder and without, and the medians of both.
+//! What watching costs: runs by turns with the counters and the flight recorder and without, and
+//! the medians of both.
 
 use super::machine::Machine;
 use super::options::{Plan, Watch};
@@ -7,7 +8,8 @@ use super::world::{Outcome, run};
 use serde::Serialize;
 use std::io;
 
-/// After the first, a search begins at this share of what the one before it found, and goes up by [`STEP`].
+/// After the first, a search begins at this share of what the one before it found, and goes up by
+/// [`STEP`].
 const BELOW: f64 = 0.93;
 const STEP: f64 = 1.05;
 
@@ -53,8 +55,9 @@ pub struct Side {
 
 impl Side {
     fn of(outcome: &Outcome) -> Side {
-        let busy =
-            |turns: &[super::measured::Turns]| turns.iter().map(|turns| turns.busy.0 as f64).sum::<f64>();
+        let busy = |turns: &[super::measured::DutyCycles]| {
+            turns.iter().map(|turns| turns.busy.0 as f64).sum::<f64>()
+        };
         let delayed = outcome.model_turns.iter().chain(&outcome.rank_turns).filter_map(|turns| turns.delayed);
         Side {
             requests_per_s: outcome.requests as f64 / outcome.plan.duration.as_secs_f64(),
@@ -82,8 +85,8 @@ impl Side {
 /// The plan of a rate.
 pub type PlanAt<'a> = dyn Fn(f64) -> io::Result<Plan> + 'a;
 
-/// Runs `rounds` pairs, each side at `rate`, or at the highest that passes if there is a `search`. `plan_at`: the plan
-/// of a rate, with everything on.
+/// Runs `rounds` pairs, each side at `rate`, or at the highest that passes if there is a `search`.
+/// `plan_at`: the plan of a rate, with everything on.
 ///
 /// Errors: those of [`run`] and of `plan_at`; no rate passed.
 pub fn compare(

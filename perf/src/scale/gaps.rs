@@ -1,15 +1,17 @@
-//! What a core loses with nobody's work on it: the gaps that a thread sees which only looks at the clock, and how late
-//! they alone make decisions. A virtual machine's host takes a core for microseconds at a time and mostly tells nobody.
+//! What a core loses with nobody's work on it: the gaps that a thread sees which only looks at the
+//! clock, and how late they alone make decisions. A virtual machine's host takes a core for
+//! microseconds at a time and mostly tells nobody.
 //!
-//! **How late.** Work comes steadily and keeps a thread busy for a share u of its time. In a gap of length g nothing is done; t
-//! after its beginning what comes waits for the rest of the gap, g - t, and for the work that came before it, u t. So
-//! its lag is g - (1 - u) t, until that is zero: g/(1 - u) after the beginning all is caught up. Of a time T, lags
-//! are over x for (g - x)/(1 - u), summed over the gaps that are longer than x. A decision passes each of its threads,
-//! so their shares add up (two gaps at once are too rare to matter).
+//! **How late.** Work comes steadily and keeps a thread busy for a share u of its time. In a gap of
+//! length g nothing is done; t after its beginning what comes waits for the rest of the gap, g - t,
+//! and for the work that came before it, u t. So its lag is g - (1 - u) t, until that is zero:
+//! g/(1 - u) after the beginning all is caught up. Of a time T, lags are over x for (g - x)/(1 -
+//! u), summed over the gaps that are longer than x. A decision passes each of its threads, so their
+//! shares add up (two gaps at once are too rare to matter).
 
 use serde::Serialize;
 use symphony::runtime::clock::Clock;
-use symphony::runtime::{Idle, Seat};
+use symphony::runtime::{Idle, Placement};
 use symphony_transport::Nanos;
 
 /// How long each core is watched.
@@ -57,7 +59,7 @@ impl Gaps {
     }
 
     fn watch(core: usize) -> Gaps {
-        Seat { core: Some(core), idle: Idle::Spin }.take("the gaps");
+        Placement { core: Some(core), idle: Idle::Spin }.take("the gaps");
         let clock = Clock::start();
         let mut lengths = Vec::with_capacity(MAX_GAPS);
         let start = clock.now();
@@ -92,8 +94,9 @@ impl Gaps {
     }
 }
 
-/// The lag that a share `quantile` of decisions stays within, if nothing but these gaps makes them late. `threads`: the gaps of
-/// each thread's core and the share of its time that it is busy. `None` where a thread has no time to catch up.
+/// The lag that a share `quantile` of decisions stays within, if nothing but these gaps makes them
+/// late. `threads`: the gaps of each thread's core and the share of its time that it is busy.
+/// `None` where a thread has no time to catch up.
 pub fn lag_of_gaps(threads: &[(&Gaps, f64)], quantile: f64) -> Option<Nanos> {
     if threads.iter().any(|&(_, busy)| busy >= 1.0) {
         return None;
@@ -118,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_gap_delays_what_comes_in_it_and_what_waits_behind_that() {
-        // 10 ms of a second: an idle thread is over 1 ms late for 9 ms of it, one that is half busy for 18 ms.
+        // 10 ms of a second: an idle thread is over 1 ms late for 9 ms of it, one that is half busy
+        // for 18 ms.
         let one = gaps(&[10_000]);
         let us = |busy, quantile| lag_of_gaps(&[(&one, busy)], quantile).unwrap().as_micros_f64().round();
         assert_eq!(us(0.0, 0.991), 1_000.0);

@@ -1,5 +1,6 @@
-//! GPUs as objects in place, in two halves: the ModelThread hands its batches to [`Gpus`], which counts them, and
-//! the RankThread learns from [`Instant`] that each is over when the schedule says so.
+//! GPUs as objects in place, in two halves: the ModelThread hands its batches to [`Gpus`], which
+//! counts them, and the RankThread learns from [`Instant`] that each is over when the schedule says
+//! so.
 
 use super::lags::Lags;
 use super::measured::{Disturbance, Window};
@@ -24,7 +25,8 @@ pub struct Ran {
     pub dropped: u64,
     /// From when a batch could have been sent to when it was.
     pub decision: Lags,
-    /// The same, of batches meanwhile neither their ModelThread nor a RankThread was disturbed by the machine.
+    /// The same, of batches meanwhile neither their ModelThread nor a RankThread was disturbed by
+    /// the machine.
     pub undisturbed: Lags,
 }
 
@@ -53,7 +55,8 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    /// Counts what ends within `window`; batches are of at most `largest`. `disturbances`: those of RankThreads.
+    /// Counts what ends within `window`; batches are of at most `largest`. `disturbances`: those of
+    /// RankThreads.
     pub fn new(clock: Clock, window: Window, largest: usize, disturbances: Vec<Disturbance>) -> Gpus {
         Gpus {
             clock,
@@ -115,8 +118,8 @@ impl Outlets for Gpus {
     }
 }
 
-/// The RankThread's half: a batch's completion is told one turn after the batch is, with the time at which the
-/// schedule ends it. So the RankThread works as much for each batch as with real GPUs.
+/// The RankThread's half: a batch's completion is told one turn after the batch is, with the time
+/// at which the schedule ends it. So the RankThread works as much for each batch as with real GPUs.
 #[derive(Default)]
 pub struct Instant {
     done: VecDeque<Completion>,

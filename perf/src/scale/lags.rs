@@ -1,5 +1,6 @@
-//! A histogram of delays that costs a nanosecond a record: 16 buckets to each power of two, so a quantile is at
-//! most 6 % too high. Owned by the thread that records into it; merged after the run.
+//! A histogram of delays that costs a nanosecond a record: 16 buckets to each power of two, so a
+//! quantile is at most 6 % too high. Owned by the thread that records into it; merged after the
+//! run.
 
 use symphony_transport::Nanos;
 

@@ -1,10 +1,11 @@
-//! What the machine is, and what it takes away: its name and cores, time stolen by its host, threads kept waiting
-//! for their core, a thread's time without its core, and the longest gap that a thread sees which only looks at the clock.
+//! What the machine is, and what it takes away: its name and cores, time stolen by its host,
+//! threads kept waiting for their core, a thread's time without its core, and the longest gap that
+//! a thread sees which only looks at the clock.
 
 use serde::Serialize;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony::runtime::Seat;
+use symphony::runtime::Placement;
 use symphony::runtime::clock::Clock;
 use symphony_transport::Nanos;
 
@@ -37,8 +38,8 @@ impl Machine {
     }
 }
 
-/// Time that the host gave to others while a core of this machine wanted to run, in all, since the machine
-/// started. `None` where the system does not tell.
+/// Time that the host gave to others while a core of this machine wanted to run, in all, since the
+/// machine started. `None` where the system does not tell.
 pub fn stolen() -> Option<Nanos> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     // cpu user nice system idle iowait irq softirq steal …, in hundredths of a second
@@ -69,8 +70,9 @@ const CPU_TIME_READ_EVERY: Nanos = Nanos::from_millis(1);
 /// A thread that falls behind by no more than this may only have been measured so.
 const BEHIND: Nanos = Nanos::from_micros(1);
 
-/// The calling thread's CPU time against the clock: what falls behind, others had. The system leaves out what ran in the
-/// thread's place: other threads and, where it keeps account of them, interrupts and the host.
+/// The calling thread's CPU time against the clock: what falls behind, others had. The system
+/// leaves out what ran in the thread's place: other threads and, where it keeps account of them,
+/// interrupts and the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
     read_at: Nanos,
@@ -85,7 +87,8 @@ impl CpuTime {
         now - self.read_at > CPU_TIME_READ_EVERY
     }
 
-    /// Whether others had the core for over a microsecond since the last call, which was by this thread too.
+    /// Whether others had the core for over a microsecond since the last call, which was by this
+    /// thread too.
     #[cold]
     pub fn fell_behind(&mut self, now: Nanos) -> bool {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -96,9 +99,10 @@ impl CpuTime {
     }
 }
 
-/// The longest time between two looks at the clock by a thread in `seat` that does nothing else, until `stop`.
-pub fn longest_gap(seat: Seat, clock: &Clock, stop: &AtomicBool) -> Nanos {
-    seat.take("the jitter measurement");
+/// The longest time between two looks at the clock by a thread in `placement` that does nothing
+/// else, until `stop`.
+pub fn longest_gap(placement: Placement, clock: &Clock, stop: &AtomicBool) -> Nanos {
+    placement.take("the jitter measurement");
     let mut longest = Nanos::ZERO;
     let mut last = clock.now();
     while !stop.load(Ordering::Relaxed) {

@@ -1,10 +1,12 @@
-//! An agent with a stopwatch: how many turns found work, how long those took, and when the machine took the core
-//! away meanwhile. A turn's length is the distance between the `now` of two turns, so no clock is read for it.
+//! An agent with a stopwatch: how many turns found work, how long those took, and when the machine
+//! took the core away meanwhile. A turn's length is the distance between the `now` of two turns, so
+//! no clock is read for it.
 //!
-//! **When the machine took the core.** A turn of more than 3 us that found nothing to do did not take that long by
-//! itself. Of one that found work only the system can tell: it counts as taken if the thread's CPU time fell behind
-//! the clock by more than a microsecond. Such a thread is *disturbed* from the beginning of that turn until
-//! it has caught up, which is the end of its next turn without work.
+//! **When the machine took the core.** A turn of more than 3 us that found nothing to do did not
+//! take that long by itself. Of one that found work only the system can tell: it counts as taken if
+//! the thread's CPU time fell behind the clock by more than a microsecond. Such a thread is
+//! *disturbed* from the beginning of that turn until it has caught up, which is the end of its next
+//! turn without work.
 
 use super::machine::{CpuTime, ThreadDelay};
 use std::sync::Arc;
@@ -38,7 +40,7 @@ impl Window {
 
 /// A thread's turns within the window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turns {
+pub struct DutyCycles {
     /// All of them.
     pub all: u64,
     /// Those that found work.
@@ -49,8 +51,9 @@ pub struct Turns {
     pub total: Nanos,
     /// The longest of all.
     pub longest: Nanos,
-    /// How long the thread was ready to run and did not: other threads had its core. Not in a turn's length
-    /// alone: it covers the run from the first turn on. `None` where the system does not tell.
+    /// How long the thread was ready to run and did not: other threads had its core. Not in a
+    /// turn's length alone: it covers the run from the first turn on. `None` where the system does
+    /// not tell.
     pub delayed: Option<Nanos>,
 }
 
@@ -76,7 +79,8 @@ pub trait Measurable: Agent {
     /// What it has to tell when the run is over.
     type Tally;
 
-    /// A turn is over: what was done in it can be booked. `disturbed_until`: as [`Disturbance::until`], of this thread.
+    /// A turn is over: what was done in it can be booked. `disturbed_until`: as
+    /// [`Disturbance::until`], of this thread.
     fn book(&mut self, disturbed_until: Nanos);
 
     /// What it has to tell.
@@ -89,28 +93,29 @@ pub struct Measured<A: Measurable> {
     window: Window,
     last: Nanos,
     found_work: bool,
-    turns: Turns,
+    turns: DutyCycles,
     disturbance: Disturbance,
     is_disturbed: bool,
     cpu: CpuTime,
     at_start: Option<ThreadDelay>,
-    results: Sender<(Turns, A::Tally)>,
+    results: Sender<(DutyCycles, A::Tally)>,
 }
 
 impl<A: Measurable> Measured<A> {
-    /// Measures `agent` within `window`. When it is stopped, its turns and its tally go to `results`.
+    /// Measures `agent` within `window`. When it is stopped, its turns and its tally go to
+    /// `results`.
     pub fn new(
         agent: A,
         window: Window,
         disturbance: Disturbance,
-        results: Sender<(Turns, A::Tally)>,
+        results: Sender<(DutyCycles, A::Tally)>,
     ) -> Measured<A> {
         Measured {
             agent,
             window,
             last: Nanos::MAX,
             found_work: false,
-            turns: Turns::default(),
+            turns: DutyCycles::default(),
             disturbance,
             is_disturbed: false,
             cpu: CpuTime::default(),
@@ -134,7 +139,8 @@ impl<A: Measurable> Measured<A> {
     #[inline]
     fn look_for_gap(&mut self, now: Nanos) {
         let is_long = now - self.last > GAP;
-        // Also looked at now and then between gaps, so that the two clocks have no time to drift apart.
+        // Also looked at now and then between gaps, so that the two clocks have no time to drift
+        // apart.
         let taken = (is_long || self.cpu.is_stale(now)) && self.cpu.fell_behind(now);
         if is_long && (taken || !self.found_work) {
             self.is_disturbed = true;
@@ -204,7 +210,7 @@ mod tests {
         }
     }
 
-    fn measure(window: Window, turns: &[u64]) -> (Turns, (usize, Vec<Nanos>)) {
+    fn measure(window: Window, turns: &[u64]) -> (DutyCycles, (usize, Vec<Nanos>)) {
         let (results, received) = channel();
         let mut agent = Measured::new(EveryOther::default(), window, Disturbance::default(), results);
         for &now in turns {
@@ -226,7 +232,8 @@ mod tests {
 
     #[test]
     fn a_long_turn_without_work_disturbs_until_the_next_without_work() {
-        // The second turn, from 10 on, finds nothing and is long; so is the fourth, and then it is short.
+        // The second turn, from 10 on, finds nothing and is long; so is the fourth, and then it is
+        // short.
         let (_, (_, until)) = measure(Window::ALL, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
         let lasts = Nanos::MAX;
         assert_eq!(until, [Nanos(0), lasts, lasts, Nanos(9_020), Nanos(9_020)]);

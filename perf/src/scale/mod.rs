@@ -1,6 +1,6 @@
-//! The scheduler's own threads under all the requests that they can take: the command `scale`. Requests are made
-//! on each ModelThread's core from a pre-computed stream, GPUs are objects in place, so what is timed is the
-//! scheduler (Symphony, figure 11 left).
+//! The scheduler's own threads under all the requests that they can take: the command `scale`.
+//! Requests are made on each ModelThread's core from a pre-computed stream, GPUs are objects in
+//! place, so what is timed is the scheduler (Symphony, figure 11 left).
 
 pub mod chart;
 pub mod compare;

@@ -7,8 +7,9 @@ use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// Runs the scheduler's own threads on pinned cores, with requests and GPUs as objects in place, and tells what a
-/// request costs. A run passes if no arrival was taken up more than 2 ms late and at most 1 % of requests were bad.
+/// Runs the scheduler's own threads on pinned cores, with requests and GPUs as objects in place,
+/// and tells what a request costs. A run passes if no arrival was taken up more than 2 ms late and
+/// at most 1 % of requests were bad.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "scale", version)]
 pub struct Options {
@@ -57,13 +58,15 @@ pub struct Options {
     /// Publish no counters: with this and without --record nothing watches the threads
     #[arg(long, conflicts_with = "record")]
     pub unwatched: bool,
-    /// Run so many times with the recorder and the counters on and as many times without, by turns, and compare
+    /// Run so many times with the recorder and the counters on and as many times without, by turns,
+    /// and compare
     #[arg(long, value_name = "N", requires = "record")]
     pub compare: Option<usize>,
     /// Print one JSON object (with a sweep, a list of them) and nothing else
     #[arg(long)]
     pub json: bool,
-    /// Search the highest rate for each of these numbers of ModelThreads, such as 1,2,4; stops at the machine's cores
+    /// Search the highest rate for each of these numbers of ModelThreads, such as 1,2,4; stops at
+    /// the machine's cores
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub sweep_model_threads: Vec<usize>,
     /// Where a sweep's chart goes
@@ -188,7 +191,8 @@ fn within(option: &str, value: usize, least: usize, most: usize) -> Result<(), S
     }
 }
 
-/// A quarter more GPUs than the rate needs with the batches that the SLO allows, and one for each model.
+/// A quarter more GPUs than the rate needs with the batches that the SLO allows, and one for each
+/// model.
 fn enough_gpus(profile: &Profile, slo: Nanos, models: usize, rate: f64) -> usize {
     let gather = |size: usize| size as f64 * models as f64 / rate;
     let fits = |&size: &usize| profile.latency(size).as_secs_f64() + gather(size) <= slo.as_secs_f64();

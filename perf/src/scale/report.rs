@@ -3,7 +3,7 @@
 use super::gaps::{GapFigures, Gaps, lag_of_gaps};
 use super::lags::Lags;
 use super::machine::Machine;
-use super::measured::Turns;
+use super::measured::DutyCycles;
 use super::world::Outcome;
 use serde::Serialize;
 use symphony_transport::Nanos;
@@ -71,9 +71,11 @@ pub struct Report {
     pub shared_cores: bool,
     /// What the machine took meanwhile.
     pub stolen: Stolen,
-    /// What each of those cores loses with nobody's work on it, watched after the run. Empty where threads shared cores.
+    /// What each of those cores loses with nobody's work on it, watched after the run. Empty where
+    /// threads shared cores.
     pub machine_gaps: Vec<GapFigures>,
-    /// What such gaps alone make of the decision lag of threads that are as busy as these; `None`: not measured.
+    /// What such gaps alone make of the decision lag of threads that are as busy as these; `None`:
+    /// not measured.
     pub decision_lag_of_gaps_us: Option<LagOfGaps>,
     /// What watched the threads meanwhile.
     pub watch: &'static str,
@@ -119,14 +121,17 @@ pub struct LagOfGaps {
 pub struct Stolen {
     /// What the host took from all cores; `None` where the system does not tell.
     pub by_host_ms: Option<f64>,
-    /// How long threads waited for their cores while others ran there, the warm-up included; likewise.
+    /// How long threads waited for their cores while others ran there, the warm-up included;
+    /// likewise.
     pub by_other_threads_ms: Option<f64>,
-    /// The longest gap that a thread saw which only looks at the clock; `None`: no core was left to measure it on.
+    /// The longest gap that a thread saw which only looks at the clock; `None`: no core was left to
+    /// measure it on.
     pub longest_gap_us: Option<f64>,
 }
 
 impl Report {
-    /// The figures of a run on `machine`, whose cores have these gaps, in the order of `outcome.cores`.
+    /// The figures of a run on `machine`, whose cores have these gaps, in the order of
+    /// `outcome.cores`.
     pub fn new(outcome: &Outcome, machine: Machine, stream_ns: f64, gaps: &[Gaps]) -> Report {
         let plan = &outcome.plan;
         let seconds = plan.duration.as_secs_f64();
@@ -264,7 +269,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(turns: &[Turns]) -> Sum {
+    fn of(turns: &[DutyCycles]) -> Sum {
         Sum {
             all: turns.iter().map(|t| t.all).sum::<u64>().max(1) as f64,
             working: turns.iter().map(|t| t.working).sum(),
@@ -277,7 +282,7 @@ impl Sum {
 
 /// Of a RankThread and a ModelThread: the first of each.
 fn lag_of(outcome: &Outcome, gaps: &[Gaps]) -> Option<LagOfGaps> {
-    let busy = |turns: &[Turns]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
+    let busy = |turns: &[DutyCycles]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
     let rank = (gaps.first()?, busy(&outcome.rank_turns));
     let model = (gaps.get(outcome.plan.rank_threads)?, busy(&outcome.model_turns));
     let us = |quantile| lag_of_gaps(&[rank, model], quantile).map(Nanos::as_micros_f64);

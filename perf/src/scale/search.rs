@@ -19,7 +19,8 @@ pub struct Search {
     pub attempts: usize,
 }
 
-/// The highest of the rates tried at which a run passes; `None` if even the lowest fails. `try_rate` runs once.
+/// The highest of the rates tried at which a run passes; `None` if even the lowest fails.
+/// `try_rate` runs once.
 ///
 /// Errors: those of `try_rate`.
 pub fn highest(

@@ -1,9 +1,10 @@
-//! Poisson arrivals, made on the ModelThread's own core: gaps and models are drawn before the run, so that a request
-//! costs two loads, a multiplication and the 64 bytes that a frontend would have written.
+//! Poisson arrivals, made on the ModelThread's own core: gaps and models are drawn before the run,
+//! so that a request costs two loads, a multiplication and the 64 bytes that a frontend would have
+//! written.
 //!
-//! The gaps are kept as multiples of the mean, so one stream serves every rate. Gaps and models lie in two loops,
-//! 256 and 128 KiB, of lengths without a common divisor: together they repeat after 2^32 requests, and fit in
-//! a core's second cache.
+//! The gaps are kept as multiples of the mean, so one stream serves every rate. Gaps and models lie
+//! in two loops, 256 and 128 KiB, of lengths without a common divisor: together they repeat after
+//! 2^32 requests, and fit in a core's second cache.
 
 use super::lags::Lags;
 use super::measured::Window;
@@ -54,8 +55,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// `rate_rps` requests a second (at least [`MIN_RATE`]) spread evenly over `models`, from `start` on. Counts
-    /// what is taken up within `window`.
+    /// `rate_rps` requests a second (at least [`MIN_RATE`]) spread evenly over `models`, from
+    /// `start` on. Counts what is taken up within `window`.
     pub fn new(
         rate_rps: f64,
         models: &[ModelId],

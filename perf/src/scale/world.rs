@@ -1,10 +1,10 @@
-//! One run: puts ModelThreads and RankThreads together as a [`Plan`] says, lets them work for its duration, and
-//! collects what each saw.
+//! One run: puts ModelThreads and RankThreads together as a [`Plan`] says, lets them work for its
+//! duration, and collects what each saw.
 
 use super::gpus::{Gpus, Instant, Ran};
 use super::lags::Lags;
 use super::machine::{longest_gap, stolen};
-use super::measured::{Disturbance, Measurable, Measured, Turns, Window};
+use super::measured::{Disturbance, DutyCycles, Measurable, Measured, Window};
 use super::options::{Plan, Watch};
 use super::stream::{Stream, Taken};
 use std::io;
@@ -19,8 +19,8 @@ use symphony::runtime::threads::{
     Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
     RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
 };
-use symphony::runtime::{Idle, Seat};
-use symphony_scheduler::deferral::{Slack, Terms};
+use symphony::runtime::{Idle, Placement};
+use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::policy;
 use symphony_scheduler::rank::RankState;
@@ -46,22 +46,24 @@ pub struct Outcome {
     /// What was asked for.
     pub plan: Plan,
     /// Each ModelThread's turns.
-    pub model_turns: Vec<Turns>,
+    pub model_turns: Vec<DutyCycles>,
     /// Each RankThread's turns.
-    pub rank_turns: Vec<Turns>,
+    pub rank_turns: Vec<DutyCycles>,
     /// Requests taken up, by all.
     pub requests: u64,
     /// How late they were taken up.
     pub arrival: Lags,
     /// What became of them.
     pub ran: Ran,
-    /// Cores that the threads shared: less than a core each, so no figure is that of a thread alone.
+    /// Cores that the threads shared: less than a core each, so no figure is that of a thread
+    /// alone.
     pub shared: bool,
     /// Cores used.
     pub cores: Vec<usize>,
     /// What the host took from this machine's cores during the run.
     pub stolen: Option<Nanos>,
-    /// The longest gap that a thread saw which only looked at the clock; `None` where no core was left for it.
+    /// The longest gap that a thread saw which only looked at the clock; `None` where no core was
+    /// left for it.
     pub longest_gap: Option<Nanos>,
 }
 
@@ -83,9 +85,9 @@ impl Outcome {
     }
 }
 
-/// The seats of all threads, RankThreads first.
+/// The placements of all threads, RankThreads first.
 struct Seats {
-    seats: Vec<Seat>,
+    placements: Vec<Placement>,
     shared: bool,
     /// A core that no thread has.
     spare: Option<usize>,
@@ -96,8 +98,8 @@ impl Seats {
         let shared = roles > cores.len();
         let idle = if shared { Idle::Nap } else { Idle::Spin };
         let core = |at: usize| (!cores.is_empty()).then(|| cores[at % cores.len()]);
-        let seats = (0..roles).map(|at| Seat { core: core(at), idle }).collect();
-        Seats { seats, shared, spare: cores.get(roles).copied() }
+        let placements = (0..roles).map(|at| Placement { core: core(at), idle }).collect();
+        Seats { placements, shared, spare: cores.get(roles).copied() }
     }
 }
 
@@ -106,9 +108,9 @@ impl Seats {
 /// Errors: the system gives no thread, one of them died, or a recording can't be made.
 pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let roles = plan.rank_threads + plan.model_threads;
-    let seats = Seats::new(roles, cores);
+    let placements = Seats::new(roles, cores);
     let clock = Clock::start();
-    let slack = slack_for(measure_lateness(seats.seats[0], &clock));
+    let slack = slack_for(measure_lateness(placements.placements[0], &clock));
     // Queues take a while to be made: arrivals start once they are there.
     let start = clock.now() + Nanos::from_millis(100 + plan.models as u64 / 10);
     let window = Window { from: start + WARM_UP, until: start + WARM_UP + plan.duration };
@@ -123,15 +125,15 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     let (model_links, rank_links) = link(&models_of, plan.rank_threads);
     let (rank_results, ranks_done) = channel();
     let (model_results, models_done) = channel();
-    let (rank_seats, model_seats) = seats.seats.split_at(plan.rank_threads);
-    for (at, (links, &seat)) in rank_links.into_iter().zip(rank_seats).enumerate() {
-        run.start_rank(at, links, seat, rank_results.clone())?;
+    let (rank_seats, model_seats) = placements.placements.split_at(plan.rank_threads);
+    for (at, (links, &placement)) in rank_links.into_iter().zip(rank_seats).enumerate() {
+        run.start_rank(at, links, placement, rank_results.clone())?;
     }
-    for (at, (links, &seat)) in model_links.into_iter().zip(model_seats).enumerate() {
-        run.start_models(at, links, seat, model_results.clone())?;
+    for (at, (links, &placement)) in model_links.into_iter().zip(model_seats).enumerate() {
+        run.start_models(at, links, placement, model_results.clone())?;
     }
     drop((rank_results, model_results));
-    let gap = seats.spare.map(|core| run.start_gap(core));
+    let gap = placements.spare.map(|core| run.start_gap(core));
     sleep_until(&run.world.clock, window.from);
     let stolen_before = stolen();
     sleep_until(&run.world.clock, window.until + Nanos::from_millis(5));
@@ -142,7 +144,7 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     Ok(Outcome {
         longest_gap: gap.map(|gap| gap.join().unwrap_or(Nanos::MAX)),
         cores: cores.iter().copied().take(roles).collect(),
-        shared: seats.shared,
+        shared: placements.shared,
         stolen,
         ..gather(plan, model_turns, rank_turns, &tallies)
     })
@@ -151,8 +153,8 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
 /// What the threads have to tell, together.
 pub(super) fn gather(
     plan: &Plan,
-    model_turns: Vec<Turns>,
-    rank_turns: Vec<Turns>,
+    model_turns: Vec<DutyCycles>,
+    rank_turns: Vec<DutyCycles>,
     tallies: &[ModelTally],
 ) -> Outcome {
     let mut outcome = Outcome {
@@ -179,7 +181,7 @@ fn sleep_until(clock: &Clock, when: Nanos) {
     std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
 }
 
-fn collect<R>(results: &Receiver<(Turns, R)>) -> (Vec<Turns>, Vec<R>) {
+fn collect<R>(results: &Receiver<(DutyCycles, R)>) -> (Vec<DutyCycles>, Vec<R>) {
     results.iter().unzip()
 }
 
@@ -200,7 +202,8 @@ impl World {
     /// The GPUs of the RankThread numbered `at`, and what is fixed about its matching.
     fn cluster(&self, at: usize) -> ClusterTerms {
         let Plan { rank_threads, gpus, .. } = self.plan;
-        // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have one more.
+        // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have
+        // one more.
         ClusterTerms {
             gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
             keep_late: false,
@@ -237,8 +240,8 @@ impl World {
             let published = self.plan.watch == Watch::Counters;
             return Ok(if published { ModelWatch::new(None) } else { ModelWatch::unseen() });
         };
-        let terms: Vec<Terms> =
-            self.models_of(at).into_iter().map(|model| Terms { model, ..self.terms() }).collect();
+        let terms: Vec<QueueConfig> =
+            self.models_of(at).into_iter().map(|model| QueueConfig { model, ..self.terms() }).collect();
         let named = terms.iter().map(|terms| ("a model", Class::HIGHEST, terms));
         ModelRecorder::create(
             &recording(folder),
@@ -290,9 +293,10 @@ impl World {
         let mut place = vec![None; models];
         own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
         let queue = |(place, &model): (usize, &ModelId)| {
-            ModelQueue::new(Terms { model, ..terms.clone() }, measures_from(start, place, own.len()))
+            ModelQueue::new(QueueConfig { model, ..terms.clone() }, measures_from(start, place, own.len()))
         };
-        // Next to each other, models of one thread belong to different sub-clusters, and so do its batches.
+        // Next to each other, models of one thread belong to different sub-clusters, and so do its
+        // batches.
         let rank_of = (0..models).map(|model| (model / model_threads % rank_threads) as u32).collect();
         let largest = terms.profile.max_batch();
         let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
@@ -309,10 +313,11 @@ impl World {
         }
     }
 
-    fn terms(&self) -> Terms {
-        // The rule that the results under perf/results/ are of; the default adds early offers to it.
+    fn terms(&self) -> QueueConfig {
+        // The rule that the results under perf/results/ are of; the default adds early offers to
+        // it.
         let rule = policy::by_name("symphony-published").expect("it is one of the policies");
-        Terms {
+        QueueConfig {
             model: ModelId(0),
             profile: self.plan.profile.clone(),
             slo: self.plan.slo,
@@ -363,11 +368,11 @@ impl Run {
         &mut self,
         at: usize,
         links: RankLinks,
-        seat: Seat,
-        results: Sender<(Turns, ())>,
+        placement: Placement,
+        results: Sender<(DutyCycles, ())>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
-        self.start(format!("rank-{at}"), seat, move || {
+        self.start(format!("rank-{at}"), placement, move || {
             let disturbance = world.disturbances[at].clone();
             Measured::new(world.rank_thread(at, links, watch), world.window, disturbance, results)
         })
@@ -377,11 +382,11 @@ impl Run {
         &mut self,
         at: usize,
         links: ModelLinks,
-        seat: Seat,
-        results: Sender<(Turns, ModelTally)>,
+        placement: Placement,
+        results: Sender<(DutyCycles, ModelTally)>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
-        self.start(format!("model-{at}"), seat, move || {
+        self.start(format!("model-{at}"), placement, move || {
             let thread = world.model_thread(at, links, watch);
             Measured::new(thread, world.window, Disturbance::default(), results)
         })
@@ -390,10 +395,10 @@ impl Run {
     fn start<A: Agent>(
         &mut self,
         role: String,
-        seat: Seat,
+        placement: Placement,
         make: impl FnOnce() -> A + Send + 'static,
     ) -> io::Result<()> {
-        self.threads.push(spawn(role, seat, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
+        self.threads.push(spawn(role, placement, self.world.clock.clone(), Arc::clone(&self.stop), make)?);
         Ok(())
     }
 
@@ -409,12 +414,13 @@ impl Run {
 
     fn start_gap(&self, core: usize) -> JoinHandle<Nanos> {
         let (clock, stop) = (self.world.clock.clone(), Arc::clone(&self.stop));
-        let seat = Seat { core: Some(core), idle: Idle::Spin };
-        std::thread::spawn(move || longest_gap(seat, &clock, &stop))
+        let placement = Placement { core: Some(core), idle: Idle::Spin };
+        std::thread::spawn(move || longest_gap(placement, &clock, &stop))
     }
 }
 
-/// What the stream itself costs a request: taking 2^22 of them, one a call, without a scheduler, in ns.
+/// What the stream itself costs a request: taking 2^22 of them, one a call, without a scheduler, in
+/// ns.
 pub fn cost_of_stream(plan: &Plan) -> f64 {
     const REQUESTS: u32 = 1 << 22;
     let models: Vec<ModelId> = (0..plan.models.div_ceil(plan.model_threads) as u32).map(ModelId).collect();

@@ -1,4 +1,5 @@
-//! The `loadgen` command: reads its arguments, runs the load, prints the report and ends with the exit code.
+//! The `loadgen` command: reads its arguments, runs the load, prints the report and ends with the
+//! exit code.
 
 use clap::Parser;
 use std::process::ExitCode;

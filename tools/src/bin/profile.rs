@@ -1,5 +1,5 @@
-//! `profile`: measures how long a model takes by batch size on a device, as the engine does at load, and prints the
-//! table, the line fitted to it and the memory taken.
+//! `profile`: measures how long a model takes by batch size on a device, as the engine does at
+//! load, and prints the table, the line fitted to it and the memory taken.
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,15 +11,17 @@ use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, measur
 
 /// Measure how long an ONNX model takes by batch size
 ///
-/// Prints l(b) as the median and the 99th percentile of many runs, and the line alpha * b + beta that fits best for
-/// b of 2 and more, with its worst error. The engine schedules by the p99 column; the line is a summary.
+/// Prints l(b) as the median and the 99th percentile of many runs, and the line alpha * b + beta
+/// that fits best for b of 2 and more, with its worst error. The engine schedules by the p99
+/// column; the line is a summary.
 #[derive(Parser)]
 #[command(name = "profile", version, after_help = AFTER_HELP)]
 struct CommandLine {
     /// The ONNX file; the first dimension of its inputs and outputs must be dynamic
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
-    /// Where to run it: cpu (cuda:N is not in this version; emulated GPUs take what their profile says)
+    /// Where to run it: cpu (cuda:N is not in this version; emulated GPUs take what their profile
+    /// says)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// The largest batch

@@ -1,5 +1,6 @@
-//! `simulate`: runs workload files through the engine's own scheduler in virtual time, or searches for their
-//! goodput. Reads the command line and prints; the simulator is [`symphony_scheduler::sim`].
+//! `simulate`: runs workload files through the engine's own scheduler in virtual time, or searches
+//! for their goodput. Reads the command line and prints; the simulator is
+//! [`symphony_scheduler::sim`].
 
 use clap::Parser;
 use indicatif::ProgressBar;
@@ -29,7 +30,8 @@ struct CommandLine {
     /// The scheduling policy; they are listed below
     #[arg(long, value_name = "NAME", default_value = POLICIES[0].name())]
     policy: String,
-    /// What is dropped: window, timeout, fcfs or exchange; explained below. Default: the policy's own
+    /// What is dropped: window, timeout, fcfs or exchange; explained below. Default: the policy's
+    /// own
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
     /// How long a batch is held back, for policy symphony-published; the rules are listed below
@@ -38,7 +40,8 @@ struct CommandLine {
     /// Frontends that route requests without knowing of each other, for policy nexus (default 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     frontends: Option<u16>,
-    /// How many times as large as a running batch another must be for policy shepherd to preempt it (default 3.03)
+    /// How many times as large as a running batch another must be for policy shepherd to preempt it
+    /// (default 3.03)
     #[arg(long, value_name = "FACTOR", value_parser = at_least_one)]
     shepherd_preempt: Option<f64>,
     /// Batch sizes of policy clockwork: pow2 (default) or any
@@ -47,20 +50,23 @@ struct CommandLine {
     /// Policy clockwork gives a GPU more once it has less than this to do (default 5)
     #[arg(long, value_name = "MS", value_parser = positive)]
     clockwork_ahead_ms: Option<f64>,
-    /// How long a request of policy triton waits for a preferred batch size (default: what is left of the SLO
-    /// when a full batch waits for another)
+    /// How long a request of policy triton waits for a preferred batch size (default: what is left
+    /// of the SLO when a full batch waits for another)
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     triton_queue_delay_ms: Option<f64>,
-    /// Preferred batch sizes of policy triton, such as 4,8 (default: the largest that runs in half the SLO, alone)
+    /// Preferred batch sizes of policy triton, such as 4,8 (default: the largest that runs in half
+    /// the SLO, alone)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     triton_preferred: Option<Vec<u16>>,
-    /// Policy triton rejects a request that has waited for longer (default: when the largest batch would be late)
+    /// Policy triton rejects a request that has waited for longer (default: when the largest batch
+    /// would be late)
     #[arg(long, value_name = "MS", value_parser = positive)]
     triton_timeout_ms: Option<f64>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
-    /// Search for the highest total rate at which every model's bad rate is at most 1 % (0.5 % resolution)
+    /// Search for the highest total rate at which every model's bad rate is at most 1 % (0.5 %
+    /// resolution)
     #[arg(long)]
     goodput: bool,
     /// GPUs, instead of the workload's
@@ -160,7 +166,7 @@ fn run(line: &CommandLine) -> Result<(), String> {
     Ok(())
 }
 
-/// The policy's options, from the flags that it heeds; any other is a mistake.
+/// The policy's options, from the flags that it heeds; any other is a diagnostic.
 fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
     let given = [
         ("drop", line.drop.is_some()),

@@ -1,4 +1,5 @@
-//! The command line of `loadgen` (DESIGN.md, section 9), and what it makes: a [`Plan`], the [`Requests`] and a [`Target`].
+//! The command line of `loadgen` (docs/design/specification.md, "Command lines"), and what it
+//! makes: a [`Plan`], the [`Requests`] and a [`Target`].
 
 use super::RunError;
 use super::inputs::Inputs;
@@ -20,8 +21,9 @@ const MOST_THREADS: usize = 4;
 
 /// Sends requests to a server that speaks the KServe v2 protocol, and reports what came of them.
 ///
-/// Latency counts from the time a request was meant to be sent. Exit codes: 0 done, 1 nothing was answered, the
-/// server went away or the generator itself was late, 2 bad usage or input, 3 something is missing on this machine.
+/// Latency counts from the time a request was meant to be sent. Exit codes: 0 done, 1 nothing was
+/// answered, the server went away or the generator itself was late, 2 bad usage or input, 3
+/// something is missing on this machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadgen", version, max_term_width = 110)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -34,7 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "URL", required_unless_present = "in_process", value_parser = ServerUrl::parse)]
     pub url: Option<ServerUrl>,
 
-    /// Instead of a server, the engine in this process, without HTTP: a CONFIG as of `symphony serve`.
+    /// Instead of a server, the engine in this process, without HTTP: a CONFIG as of
+    /// `symphony serve`.
     #[arg(long, value_name = "CONFIG", conflicts_with = "url")]
     pub in_process: Option<PathBuf>,
 
@@ -46,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with = "model", value_delimiter = ',')]
     pub models: Vec<String>,
 
-    /// How --models share the requests: equal, or zipf:S (the k-th gets 1/k^S of what the first gets).
+    /// How --models share the requests: equal, or zipf:S (the k-th gets 1/k^S of what the first
+    /// gets).
     #[arg(long, value_name = "P", default_value = "equal", value_parser = popularity)]
     pub popularity: f64,
 
@@ -58,11 +62,13 @@ pub struct Args {
     #[arg(long, value_name = "R", required_unless_present_any = ["workload", "concurrency", "ramp", "find_goodput", "arrival"], allow_negative_numbers = true, value_parser = positive)]
     pub rate: Option<f64>,
 
-    /// A rate that changes, of all models together: FROM:TO:SECONDS in a straight line, FROM:TO:SECONDS:N in N steps.
+    /// A rate that changes, of all models together: FROM:TO:SECONDS in a straight line,
+    /// FROM:TO:SECONDS:N in N steps.
     #[arg(long, value_name = "RAMP", conflicts_with_all = ["rate", "concurrency"], value_parser = Ramp::parse)]
     pub ramp: Option<Ramp>,
 
-    /// Search for the highest rate at which every model's bad rate is at most 1 %; --rate is where to start.
+    /// Search for the highest rate at which every model's bad rate is at most 1 %; --rate is where
+    /// to start.
     #[arg(long, conflicts_with_all = ["ramp", "concurrency"])]
     pub find_goodput: bool,
 
@@ -70,15 +76,18 @@ pub struct Args {
     #[arg(long, value_name = "PCT", default_value_t = 2.0, requires = "find_goodput", value_parser = percent)]
     pub resolution: f64,
 
-    /// How long to send, seconds; of --find-goodput, each step. A workload file or a ramp says it too.
+    /// How long to send, seconds; of --find-goodput, each step. A workload file or a ramp says it
+    /// too.
     #[arg(long, value_name = "S", required_unless_present_any = ["workload", "ramp"], allow_negative_numbers = true, value_parser = positive)]
     pub duration: Option<f64>,
 
-    /// How long to send before that without counting, seconds [default: 0, or what the workload file says].
+    /// How long to send before that without counting, seconds [default: 0, or what the workload
+    /// file says].
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = not_negative)]
     pub warmup: Option<f64>,
 
-    /// The latency asked for, milliseconds: sent as the request's time-out, and a later answer counts as late.
+    /// The latency asked for, milliseconds: sent as the request's time-out, and a later answer
+    /// counts as late.
     #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = positive)]
     pub slo_ms: Option<f64>,
 
@@ -94,12 +103,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub rows: u32,
 
-    /// Inputs from a file (.npy, .raw, .bin, .json) or a folder of them instead of random ones; MODEL=PATH for one model.
+    /// Inputs from a file (.npy, .raw, .bin, .json) or a folder of them instead of random ones;
+    /// MODEL=PATH for one model.
     #[arg(long, value_name = "PATH")]
     pub input: Vec<String>,
 
-    /// When requests are sent: poisson, uniform, gamma:K (shape K), trace:FILE (offsets in s, a line each) or
-    /// minutes:FILE[#FUNCTION] (counts per minute, like the Azure Functions trace).
+    /// When requests are sent: poisson, uniform, gamma:K (shape K), trace:FILE (offsets in s, a
+    /// line each) or minutes:FILE[#FUNCTION] (counts per minute, like the Azure Functions trace).
     #[arg(long, value_name = "A", default_value = "poisson", value_parser = arrival)]
     pub arrival: ArrivalSource,
 
@@ -111,7 +121,8 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "arrival"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub concurrency: Option<u32>,
 
-    /// How long such a client waits before its next request, milliseconds on average (exponentially distributed).
+    /// How long such a client waits before its next request, milliseconds on average (exponentially
+    /// distributed).
     #[arg(long, value_name = "M", default_value_t = 0.0, requires = "concurrency", value_parser = not_negative)]
     pub think_ms: f64,
 
@@ -127,7 +138,8 @@ pub struct Args {
     #[arg(long, value_name = "KIND", conflicts_with = "tensors")]
     pub shared_memory: Option<SharedMemory>,
 
-    /// Connections that may be open at once; when all are in use, requests wait for one [default: 512, gRPC 8].
+    /// Connections that may be open at once; when all are in use, requests wait for one [default:
+    /// 512, gRPC 8].
     #[arg(long, visible_alias = "connections", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: Option<u32>,
 
@@ -135,7 +147,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
 
-    /// The run fails if the generator's own lateness (p99) is over this part of the tightest SLO, percent.
+    /// The run fails if the generator's own lateness (p99) is over this part of the tightest SLO,
+    /// percent.
     #[arg(long, value_name = "PCT", default_value_t = 100.0 * ALLOWED_LATENESS, value_parser = positive)]
     pub max_lateness: f64,
 
@@ -181,7 +194,8 @@ pub struct Args {
 pub enum Command {
     /// Compare two runs: what changed, by how much, and how sure that is.
     Compare(CompareArgs),
-    /// A server that answers every request at once: what this machine's generator can send at the most.
+    /// A server that answers every request at once: what this machine's generator can send at the
+    /// most.
     Echo(EchoArgs),
 }
 
@@ -196,7 +210,8 @@ pub struct CompareArgs {
     #[arg(value_name = "B.json")]
     pub b: PathBuf,
 
-    /// Exit with 1 if a figure of B is worse by more than this: percent of A's, or percentage points of bad requests.
+    /// Exit with 1 if a figure of B is worse by more than this: percent of A's, or percentage
+    /// points of bad requests.
     #[arg(long, value_name = "PCT", allow_negative_numbers = true, value_parser = not_negative)]
     pub fail_if_worse: Option<f64>,
 
@@ -254,7 +269,7 @@ impl Args {
 
     /// What to send when; `all` are the server's models, needed only for [`Args::all_models`].
     ///
-    /// Errors: files with mistakes, all of them told; flags that don't go together.
+    /// Errors: files with diagnostics, all of them told; flags that don't go together.
     pub fn plan(&self, all: &[String]) -> Result<Plan, PlanError> {
         let mut plan = match &self.workload {
             Some(file) => self.workload_plan(file)?,
@@ -276,7 +291,7 @@ impl Args {
     }
 
     fn workload_plan(&self, file: &Path) -> Result<Plan, PlanError> {
-        let workload = read_workload(file).map_err(|mistakes| PlanError(mistakes.to_string()))?;
+        let workload = read_workload(file).map_err(|diagnostics| PlanError(diagnostics.to_string()))?;
         let rate_rps = self.rate.unwrap_or(workload.rate_rps);
         let model = |model: symphony_scheduler::workload::WorkloadModel| PlannedModel {
             name: model.name,
@@ -333,7 +348,8 @@ impl Args {
         })
     }
 
-    /// Loads a model's arrival process; `function`: whose counts per minute it has, where several models share a file.
+    /// Loads a model's arrival process; `function`: whose counts per minute it has, where several
+    /// models share a file.
     fn arrival_of(&self, function: Option<&String>) -> Result<Arrival, TraceError> {
         match (&self.arrival, function) {
             (ArrivalSource::Minutes { file, function: None }, Some(function)) => {
@@ -344,7 +360,8 @@ impl Args {
         }
     }
 
-    /// Which function's counts per minute each of several models has: the one of its name, or else that of its place.
+    /// Which function's counts per minute each of several models has: the one of its name, or else
+    /// that of its place.
     fn functions(&self, names: &[&str]) -> Result<Vec<String>, PlanError> {
         let ArrivalSource::Minutes { file, function: None } = &self.arrival else { return Ok(Vec::new()) };
         if names.len() < 2 {

@@ -1,5 +1,5 @@
-//! The search for a server's goodput: the highest rate at which every model's bad rate is at most 1 %. Pure: what runs
-//! a step is an argument.
+//! The search for a server's goodput: the highest rate at which every model's bad rate is at most 1
+//! %. Pure: what runs a step is an argument.
 
 use super::RunError;
 use super::report::{Report, Step};
@@ -14,12 +14,14 @@ const MAX_LATE_RUNS: u32 = 3;
 /// The search ends below this many requests a step: not even single requests pass.
 const HOPELESS: u64 = 5;
 
-/// Searches from `start_rps` until the rates known to be good and bad differ by less than `resolution` (0.02 is 2 %).
-/// `run` runs one step at a rate, and tells `None` when the user wants no more; `say` is told of each step.
+/// Searches from `start_rps` until the rates known to be good and bad differ by less than
+/// `resolution` (0.02 is 2 %). `run` runs one step at a rate, and tells `None` when the user wants
+/// no more; `say` is told of each step.
 ///
-/// The report of the best run that passed, with its `goodput_rps` and all `steps`; where none passed, of the last run with
-/// a goodput of 0. A step in which the generator itself was late tells nothing of the server: it is run again, and the
-/// third time the search ends with its report, which fails.
+/// The report of the best run that passed, with its `goodput_rps` and all `steps`; where none
+/// passed, of the last run with a goodput of 0. A step in which the generator itself was late tells
+/// nothing of the server: it is run again, and the third time the search ends with its report,
+/// which fails.
 ///
 /// Errors: as `run`; no step was run to its end.
 pub fn search(
@@ -119,8 +121,8 @@ mod tests {
     use std::sync::Arc;
     use symphony_transport::Nanos;
 
-    /// A run of 10 s at `rate` on a server that can answer `capacity` requests a second, by a generator that is late
-    /// by this much.
+    /// A run of 10 s at `rate` on a server that can answer `capacity` requests a second, by a
+    /// generator that is late by this much.
     fn run(rate: f64, capacity: f64, late: Nanos) -> Report {
         let mut plan = open("m", rate, Nanos::from_secs(10));
         plan.models[0].slo = Some(at(100));

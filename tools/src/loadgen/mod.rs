@@ -1,7 +1,7 @@
-//! The load generator: sends requests to a server, or to an engine in this process, at times that do not
-//! depend on the answers (open loop) or as fast as N clients get answers (closed loop), and reports what
-//! came of them. Latency counts from the time a request was meant to be sent, so a stall of the server, or of
-//! the generator, shows in the figures instead of hiding.
+//! The load generator: sends requests to a server, or to an engine in this process, at times that
+//! do not depend on the answers (open loop) or as fast as N clients get answers (closed loop), and
+//! reports what came of them. Latency counts from the time a request was meant to be sent, so a
+//! stall of the server, or of the generator, shows in the figures instead of hiding.
 
 mod args;
 pub mod goodput;
@@ -42,7 +42,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code: DESIGN.md, section 9.
+    /// The exit code: docs/design/specification.md, "Command lines".
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Unreachable(_) | RunError::Stopped(_) => 1,

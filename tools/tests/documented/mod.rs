@@ -1,6 +1,7 @@
-//! Runs the examples of documents, so that what they say is what happens. Each ```sh block is run by bash in a folder that
-//! starts out with the repository's `examples`, and must succeed; `symphony` and `loadgen` are those of this build, and a
-//! server of the quickstart, and one of `loadgen echo`, run at addresses of their own in the place of the usual ones. A block of
+//! Runs the examples of documents, so that what they say is what happens. Each ```sh block is run
+//! by bash in a folder that starts out with the repository's `examples`, and must succeed;
+//! `symphony` and `loadgen` are those of this build, and a server of the quickstart, and one of
+//! `loadgen echo`, run at addresses of their own in the place of the usual ones. A block of
 //! ```text prints``` behind it is what it prints, to the letter; one of ```json prints``` has the same fields and texts, and numbers
 //! of its own. Each ```toml block of a document about CONFIG is one that `symphony check` finds good.
 
@@ -33,7 +34,8 @@ fn repository() -> PathBuf {
 fn binaries() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap().to_path_buf();
     let mut build = Command::new(env!("CARGO"));
-    // A test of that binary has it built, and with the same features as this one: those of all tests of the workspace.
+    // A test of that binary has it built, and with the same features as this one: those of all
+    // tests of the workspace.
     build.args(["test", "--quiet", "--workspace", "--test", "serve", "--no-run"]).current_dir(repository());
     if folder.ends_with("release") {
         build.arg("--release");
@@ -96,14 +98,15 @@ struct Bench {
 }
 
 impl Bench {
-    /// A `patient` one has a server whose models promise 400 times as much, for examples whose answers are looked at: the machine
-    /// of a test is shared.
+    /// A `patient` one has a server whose models promise 400 times as much, for examples whose
+    /// answers are looked at: the machine of a test is shared.
     fn new(patient: bool) -> Bench {
         let binaries = binaries();
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         std::os::unix::fs::symlink(repository().join("examples"), here.join("examples")).unwrap();
-        // The machine of a test is shared: whether the generator is late there is not what documents are about.
+        // The machine of a test is shared: whether the generator is late there is not what
+        // documents are about.
         let wrapper = here.join("bin");
         std::fs::create_dir(&wrapper).unwrap();
         let script = format!(
@@ -197,7 +200,8 @@ fn outline(value: Value) -> Value {
     }
 }
 
-/// Runs every example of `documents`, paths in the repository, so many at a time. With several at a time none may look at answers.
+/// Runs every example of `documents`, paths in the repository, so many at a time. With several at a
+/// time none may look at answers.
 pub(crate) fn run_examples(documents: &[&str], at_once: usize) {
     let bench = Bench::new(at_once == 1);
     let blocks: Vec<Block> = documents
@@ -219,8 +223,8 @@ pub(crate) fn run_examples(documents: &[&str], at_once: usize) {
     std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// Lets `symphony check` read every ```toml block of a document about CONFIG. One that is a part of a CONFIG gets what it lacks: an
-/// executor, a model.
+/// Lets `symphony check` read every ```toml block of a document about CONFIG. One that is a part of
+/// a CONFIG gets what it lacks: an executor, a model.
 pub(crate) fn check_configs(document: &str) {
     let symphony = binaries().join("symphony");
     let folder = tempfile::tempdir().unwrap();

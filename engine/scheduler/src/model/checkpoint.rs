@@ -1,12 +1,12 @@
-//! A model's state as plain data: what the flight recorder writes at the start of a stretch of history, and what
-//! replay goes on from. Called by [`crate::recorder`] alone.
+//! A model's state as plain data: what the flight recorder writes at the start of a stretch of
+//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 //!
-//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow from the rest
-//! at the next event, the target from the rate.
+//! Only what an event reads before it computes it anew is kept: the candidate and the timer follow
+//! from the rest at the next event, the target from the rate.
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{Among, Foretold, ModelQueue, Terms};
+use super::{ClassRole, Foretold, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::rank::Offer;
 use symphony_transport::Nanos;
@@ -35,7 +35,7 @@ pub struct Saved {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoState {
     /// No queue gets so long.
-    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE)]
+    #[error("a queue of {0} requests; the limit is {max}", max = limits::MAX_QUEUE_LENGTH)]
     TooLong(usize),
     /// A queue is in deadline order.
     #[error("a queue that is not in the order of its deadlines")]
@@ -46,7 +46,8 @@ pub enum NoState {
 }
 
 impl ModelQueue {
-    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this very time.
+    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this
+    /// very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
         let mut losses = self.losses;
@@ -56,11 +57,11 @@ impl ModelQueue {
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
         let foretold = match self.among {
-            Among::Above(told) => Some(told),
+            ClassRole::Above(told) => Some(told),
             _ => None,
         };
-        let stands = self.among == Among::Below(true);
-        let unexpected = self.among == Among::Unexpected;
+        let stands = self.among == ClassRole::Below(true);
+        let unexpected = self.among == ClassRole::Unexpected;
         Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands, unexpected }
     }
 
@@ -85,7 +86,7 @@ impl ModelQueue {
     }
 
     /// What is fixed about its scheduling.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &QueueConfig {
         &self.terms
     }
 
@@ -93,12 +94,12 @@ impl ModelQueue {
     ///
     /// Errors: no queue can have been in that state.
     pub fn restore(
-        terms: Terms,
+        terms: QueueConfig,
         lower: bool,
         saved: &Saved,
         queued: &[Request],
     ) -> Result<ModelQueue, NoState> {
-        if queued.len() > limits::MAX_QUEUE {
+        if queued.len() > limits::MAX_QUEUE_LENGTH {
             return Err(NoState::TooLong(queued.len()));
         }
         if !queued.is_sorted_by_key(|request| request.deadline) {
@@ -113,10 +114,10 @@ impl ModelQueue {
         restored.last_start = saved.last_start;
         restored.told = saved.told;
         restored.among = match saved.foretold {
-            _ if lower => Among::Below(saved.stands),
-            Some(told) => Among::Above(told),
-            None if saved.unexpected => Among::Unexpected,
-            None => Among::Alone,
+            _ if lower => ClassRole::Below(saved.stands),
+            Some(told) => ClassRole::Above(told),
+            None if saved.unexpected => ClassRole::Unexpected,
+            None => ClassRole::Alone,
         };
         Ok(restored)
     }

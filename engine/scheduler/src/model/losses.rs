@@ -1,9 +1,10 @@
-//! What a model has lost of late, and whether that makes it overloaded. Owned by the model's queue, which tells it of each
-//! loss and of the end of each sample of the rate meter.
+//! What a model has lost of late, and whether that makes it overloaded. Owned by the model's queue,
+//! which tells it of each loss and of the end of each sample of the rate meter.
 
 use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
 
-/// The share of a model's requests beyond which, once lost, it counts as overloaded. Twice what a goodput allows.
+/// The share of a model's requests beyond which, once lost, it counts as overloaded. Twice what a
+/// goodput allows.
 const OVERLOAD: f64 = 0.02;
 
 /// One lost request, in fixed point.

@@ -1,6 +1,6 @@
-//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its candidate batch
-//! and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure state machine: `now` and an
-//! event come in, decisions go into a [`ModelSink`].
+//! What a ModelThread owns of one model: its queue in deadline order, its request rate, its
+//! candidate batch and when to wake for it (Symphony, sections 4.3 and 4.5, appendix C). A pure
+//! state machine: `now` and an event come in, decisions go into a [`ModelSink`].
 //!
 //! ```text
 //! request, grant or timer -> re-select the batch -> set the timer
@@ -10,21 +10,23 @@
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 //!
-//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a model of its own: a lane.
-//! Such a queue holds nothing back. Where there are such, those of the highest class tell when they will need a GPU next.
+//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a
+//! model of its own: a lane. Such a queue holds nothing back. Where there are such, those of the
+//! highest class tell when they will need a GPU next.
 //!
-//! A request of several rows is so many entries of the queue, one after the other, of one deadline. A batch holds all
-//! of them or none, unless they fit no batch that is in time. They are taken in together, or refused together.
+//! A request of several rows is so many entries of the queue, one after the other, of one deadline.
+//! A batch holds all of them or none, unless they fit no batch that is in time. They are taken in
+//! together, or refused together.
 
 pub mod checkpoint;
 pub mod losses;
 pub mod rate;
 pub mod selection;
 
-use crate::deferral::{Demand, HeadStart, Moment, Terms};
+use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use crate::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use alloc::collections::VecDeque;
 use losses::Losses;
 use rate::RateMeter;
@@ -79,22 +81,23 @@ pub trait ModelSink {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
     /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
     /// below](ModelQueue::above_others).
-    fn next_start(&mut self, _model: ModelId, _next: NextStart) {}
-    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue that is [below
-    /// others](ModelQueue::below_others).
-    fn standing(&mut self, _model: ModelId, _standing: Standing) {}
+    fn reservation(&mut self, _model: ModelId, _next: Reservation) {}
+    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue
+    /// that is [below others](ModelQueue::below_others).
+    fn standing(&mut self, _model: ModelId, _standing: BatchBounds) {}
 }
 
 /// What other classes there are beside a queue's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Among {
+enum ClassRole {
     /// None that it knows of.
     Alone,
     /// The same, of a model whose own class is lower: nobody may ever ask for this one.
     Unexpected,
     /// Some below: the RankThread is told of batches to come.
     Above(Foretold),
-    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread knows how it stands.
+    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread
+    /// knows how it stands.
     Below(bool),
     /// The place has no model, and so no batches to come.
     Nobody,
@@ -130,7 +133,7 @@ struct Candidate {
 
 /// One model's queue and candidate. See the module's description.
 pub struct ModelQueue {
-    terms: Terms,
+    terms: QueueConfig,
     queue: VecDeque<Request>,
     rate: RateMeter,
     /// What the meter said when its last sample ended, and the batch size that it calls for.
@@ -144,23 +147,23 @@ pub struct ModelQueue {
     /// What the RankThread was told of the candidate that waits there.
     told: Option<Offer>,
     next_timer: Nanos,
-    among: Among,
+    among: ClassRole,
 }
 
 impl ModelQueue {
     /// An empty queue; `now` starts its rate meter.
-    pub fn new(terms: Terms, now: Nanos) -> ModelQueue {
-        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE))
+    pub fn new(terms: QueueConfig, now: Nanos) -> ModelQueue {
+        ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE_LENGTH))
     }
 
     /// The queue of a place that has no model: it has no memory for requests, since none comes.
-    pub fn of_nothing(terms: Terms, now: Nanos) -> ModelQueue {
+    pub fn of_nothing(terms: QueueConfig, now: Nanos) -> ModelQueue {
         let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
-        queue.among = Among::Nobody;
+        queue.among = ClassRole::Nobody;
         queue
     }
 
-    fn with_memory(terms: Terms, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
+    fn with_memory(terms: QueueConfig, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
         let mut queue = ModelQueue {
             terms,
             queue: memory,
@@ -173,7 +176,7 @@ impl ModelQueue {
             candidate: None,
             told: None,
             next_timer: Nanos::MAX,
-            among: Among::Alone,
+            among: ClassRole::Alone,
         };
         queue.read_rate();
         queue
@@ -181,56 +184,56 @@ impl ModelQueue {
 
     /// The same, of a class below which there are others.
     pub fn above_others(mut self) -> ModelQueue {
-        self.among = Among::Above(Foretold { head: UNTOLD, budget: self.promise() });
+        self.among = ClassRole::Above(Foretold { head: UNTOLD, budget: self.promise() });
         self
     }
 
     /// The same, of a class that only uses what others leave.
     pub fn below_others(mut self) -> ModelQueue {
-        self.among = Among::Below(false);
+        self.among = ClassRole::Below(false);
         self
     }
 
-    /// The same, of the highest class of a model whose own class is another: it has no batches to come before its first
-    /// request.
+    /// The same, of the highest class of a model whose own class is another: it has no batches to
+    /// come before its first request.
     pub fn unexpected(mut self) -> ModelQueue {
-        self.among = Among::Unexpected;
+        self.among = ClassRole::Unexpected;
         self
     }
 
     /// Whether its RankThread is told of batches to come.
     pub fn has_classes_below(&self) -> bool {
-        matches!(self.among, Among::Above(_))
+        matches!(self.among, ClassRole::Above(_))
     }
 
     /// From now on there are classes below: tells the RankThread of the next batch, and goes on to.
     pub fn foretell(&mut self, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone => {
+            ClassRole::Alone => {
                 let told = Foretold { head: UNTOLD, budget: self.promise() };
-                self.tell_next_start(told, sink);
+                self.reserve(told, sink);
             }
-            Among::Unexpected => {
+            ClassRole::Unexpected => {
                 let told = Foretold { head: NO_HEAD, budget: self.promise() };
-                self.among = Among::Above(told);
+                self.among = ClassRole::Above(told);
                 if self.queue.is_empty() {
-                    sink.next_start(self.terms.model, NextStart::NEVER);
+                    sink.reservation(self.terms.model, Reservation::NEVER);
                 } else {
-                    self.tell_next_start(told, sink);
+                    self.reserve(told, sink);
                 }
             }
-            Among::Nobody => sink.next_start(self.terms.model, NextStart::NEVER),
-            Among::Above(_) | Among::Below(_) => {}
+            ClassRole::Nobody => sink.reservation(self.terms.model, Reservation::NEVER),
+            ClassRole::Above(_) | ClassRole::Below(_) => {}
         }
     }
 
     /// How the queue stands among those of other classes, for its RankThread.
-    fn standing(&self) -> Standing {
-        let Terms { profile, slack, .. } = &self.terms;
+    fn standing(&self) -> BatchBounds {
+        let QueueConfig { profile, slack, .. } = &self.terms;
         // Twice what the batch itself allows for: the grant is on its way meanwhile.
         let shortest = profile.latency(1) + slack.latest + slack.latest;
         let longest = profile.latency(profile.max_batch());
-        Standing { shortest, longest, patience: self.patience(self.promise()) }
+        BatchBounds { shortest, longest, patience: self.patience(self.promise()) }
     }
 
     /// From a request's arrival to its deadline, where it has what the model promises.
@@ -261,8 +264,9 @@ impl ModelQueue {
         }
     }
 
-    /// Takes a request in; false if the queue is full, which ends the request at once. The candidate stays as it
-    /// was: [`ModelQueue::settle`] is owed before `now` changes or another event comes, once for all that came.
+    /// Takes a request in; false if the queue is full, which ends the request at once. The
+    /// candidate stays as it was: [`ModelQueue::settle`] is owed before `now` changes or another
+    /// event comes, once for all that came.
     #[inline]
     pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
         if self.takes_last(&request) {
@@ -281,8 +285,8 @@ impl ModelQueue {
         self.queue.push_back(request);
     }
 
-    /// Whether the request would be the last of the queue, as mostly: there is room for it and its rows to come, none
-    /// of a later deadline waits, and its rows before it were taken in.
+    /// Whether the request would be the last of the queue, as mostly: there is room for it and its
+    /// rows to come, none of a later deadline waits, and its rows before it were taken in.
     #[inline]
     pub fn takes_last(&self, request: &Request) -> bool {
         self.has_room(request)
@@ -293,11 +297,12 @@ impl ModelQueue {
     /// Whether there is room for a row and those of its request that follow.
     #[inline]
     fn has_room(&self, request: &Request) -> bool {
-        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE
+        self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE_LENGTH
     }
 
-    /// Takes a request out that its client does not want any more: all its rows that wait. False if none does: it has
-    /// been sent, or has ended. [`ModelQueue::settle`] is owed as after [`ModelQueue::enqueue`]. `wish`: its first row.
+    /// Takes a request out that its client does not want any more: all its rows that wait. False if
+    /// none does: it has been sent, or has ended. [`ModelQueue::settle`] is owed as after
+    /// [`ModelQueue::enqueue`]. `wish`: its first row.
     #[cold]
     pub fn take_back(&mut self, now: Nanos, wish: &Request, sink: &mut impl ModelSink) -> bool {
         let from = self.queue.partition_point(|queued| queued.deadline < wish.deadline);
@@ -325,8 +330,8 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported, the next
-    /// candidate formed.
+    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported,
+    /// the next candidate formed.
     pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
         self.told = None;
         self.update_rate(now);
@@ -356,7 +361,8 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
-    /// Puts a request before some that came earlier, or ends it since the queue is full or was for its first row.
+    /// Puts a request before some that came earlier, or ends it since the queue is full or was for
+    /// its first row.
     #[cold]
     fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
         self.update_rate(now);
@@ -424,9 +430,9 @@ impl ModelQueue {
         self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
     }
 
-    /// The batch size nearest to `size` that takes no request of several rows apart: without the request that is cut if
-    /// that leaves any, else with all of it, if that can run by the head's deadline or is late in any case. A request
-    /// that fits no batch in time is cut.
+    /// The batch size nearest to `size` that takes no request of several rows apart: without the
+    /// request that is cut if that leaves any, else with all of it, if that can run by the head's
+    /// deadline or is late in any case. A request that fits no batch in time is cut.
     #[inline]
     fn uncut(&self, finish: Finish<'_>, size: usize) -> usize {
         let last = &self.queue[size - 1];
@@ -442,7 +448,8 @@ impl ModelQueue {
         if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
-    /// Makes the candidate small enough to be over when classes above need its GPU, even if it starts late.
+    /// Makes the candidate small enough to be over when classes above need its GPU, even if it
+    /// starts late.
     #[cold]
     fn shrink(&mut self, now: Nanos, grant: Grant) {
         let Some(Candidate { size, .. }) = self.candidate else { return };
@@ -461,11 +468,11 @@ impl ModelQueue {
     }
 
     fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
-        let Terms { profile, network, slack, .. } = &self.terms;
+        let QueueConfig { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
-        if matches!(self.among, Among::Below(_)) {
+        if matches!(self.among, ClassRole::Below(_)) {
             return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
         }
         let joining = self.joining(size);
@@ -490,7 +497,8 @@ impl ModelQueue {
         Candidate { size, early: early - delay, due: due - delay, latest, delay }
     }
 
-    /// How many rows would join a batch of `size` at once: the next request's, or as many as the last one has.
+    /// How many rows would join a batch of `size` at once: the next request's, or as many as the
+    /// last one has.
     #[inline]
     fn joining(&self, size: usize) -> usize {
         match self.queue.get(size) {
@@ -499,8 +507,9 @@ impl ModelQueue {
         }
     }
 
-    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at latest itself it can still
-    /// start; once that is past and it still can, since latest was early by the slack, the moment after the true one.
+    /// When a schedulable candidate is to be re-selected: the moment after its latest, since at
+    /// latest itself it can still start; once that is past and it still can, since latest was early
+    /// by the slack, the moment after the true one.
     fn expiry(&self, now: Nanos, ready: Candidate) -> Nanos {
         let decided = ready.latest - ready.delay;
         let last = if now <= decided { decided } else { decided + self.terms.slack.latest };
@@ -510,9 +519,9 @@ impl ModelQueue {
     /// Tells the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         match self.among {
-            Among::Alone | Among::Unexpected | Among::Nobody => {}
-            Among::Above(told) => self.tell_next_start(told, sink),
-            Among::Below(_) => return self.publish_below(now, sink),
+            ClassRole::Alone | ClassRole::Unexpected | ClassRole::Nobody => {}
+            ClassRole::Above(told) => self.reserve(told, sink),
+            ClassRole::Below(_) => return self.publish_below(now, sink),
         }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
             latest: candidate.latest,
@@ -535,8 +544,8 @@ impl ModelQueue {
         };
     }
 
-    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is left, at once and as a
-    /// batch of one. So a word is sent for a new head only.
+    /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is
+    /// left, at once and as a batch of one. So a word is sent for a new head only.
     #[cold]
     fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
@@ -545,8 +554,8 @@ impl ModelQueue {
             early: false,
         });
         if offer != self.told {
-            if self.among == Among::Below(false) {
-                self.among = Among::Below(true);
+            if self.among == ClassRole::Below(false) {
+                self.among = ClassRole::Below(true);
                 sink.standing(self.terms.model, self.standing());
             }
             match offer {
@@ -565,20 +574,20 @@ impl ModelQueue {
 
     /// Tells when the next batch will have to start at the earliest: once for each head.
     #[cold]
-    fn tell_next_start(&mut self, told: Foretold, sink: &mut impl ModelSink) {
+    fn reserve(&mut self, told: Foretold, sink: &mut impl ModelSink) {
         let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
         if head == told.head {
             return;
         }
         let budget = self.queue.front().map_or(told.budget, |head| head.deadline - head.arrival);
-        self.among = Among::Above(Foretold { head, budget });
-        sink.next_start(self.terms.model, self.next_start());
+        self.among = ClassRole::Above(Foretold { head, budget });
+        sink.reservation(self.terms.model, self.reservation());
     }
 
     /// When the next batch will have to start at the earliest.
-    pub fn next_start(&self) -> NextStart {
+    pub fn reservation(&self) -> Reservation {
         let budget = match self.among {
-            Among::Above(told) => told.budget,
+            ClassRole::Above(told) => told.budget,
             _ => self.promise(),
         };
         let every = match self.rate_rps > 0.0 {
@@ -587,16 +596,17 @@ impl ModelQueue {
         };
         let patience = self.patience(budget);
         match self.queue.front() {
-            Some(head) => NextStart { at: head.deadline - (budget - patience), silent: false, every },
-            None => NextStart { at: patience, silent: true, every },
+            Some(head) => Reservation { at: head.deadline - (budget - patience), silent: false, every },
+            None => Reservation { at: patience, silent: true, every },
         }
     }
 
-    /// How long after a request came that has so much time its batch has to start at the earliest. It may be larger than
-    /// the rate calls for: by the square root of its size, and by more where there are few GPUs, as no other is there for a
-    /// burst. Of the time left, it may be offered earlier by up to a half (docs/scheduling.md).
+    /// How long after a request came that has so much time its batch has to start at the earliest.
+    /// It may be larger than the rate calls for: by the square root of its size, and by more where
+    /// there are few GPUs, as no other is there for a burst. Of the time left, it may be offered
+    /// earlier by up to a half (docs/scheduling.md).
     fn patience(&self, budget: Nanos) -> Nanos {
-        let Terms { profile, slack, gpus, .. } = &self.terms;
+        let QueueConfig { profile, slack, gpus, .. } = &self.terms;
         let burst = (self.target * (gpus + 1).pow(2) / gpus.pow(2)).isqrt();
         let size = (self.target + 1 + burst).min(profile.max_batch());
         let time = budget - profile.latency(size) - slack.frontrun;
@@ -604,8 +614,9 @@ impl ModelQueue {
         time - lead.min(Nanos(time.0 / 2))
     }
 
-    /// Whether what was told of an early candidate still serves: it has only grown, and takes at most a third longer
-    /// than was told. So a batch costs the RankThread a few words, however many requests join it.
+    /// Whether what was told of an early candidate still serves: it has only grown, and takes at
+    /// most a third longer than was told. So a batch costs the RankThread a few words, however many
+    /// requests join it.
     fn is_told_enough(&self, offer: Option<Offer>) -> bool {
         let (Some(told), Some(offer), Some(candidate)) = (self.told, offer, self.candidate) else {
             return false;

@@ -1,11 +1,12 @@
-//! The rate meter: requests per second of one model, as the mean of the last samples (DESIGN.md, section 6).
-//! Owned by the model's queue, which tells it of each request and asks for the rate when a sample ends.
+//! The rate meter: requests per second of one model, as the mean of the last samples
+//! (docs/design/specification.md, "Quantities"). Owned by the model's queue, which tells it of each
+//! request and asks for the rate when a sample ends.
 
 use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
 use symphony_transport::Nanos;
 
-/// A sliding window of [`RATE_SAMPLES`] counts, each over [`RATE_SAMPLE`]. Counting is an addition; once a
-/// sample, a count leaves the window.
+/// A sliding window of [`RATE_SAMPLES`] counts, each over [`RATE_SAMPLE`]. Counting is an addition;
+/// once a sample, a count leaves the window.
 #[derive(Clone, Debug)]
 pub struct RateMeter {
     counts: [u32; RATE_SAMPLES],

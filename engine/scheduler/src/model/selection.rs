@@ -1,12 +1,13 @@
-//! Batch selection: which requests of a model's queue run next and which can't be helped any more (DESIGN.md,
-//! section 6; Symphony, section 4.3). Pure arithmetic over a queue in deadline order; [`super::ModelQueue`]
-//! carries the result out.
+//! Batch selection: which requests of a model's queue run next and which can't be helped any more
+//! (docs/design/specification.md, "Batch selection"; Symphony, section 4.3). Pure arithmetic over a
+//! queue in deadline order; [`super::ModelQueue`] carries the result out.
 
-use crate::deferral::Terms;
+use crate::deferral::QueueConfig;
 use crate::drop_rule::DropRule;
 use symphony_transport::Nanos;
 
-/// The outcome of a selection: drop the first `dropped` requests of the queue; the `size` after them are the batch.
+/// The outcome of a selection: drop the first `dropped` requests of the queue; the `size` after
+/// them are the batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Selection {
     /// Requests at the head that are given up.
@@ -16,9 +17,10 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// This, if the requests that it drops beyond `other` are no more than those that join its batch for it; else
-    /// `other`. Where the GPUs are full, a GPU's time serves as many as the target batch does in it, and to drop d
-    /// for a batch that is larger by g comes to the same at d = g (docs/scheduling.md).
+    /// This, if the requests that it drops beyond `other` are no more than those that join its
+    /// batch for it; else `other`. Where the GPUs are full, a GPU's time serves as many as the
+    /// target batch does in it, and to drop d for a batch that is larger by g comes to the same at
+    /// d = g (docs/scheduling.md).
     pub fn if_worth(self, other: Selection) -> Selection {
         let lost = self.dropped.saturating_sub(other.dropped);
         if lost <= self.size.saturating_sub(other.size) { self } else { other }
@@ -29,7 +31,7 @@ impl Selection {
 #[derive(Clone, Copy)]
 pub struct Finish<'a> {
     /// The model's profile and delays.
-    pub terms: &'a Terms,
+    pub terms: &'a QueueConfig,
     /// The time of the decision.
     pub now: Nanos,
     /// When the granted GPU is free; [`Nanos::ZERO`] while none is.
@@ -51,7 +53,8 @@ impl Finish<'_> {
 }
 
 /// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
-/// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that joins.
+/// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that
+/// joins.
 #[inline]
 pub fn select(
     rule: DropRule,
@@ -134,10 +137,11 @@ pub(crate) fn partition_point(mut from: usize, mut to: usize, before: impl Fn(us
 }
 
 /// The batch size that a model's rate calls for: the largest b with l(b) + b/rate + d_data*b within
-/// `budget` = SLO - d_ctrl - d_resp. With n = rate*l(b)/b GPUs, b/rate is l(b)/n, the time between the
-/// starts of n staggered GPUs (Symphony, equations 2 and 3) as well as the time in which b requests come
-/// when one GPU is more than enough. Without a rate yet: the largest b with l(b) <= SLO/2.
-pub fn target_batch(terms: &Terms, rate_rps: f64) -> usize {
+/// `budget` = SLO - d_ctrl - d_resp. With n = rate*l(b)/b GPUs, b/rate is l(b)/n, the time between
+/// the starts of n staggered GPUs (Symphony, equations 2 and 3) as well as the time in which b
+/// requests come when one GPU is more than enough. Without a rate yet: the largest b with l(b) <=
+/// SLO/2.
+pub fn target_batch(terms: &QueueConfig, rate_rps: f64) -> usize {
     let largest = terms.profile.max_batch();
     let fits = |size: usize| -> bool {
         let run = terms.profile.latency(size);

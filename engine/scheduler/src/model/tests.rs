@@ -23,8 +23,8 @@ enum Said {
     Report(Option<Nanos>, Nanos),
     Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
     End(u64, Ending),
-    Next(NextStart),
-    Stands(Standing),
+    Next(Reservation),
+    Stands(BatchBounds),
 }
 
 #[derive(Default)]
@@ -50,10 +50,10 @@ impl ModelSink for Log {
     fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         self.0.push(Said::End(request.id, ending));
     }
-    fn next_start(&mut self, _model: ModelId, next: NextStart) {
+    fn reservation(&mut self, _model: ModelId, next: Reservation) {
         self.0.push(Said::Next(next));
     }
-    fn standing(&mut self, _model: ModelId, standing: Standing) {
+    fn standing(&mut self, _model: ModelId, standing: BatchBounds) {
         self.0.push(Said::Stands(standing));
     }
 }
@@ -65,8 +65,8 @@ impl Log {
 }
 
 /// l(b) = b + 5 ms, SLO 20 ms.
-fn terms(policy: &str, drop: DropRule) -> Terms {
-    Terms {
+fn terms(policy: &str, drop: DropRule) -> QueueConfig {
+    QueueConfig {
         model: ModelId(0),
         profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
         slo: ms(20.0),
@@ -144,7 +144,8 @@ fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
         queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
     log.take();
-    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone after them.
+    // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone
+    // after them.
     queue.on_grant(ms(7.0), grant(ms(10.0)), &mut log);
     let ids = log.take().into_iter().find_map(|said| match said {
         Said::Dispatch { exec_at, ids, .. } => Some((exec_at, ids)),
@@ -181,8 +182,8 @@ fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
     for id in 1..8 {
         queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
     }
-    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of 5, the target, can't
-    // have it, so it goes, and the other seven form one that can still wait.
+    // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of
+    // 5, the target, can't have it, so it goes, and the other seven form one that can still wait.
     let ready = |latest| Said::Ready(ms(latest), Nanos::ZERO);
     assert_eq!(log.take(), [ready(4.0), ready(3.0), Said::End(0, Ending::DroppedInQueue), Said::Withdraw]);
     assert_eq!(queue.len(), 7);
@@ -237,20 +238,22 @@ fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
 #[test]
 fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    for id in 0..limits::MAX_QUEUE as u64 {
+    for id in 0..limits::MAX_QUEUE_LENGTH as u64 {
         queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
     }
     log.take();
     queue.on_request(Nanos::ZERO, request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
     assert_eq!(log.take(), [Said::End(99_999, Ending::Overloaded)]);
-    assert_eq!(queue.len(), limits::MAX_QUEUE);
+    assert_eq!(queue.len(), limits::MAX_QUEUE_LENGTH);
 }
 
 #[test]
 fn the_networks_delays_bring_the_decision_forward() {
     let network = Network { control: ms(0.5), data_per_request: ms(0.25), result: Nanos::ZERO };
-    let mut queue =
-        ModelQueue::new(Terms { network, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+    let mut queue = ModelQueue::new(
+        QueueConfig { network, ..terms("symphony-published", DropRule::Window) },
+        Nanos::ZERO,
+    );
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
@@ -263,7 +266,7 @@ fn the_networks_delays_bring_the_decision_forward() {
 fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
     let mut queue =
-        ModelQueue::new(Terms { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
+        ModelQueue::new(QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(12.5));
@@ -278,7 +281,7 @@ fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
 fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
     let profile = Profile::linear(Nanos::ZERO, ms(5.0), 64).unwrap();
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
-    let terms = Terms { profile, slack, ..terms("symphony-published", DropRule::Window) };
+    let terms = QueueConfig { profile, slack, ..terms("symphony-published", DropRule::Window) };
     let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
     queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(14.5));
@@ -300,8 +303,8 @@ mod target {
     use super::*;
 
     /// (1.053, 5.072) ms and 25 ms: Symphony's Table 4.
-    fn resnet() -> Terms {
-        Terms {
+    fn resnet() -> QueueConfig {
+        QueueConfig {
             profile: Profile::linear(ms(1.053), ms(5.072), 64).unwrap(),
             slo: ms(25.0),
             ..terms("symphony-published", DropRule::Window)
@@ -327,7 +330,7 @@ mod target {
     #[test]
     fn the_network_takes_its_part_of_the_budget() {
         let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
-        assert!(target_batch(&Terms { network, ..resnet() }, 5839.0) < 16);
+        assert!(target_batch(&QueueConfig { network, ..resnet() }, 5839.0) < 16);
     }
 }
 
@@ -448,7 +451,7 @@ fn a_request_is_dropped_whole() {
 #[test]
 fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    for id in 0..limits::MAX_QUEUE as u64 - 2 {
+    for id in 0..limits::MAX_QUEUE_LENGTH as u64 - 2 {
         queue.enqueue(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
     let waiting = queue.len();
@@ -456,7 +459,7 @@ fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     assert_eq!(log.take(), vec![Said::End(99_999, Ending::Overloaded); 3]);
     assert_eq!(queue.len(), waiting);
     take_in_only(&mut queue, request(99_998, Nanos::ZERO, ms(10.0)), 2, &mut log);
-    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE));
+    assert_eq!((log.take(), queue.len()), (vec![], limits::MAX_QUEUE_LENGTH));
 }
 
 #[test]
@@ -494,8 +497,8 @@ fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log
 }
 
 proptest::proptest! {
-    /// A batch that holds some of a request's rows and not the others holds nothing else, and could not have run them
-    /// all by the request's deadline.
+    /// A batch that holds some of a request's rows and not the others holds nothing else, and could
+    /// not have run them all by the request's deadline.
     #[test]
     fn a_request_is_never_split_without_need(
         requests in proptest::collection::vec((1u16..40, 0u64..4_000, 0u64..8_000, 0u64..9_000), 1..60),
@@ -530,9 +533,9 @@ fn symphony_profile() -> Profile {
 }
 
 /// With a slack of 2 ms off frontrun and 1 ms off latest.
-fn late_threads() -> Terms {
+fn late_threads() -> QueueConfig {
     let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
-    Terms { slack, ..terms("symphony-published", DropRule::Window) }
+    QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }
 }
 
 #[test]
@@ -540,15 +543,15 @@ fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() 
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
     queue.foretell(&mut log);
     // The target is 5, so one request more, and two for a burst: l(8) = 13 ms, of 20 ms less 2 ms.
-    let silent = Said::Next(NextStart { at: ms(5.0), silent: true, every: Nanos::MAX });
+    let silent = Said::Next(Reservation { at: ms(5.0), silent: true, every: Nanos::MAX });
     assert_eq!(log.take(), [silent]);
     queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
     queue.on_request(ms(1.5), request(2, ms(1.5), ms(21.5)), &mut log);
-    let head = Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX });
+    let head = Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
     // A client in more of a hurry leaves less time.
     queue.on_request(ms(2.0), request(3, ms(2.0), ms(18.0)), &mut log);
-    let head = Said::Next(NextStart { at: ms(3.0), silent: false, every: Nanos::MAX });
+    let head = Said::Next(Reservation { at: ms(3.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
 }
 
@@ -557,7 +560,7 @@ fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
     let never = NO_DEADLINE + ms(1.0);
     queue.on_request(ms(1.0), request(1, ms(1.0), never), &mut log);
-    let stands = Standing { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
+    let stands = BatchBounds { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
     let ready = Said::Ready(never - ms(7.0), Nanos::ZERO);
     assert_eq!(log.take(), [Said::Stands(stands), ready]);
     queue.on_request(ms(2.0), request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
@@ -573,7 +576,8 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
     }
     log.take();
     queue.on_grant(ms(2.0), Grant { until: ms(11.5), ..grant(ms(2.0)) }, &mut log);
-    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in time.
+    // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in
+    // time.
     assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
     queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
     assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");
@@ -583,7 +587,7 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
 fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
     queue.foretell(&mut log);
-    assert_eq!(log.take(), [Said::Next(NextStart::NEVER)]);
+    assert_eq!(log.take(), [Said::Next(Reservation::NEVER)]);
     queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
-    assert_eq!(log.take(), [Said::Next(NextStart { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+    assert_eq!(log.take(), [Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX })]);
 }

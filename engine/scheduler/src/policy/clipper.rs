@@ -1,9 +1,11 @@
-//! `clipper`: every GPU that has nothing to do takes as many requests of a model as its batch limit allows, and the limit
-//! is learnt: it goes up by one after a full batch that was in time and down by a tenth after one that was not. Of a model's
-//! profile only l(1) is known: a request that would be late even alone is dropped. Runs in the simulator.
+//! `clipper`: every GPU that has nothing to do takes as many requests of a model as its batch limit
+//! allows, and the limit is learnt: it goes up by one after a full batch that was in time and down
+//! by a tenth after one that was not. Of a model's profile only l(1) is known: a request that would
+//! be late even alone is dropped. Runs in the simulator.
 //!
-//! Clipper's own paper is not among this project's sources: what is known of it is from Nexus (sections 2, 4.3 and 7.2) and
-//! Clockwork (section 6.1). All GPUs serve all models, where Nexus's comparison placed containers by hand.
+//! Clipper's own paper is not among this project's sources: what is known of it is from Nexus
+//! (sections 2, 4.3 and 7.2) and Clockwork (section 6.1). All GPUs serve all models, where Nexus's
+//! comparison placed containers by hand.
 
 use super::pull::{Batching, Pull};
 use super::{Options, Policy, Scheduler};

@@ -1,9 +1,11 @@
-//! `clockwork`: a central scheduler that plans a few milliseconds ahead for GPUs whose timing it can predict, and picks
-//! what to run by deadline alone (Clockwork, section 5.3). Every model has a *batch queue* per batch size, which holds the
-//! requests that a batch of that size could still serve in time; each of them with enough requests offers a *strategy*,
-//! and the strategy that must start first is taken. Runs in the simulator.
+//! `clockwork`: a central scheduler that plans a few milliseconds ahead for GPUs whose timing it
+//! can predict, and picks what to run by deadline alone (Clockwork, section 5.3). Every model has a
+//! *batch queue* per batch size, which holds the requests that a batch of that size could still
+//! serve in time; each of them with enough requests offers a *strategy*, and the strategy that must
+//! start first is taken. Runs in the simulator.
 //!
-//! All models are on all GPUs from the start: weights are never loaded, as in Symphony's comparison (its section 5).
+//! All models are on all GPUs from the start: weights are never loaded, as in Symphony's comparison
+//! (its section 5).
 
 use super::{Decisions, Options, Policy, Scheduler};
 use crate::limits;
@@ -86,7 +88,8 @@ impl Policy for Clockwork {
 /// Clockwork's controller.
 struct Controller {
     models: Vec<Model>,
-    /// For each model a time that no latest of its strategies is before; none where it has no requests.
+    /// For each model a time that no latest of its strategies is before; none where it has no
+    /// requests.
     strategies: MinTree,
     gpus: Vec<Gpu>,
     /// When each GPU will have done its outstanding work.
@@ -133,7 +136,8 @@ impl Controller {
             let strategy = model.strategy(slot);
             match strategy.filter(|strategy| strategy.latest <= known) {
                 Some(strategy) => self.run(slot, gpu, index, strategy, out),
-                // It offers something else meanwhile, and another model's strategy may come before that.
+                // It offers something else meanwhile, and another model's strategy may come before
+                // that.
                 None => self.strategies.set(index, strategy.map_or(Nanos::MAX, |strategy| strategy.latest)),
             }
         }
@@ -171,7 +175,7 @@ impl Scheduler for Controller {
             out.end(&request, Ending::DroppedInQueue, now);
             return;
         }
-        if model.queue.len() == limits::MAX_QUEUE {
+        if model.queue.len() == limits::MAX_QUEUE_LENGTH {
             out.end(&request, Ending::Overloaded, now);
             return;
         }
@@ -233,7 +237,8 @@ impl Slot {
     }
 }
 
-/// A batch that could run: `size` requests of a model's queue from `head` on, if it starts by `latest`.
+/// A batch that could run: `size` requests of a model's queue from `head` on, if it starts by
+/// `latest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Strategy {
     latest: Nanos,
@@ -241,8 +246,9 @@ struct Strategy {
     head: usize,
 }
 
-/// A model's requests in deadline order. The batch queue of a size is the part of it that a batch of that size, started
-/// now, would serve in time: a suffix, so only its first request has to be found.
+/// A model's requests in deadline order. The batch queue of a size is the part of it that a batch
+/// of that size, started now, would serve in time: a suffix, so only its first request has to be
+/// found.
 struct Model {
     profile: Profile,
     sizes: Box<[usize]>,
@@ -274,7 +280,8 @@ impl Model {
                 head,
             })
         };
-        // A larger batch needs more requests and fewer can wait for it: past the first that is not valid, none is.
+        // A larger batch needs more requests and fewer can wait for it: past the first that is not
+        // valid, none is.
         self.sizes.iter().map_while(valid).min_by_key(|strategy| (strategy.latest, Reverse(strategy.size)))
     }
 
@@ -311,7 +318,8 @@ mod tests {
 
     #[test]
     fn the_strategy_that_must_start_first_wins_whatever_its_size() {
-        // Alone the first must start by 101, two of them by 100, and the two last, who could wait, by 114.
+        // Alone the first must start by 101, two of them by 100, and the two last, who could wait,
+        // by 114.
         let model = model(BatchSizes::PowersOfTwo, &[106, 106, 120, 120]);
         assert_eq!(model.strategy(NOW), Some(Strategy { latest: Nanos(100 * MS), size: 2, head: 0 }));
         // A moment later the pair is past its latest; four would keep the first two from theirs.

@@ -1,14 +1,15 @@
-//! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one [`RankState`],
-//! wired to each other without rings or clocks. The pinned threads of [`crate::runtime`] run the same two
-//! parts on cores of their own; here they meet at one virtual instant, so a decision takes no time.
+//! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one
+//! [`RankState`], wired to each other without rings or clocks. The pinned threads of
+//! [`crate::runtime`] run the same two parts on cores of their own; here they meet at one virtual
+//! instant, so a decision takes no time.
 
 use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;
-use crate::deferral::{Slack, Terms};
+use crate::deferral::{QueueConfig, Slack};
 use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{GpuReport, Grant, NextStart, Offer, RankInput, RankState, Standing};
+use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -35,7 +36,7 @@ impl Deferred {
             .models
             .iter()
             .enumerate()
-            .map(|(index, model)| Terms {
+            .map(|(index, model)| QueueConfig {
                 model: ModelId(index as u32),
                 profile: model.profile.clone(),
                 slo: model.slo,
@@ -60,9 +61,9 @@ impl Deferred {
         if has_classes {
             rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
             for queue in models.iter().filter(|queue| queue.has_classes_below()) {
-                rank.hear(RankInput::Next { model: queue.terms().model, next: queue.next_start() });
+                rank.hear(RankInput::Reserve { model: queue.terms().model, next: queue.reservation() });
             }
-            rank.hear(RankInput::Foretold);
+            rank.hear(RankInput::AllReserved);
         }
         Deferred {
             timers: MinTree::new(models.len()),
@@ -169,11 +170,11 @@ impl ModelSink for Outbox<'_> {
         self.out.end(request, ending, now);
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.words.push(RankInput::Next { model, next });
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.words.push(RankInput::Reserve { model, next });
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
-        self.words.push(RankInput::Standing { model, standing });
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
+        self.words.push(RankInput::Bounds { model, standing });
     }
 }

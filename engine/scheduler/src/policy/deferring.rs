@@ -1,5 +1,6 @@
-//! The policies that differ only in how long they hold a batch back: a name around a [`Deferral`]. In the simulator
-//! [`Deferred`] puts the queues and the matching around it, elsewhere the pinned threads do.
+//! The policies that differ only in how long they hold a batch back: a name around a [`Deferral`].
+//! In the simulator [`Deferred`] puts the queues and the matching around it, elsewhere the pinned
+//! threads do.
 
 use super::deferred::Deferred;
 use super::{Options, Policy, Scheduler};

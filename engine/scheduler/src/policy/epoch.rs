@@ -1,12 +1,14 @@
-//! When a policy that plans ahead plans anew, and for what rates: those of the workload at first, then what was measured
-//! in the epoch before. Owned by such a policy, which tells it of each request.
+//! When a policy that plans ahead plans anew, and for what rates: those of the workload at first,
+//! then what was measured in the epoch before. Owned by such a policy, which tells it of each
+//! request.
 
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// How long a plan holds. Nexus re-plans every 30 to 60 s (section 5), Symphony places models over epochs of minutes.
+/// How long a plan holds. Nexus re-plans every 30 to 60 s (section 5), Symphony places models over
+/// epochs of minutes.
 pub(super) const EPOCH: Nanos = Nanos::from_secs(60);
 
 /// Counts the requests of the epoch under way.
@@ -22,8 +24,8 @@ impl Epoch {
         Epoch { began: Nanos::ZERO, counts: vec![0; models] }
     }
 
-    /// Counts a request of `model` at `now`. Where the epoch has ended, the next begins and each model's rate in the
-    /// ended one is returned.
+    /// Counts a request of `model` at `now`. Where the epoch has ended, the next begins and each
+    /// model's rate in the ended one is returned.
     pub(super) fn count(&mut self, now: Nanos, model: ModelId) -> Option<Vec<f64>> {
         let length = now - self.began;
         let ended = (length >= EPOCH).then(|| {

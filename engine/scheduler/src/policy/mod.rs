@@ -1,9 +1,10 @@
 //! Scheduling policies, one file each, and the two interfaces that they meet.
 //!
-//! A [`Scheduler`] is a whole scheduler: requests, completions and the time come in, batches and drops go out.
-//! The simulator drives any of them. Most of ours differ only in one decision, how long a batch is held back:
-//! that is a [`Deferral`], which [`deferred::Deferred`] (one thread, for the simulator) and the pinned threads of
-//! [`crate::runtime`] put around the same queues and the same matching.
+//! A [`Scheduler`] is a whole scheduler: requests, completions and the time come in, batches and
+//! drops go out. The simulator drives any of them. Most of ours differ only in one decision, how
+//! long a batch is held back: that is a [`Deferral`], which [`deferred::Deferred`] (one thread, for
+//! the simulator) and the pinned threads of [`crate::runtime`] put around the same queues and the
+//! same matching.
 //!
 //! To add a policy: write its file, add a line to [`POLICIES`].
 
@@ -34,7 +35,8 @@ pub use options::Options;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
 
-/// A whole scheduler, as the simulator drives it. All times are virtual or all are real: it never asks.
+/// A whole scheduler, as the simulator drives it. All times are virtual or all are real: it never
+/// asks.
 pub trait Scheduler {
     /// A request has come.
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions);
@@ -50,12 +52,13 @@ pub trait Scheduler {
 pub trait Decisions {
     /// Run these requests, `batch.size` in all, as the header says.
     fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
-    /// As [`Decisions::run`], for a batch that [`Decisions::preempt`] may stop. A GPU can be given the next one when it
-    /// has completed or was stopped.
+    /// As [`Decisions::run`], for a batch that [`Decisions::preempt`] may stop. A GPU can be given
+    /// the next one when it has completed or was stopped.
     fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
-    /// Stop the preemptible batch of `gpu`: the word takes d_ctrl, the GPU's time until then is wasted, no completion
-    /// comes, and its requests are added to `back`: they are the scheduler's again. False, and nothing changes, where no
-    /// such batch runs or it will have ended before the word is there.
+    /// Stop the preemptible batch of `gpu`: the word takes d_ctrl, the GPU's time until then is
+    /// wasted, no completion comes, and its requests are added to `back`: they are the scheduler's
+    /// again. False, and nothing changes, where no such batch runs or it will have ended before the
+    /// word is there.
     fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool;
     /// This request ends without having run.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
@@ -75,7 +78,8 @@ pub trait Policy: Sync + core::fmt::Debug {
     fn options(&self) -> &'static [&'static str];
     /// A scheduler of this policy for the models and GPUs of a workload.
     fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler>;
-    /// How it defers, where that is all that sets it apart: such a policy runs on the pinned threads too.
+    /// How it defers, where that is all that sets it apart: such a policy runs on the pinned
+    /// threads too.
     fn deferral(&self) -> Option<&'static dyn Deferral> {
         None
     }

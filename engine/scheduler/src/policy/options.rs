@@ -1,5 +1,5 @@
-//! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them a policy heeds is
-//! its own word ([`super::Policy::options`]).
+//! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them
+//! a policy heeds is its own word ([`super::Policy::options`]).
 
 use super::clockwork::ClockworkOptions;
 use super::triton::TritonOptions;
@@ -9,7 +9,8 @@ use crate::drop_rule::DropRule;
 /// The options of all policies, each with the project's default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What becomes of requests that stand in the way of a good batch, instead of the policy's own rule (flag `drop`).
+    /// What becomes of requests that stand in the way of a good batch, instead of the policy's own
+    /// rule (flag `drop`).
     pub drop: Option<DropRule>,
     /// When a batch is held back no longer, instead of the policy's own rule (flag `when`).
     pub when: Option<&'static When>,

@@ -1,6 +1,7 @@
-//! What schedulers without a plan share: a queue a model in order of arrival, and GPUs that take a batch from one of them
-//! whenever they have nothing to do. Which and how large is the policy's word ([`Batching`]); of several models that have a
-//! batch, the one whose first request came first is served. Requests are dropped lazily: when a GPU would take them.
+//! What schedulers without a plan share: a queue a model in order of arrival, and GPUs that take a
+//! batch from one of them whenever they have nothing to do. Which and how large is the policy's
+//! word ([`Batching`]); of several models that have a batch, the one whose first request came first
+//! is served. Requests are dropped lazily: when a GPU would take them.
 
 use super::{Decisions, Scheduler};
 use crate::limits;
@@ -15,7 +16,8 @@ use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelI
 
 /// How a policy batches. Models are asked about by their place in the workload.
 pub(super) trait Batching {
-    /// From when the `waiting` requests of a model, the first of which came at `since`, have a batch for an idle GPU.
+    /// From when the `waiting` requests of a model, the first of which came at `since`, have a
+    /// batch for an idle GPU.
     fn ready_at(&self, model: usize, waiting: usize, since: Nanos) -> Nanos;
     /// How many of the `waiting` requests to take, at least 1 and at most `waiting`.
     fn size(&self, model: usize, waiting: usize) -> usize;
@@ -111,7 +113,7 @@ impl<B: Batching> Pull<B> {
 impl<B: Batching> Scheduler for Pull<B> {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
         let model = request.model.0 as usize;
-        if self.queues[model].len() == limits::MAX_QUEUE {
+        if self.queues[model].len() == limits::MAX_QUEUE_LENGTH {
             out.end(&request, Ending::Overloaded, now);
             return;
         }

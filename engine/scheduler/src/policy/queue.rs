@@ -1,7 +1,7 @@
-//! A queue of one model's requests in deadline order, as the baselines of this folder keep them on a GPU's node or in
-//! the scheduler. Its owner decides what is dropped and what runs.
+//! A queue of one model's requests in deadline order, as the baselines of this folder keep them on
+//! a GPU's node or in the scheduler. Its owner decides what is dropped and what runs.
 
-use crate::limits::MAX_QUEUE;
+use crate::limits::MAX_QUEUE_LENGTH;
 use crate::model::front_slices;
 use crate::model::selection::partition_point;
 use alloc::collections::VecDeque;
@@ -13,16 +13,18 @@ use symphony_transport::message::Request;
 pub(super) struct DeadlineQueue(VecDeque<Request>);
 
 impl DeadlineQueue {
-    /// Puts a request in its place; gives it back if [`MAX_QUEUE`] wait already. O(1) where deadlines come in order.
+    /// Puts a request in its place; gives it back if [`MAX_QUEUE_LENGTH`] wait already. O(1) where
+    /// deadlines come in order.
     pub(super) fn push(&mut self, request: Request) -> Result<(), Request> {
-        if self.0.len() >= MAX_QUEUE {
+        if self.0.len() >= MAX_QUEUE_LENGTH {
             return Err(request);
         }
         self.insert(request);
         Ok(())
     }
 
-    /// Takes back requests that had left for a batch. They had their place in the queue's bound before.
+    /// Takes back requests that had left for a batch. They had their place in the queue's bound
+    /// before.
     pub(super) fn take_back(&mut self, requests: &[Request]) {
         for &request in requests.iter().rev() {
             self.insert(request);
@@ -66,8 +68,8 @@ impl DeadlineQueue {
     }
 }
 
-/// The largest of `1..=most` for which `holds` is true, where it is true up to some number and false from there; 0 where
-/// it holds for none. Asks for `most` first.
+/// The largest of `1..=most` for which `holds` is true, where it is true up to some number and
+/// false from there; 0 where it holds for none. Asks for `most` first.
 pub(super) fn last_that(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     if most == 0 || holds(most) {
         return most;
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn a_full_queue_gives_the_request_back() {
         let mut queue = DeadlineQueue::default();
-        (0..MAX_QUEUE).for_each(|_| queue.push(Request::default()).unwrap());
+        (0..MAX_QUEUE_LENGTH).for_each(|_| queue.push(Request::default()).unwrap());
         assert!(queue.push(Request::default()).is_err());
     }
 }

@@ -1,15 +1,16 @@
-//! `symphony`, the default: a batch waits until frontrun, the last moment at which one more request could still join it
-//! (Symphony, section 4.3), but not while a GPU idles that nobody else will need. Ours; docs/scheduling.md derives it
-//! and measures what each part is worth.
+//! `symphony`, the default: a batch waits until frontrun, the last moment at which one more request
+//! could still join it (Symphony, section 4.3), but not while a GPU idles that nobody else will
+//! need. Ours; docs/scheduling.md derives it and measures what each part is worth.
 //!
-//! To hold a batch back for a time t saves GPU time: the fixed cost of a batch, beta, is paid less often. Where the
-//! model's batches start a time s apart, it saves beta t/s. It also lets a GPU idle, which costs p t, p being the chance
-//! that the GPU's time is missed later. So a batch should wait until beta/p has passed since the last one started, or
-//! its frontrun. p is near 1 in a small pool that others share. It falls with the pool's size, since many GPUs even out
-//! what is asked of them, and with the model's own part in it, since what only it uses nobody else misses.
+//! To hold a batch back for a time t saves GPU time: the fixed cost of a batch, beta, is paid less
+//! often. Where the model's batches start a time s apart, it saves beta t/s. It also lets a GPU
+//! idle, which costs p t, p being the chance that the GPU's time is missed later. So a batch should
+//! wait until beta/p has passed since the last one started, or its frontrun. p is near 1 in a small
+//! pool that others share. It falls with the pool's size, since many GPUs even out what is asked of
+//! them, and with the model's own part in it, since what only it uses nobody else misses.
 //!
-//! Besides, a batch that only asks at its frontrun has no time to wait for a GPU. Where others compete it is offered
-//! earlier, by the time in which some GPUs become free.
+//! Besides, a batch that only asks at its frontrun has no time to wait for a GPU. Where others
+//! compete it is offered earlier, by the time in which some GPUs become free.
 
 use super::deferring::Deferring;
 use crate::deferral::{Deferral, Demand, HeadStart, Moment};
@@ -25,7 +26,8 @@ pub(super) static SYMPHONY: Deferring = Deferring {
     deferral: &Weighed { spacing: true, lead: true, pool: true },
 };
 
-/// Pools from this size on even out by themselves what is asked of them (docs/scheduling.md, the sweep over sizes).
+/// Pools from this size on even out by themselves what is asked of them (docs/scheduling.md, the
+/// sweep over sizes).
 const LARGE_POOL: f64 = 96.0;
 
 /// 1/p in a small pool, and in a large one.

@@ -1,6 +1,7 @@
-//! `symphony-published`: a batch waits until frontrun, the last moment at which one more request could still join it
-//! (Symphony, section 4.3, the second of its two extreme options, which its evaluation uses). The other rules for
-//! how long it waits are in [`super::when`]; option `when` chooses one.
+//! `symphony-published`: a batch waits until frontrun, the last moment at which one more request
+//! could still join it (Symphony, section 4.3, the second of its two extreme options, which its
+//! evaluation uses). The other rules for how long it waits are in [`super::when`]; option `when`
+//! chooses one.
 
 use super::deferring::Deferring;
 use super::when::FRONTRUN;

@@ -1,9 +1,11 @@
-//! `triton`: the dynamic batcher of NVIDIA's Triton Inference Server: a batch leaves for an idle GPU as soon as it has a
-//! preferred size, or once its first request has waited for max_queue_delay. Runs in the simulator.
+//! `triton`: the dynamic batcher of NVIDIA's Triton Inference Server: a batch leaves for an idle
+//! GPU as soon as it has a preferred size, or once its first request has waited for
+//! max_queue_delay. Runs in the simulator.
 //!
-//! Source: what Triton's documentation says of `dynamic_batching` in a model's configuration; none of the papers compares
-//! with it. All GPUs have an instance of each model, and one batch runs on a GPU at a time (Triton would let instances of
-//! different models share it). A request that has waited for too long is rejected, as Triton's queue policy has it.
+//! Source: what Triton's documentation says of `dynamic_batching` in a model's configuration; none
+//! of the papers compares with it. All GPUs have an instance of each model, and one batch runs on a
+//! GPU at a time (Triton would let instances of different models share it). A request that has
+//! waited for too long is rejected, as Triton's queue policy has it.
 
 use super::pull::{Batching, Pull};
 use super::{Options, Policy, Scheduler};
@@ -16,12 +18,13 @@ use symphony_transport::Nanos;
 /// What a model's configuration would say.
 #[derive(Clone, Debug, Default)]
 pub struct TritonOptions {
-    /// `max_queue_delay`; `None` for what a batch of the largest size leaves of the SLO when it waits for one such batch.
+    /// `max_queue_delay`; `None` for what a batch of the largest size leaves of the SLO when it
+    /// waits for one such batch.
     pub max_queue_delay: Option<Nanos>,
     /// `preferred_batch_size`, rising; empty for the largest batch alone.
     pub preferred: Vec<usize>,
-    /// `default_timeout_microseconds`: a request that has waited for longer is rejected; `None` for the time after which the
-    /// largest batch would be late.
+    /// `default_timeout_microseconds`: a request that has waited for longer is rejected; `None` for
+    /// the time after which the largest batch would be late.
     pub timeout: Option<Nanos>,
 }
 
@@ -86,7 +89,8 @@ impl Batcher {
     }
 }
 
-/// `max_batch_size` as one sets it for a deadline: a batch may have to wait for another of its size.
+/// `max_batch_size` as one sets it for a deadline: a batch may have to wait for another of its
+/// size.
 fn half_slo_batch(profile: &Profile, slo: Nanos) -> usize {
     let fits = |&size: &usize| profile.latency(size) <= Nanos(slo.0 / 2);
     (1..=profile.max_batch()).take_while(fits).last().unwrap_or(1)

@@ -1,5 +1,6 @@
-//! What must hold for a whole scheduler of this folder, whatever it decides: random workloads in the simulator, watched
-//! event by event. For the tests of the baselines, which have options that the tests of all policies do not vary.
+//! What must hold for a whole scheduler of this folder, whatever it decides: random workloads in
+//! the simulator, watched event by event. For the tests of the baselines, which have options that
+//! the tests of all policies do not vary.
 
 use super::{Options, Policy};
 use crate::profile::Profile;

@@ -1,5 +1,6 @@
-//! The rules for how long a batch is held back (`when` of DESIGN.md, section 6), by name: what `simulate --when` and a
-//! CONFIG's `when` choose from. Asked by a model's queue each time that its candidate changes.
+//! The rules for how long a batch is held back (`when` of docs/design/specification.md,
+//! "Deferral"), by name: what `simulate --when` and a CONFIG's `when` choose from. Asked by a
+//! model's queue each time that its candidate changes.
 
 use crate::deferral::{Deferral, Moment};
 use crate::profile::Profile;
@@ -83,8 +84,8 @@ pub fn names() -> [&'static str; RULES.len()] {
     RULES.map(|rule| rule.name)
 }
 
-/// beta of l(b) = alpha * b + beta: where the line through the first and the last entry of a table begins. Zero for a
-/// profile of one batch size, since waiting can't make that batch larger.
+/// beta of l(b) = alpha * b + beta: where the line through the first and the last entry of a table
+/// begins. Zero for a profile of one batch size, since waiting can't make that batch larger.
 fn fixed_cost(profile: &Profile) -> Nanos {
     let (one, largest) = (profile.latency(1), profile.max_batch() as u64);
     match largest {
@@ -96,7 +97,7 @@ fn fixed_cost(profile: &Profile) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deferral::{Slack, Terms};
+    use crate::deferral::{QueueConfig, Slack};
     use crate::drop_rule::DropRule;
     use crate::workload::Network;
     use symphony_transport::message::ModelId;
@@ -104,7 +105,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn at(rule: &When, size: usize, rate_rps: f64) -> Nanos {
-        let terms = Terms {
+        let terms = QueueConfig {
             model: ModelId(0),
             profile: Profile::linear(Nanos(MS), Nanos(5 * MS), 20).unwrap(),
             slo: Nanos(25 * MS),

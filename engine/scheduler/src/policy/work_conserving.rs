@@ -1,5 +1,5 @@
-//! `work-conserving`: a batch is schedulable as soon as it has a request, so no GPU idles while work waits
-//! (Symphony, section 4.3, the first of its two extreme options).
+//! `work-conserving`: a batch is schedulable as soon as it has a request, so no GPU idles while
+//! work waits (Symphony, section 4.3, the first of its two extreme options).
 
 use super::deferring::Deferring;
 use super::when;

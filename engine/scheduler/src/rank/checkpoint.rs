@@ -1,8 +1,8 @@
-//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of history, and
-//! what replay goes on from. Called by [`crate::recorder`] alone.
+//! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of
+//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
-use super::{Gpu, NextStart, Offer, RankState, Standing};
+use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -88,13 +88,13 @@ impl RankState {
     }
 
     /// What each model of a lower class has told of itself.
-    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, Standing)> {
+    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, BatchBounds)> {
         let classes = self.classes.iter();
         classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.standing(id.0 as usize)?))))
     }
 
     /// What is known of each model's next batch, where there are classes below its own.
-    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, NextStart)> {
+    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, Reservation)> {
         let classes = self.classes.iter();
         classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.next(id.0 as usize)?))))
     }
@@ -158,7 +158,8 @@ impl RankState {
         true
     }
 
-    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes can be served.
+    /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes
+    /// can be served.
     pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
         self.horizon = horizon;
         self.packing = packing;

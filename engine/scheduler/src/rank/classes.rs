@@ -1,15 +1,17 @@
-//! Which lower-class batches may run: those that are over before a model of a class above needs their GPU. Owned by a
-//! [`RankState`](super::RankState) whose models are of several classes; others have none and pay nothing.
+//! Which lower-class batches may run: those that are over before a model of a class above needs
+//! their GPU. Owned by a [`RankState`](super::RankState) whose models are of several classes;
+//! others have none and pay nothing.
 //!
-//! Each model of a class above tells when its next batch will have to start at the earliest ([`NextStart`]), once for
-//! each new head of its queue, and how far apart its batches start. A model whose queue is empty tells how long after
-//! a request that comes it will need a GPU: that request may come at any moment. So what is needed in the time to come
-//! is a list of starts, and what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
-//! through both in the order of time, each start takes a GPU; the first that would find none, were one more GPU
-//! taken by a lower batch, is when that batch has to be over.
+//! Each model of a class above tells when its next batch will have to start at the earliest
+//! ([`Reservation`]), once for each new head of its queue, and how far apart its batches start. A
+//! model whose queue is empty tells how long after a request that comes it will need a GPU: that
+//! request may come at any moment. So what is needed in the time to come is a list of starts, and
+//! what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
+//! through both in the order of time, each start takes a GPU; the first that would find none, were
+//! one more GPU taken by a lower batch, is when that batch has to be over.
 //!
-//! Cost for each matching while lower candidates wait and a GPU idles: at most [`MOST_STARTS`] steps for each class, of two
-//! updates of a [`MinTree`] each, some 20 us together.
+//! Cost for each matching while lower candidates wait and a GPU idles: at most [`MOST_STARTS`]
+//! steps for each class, of two updates of a [`MinTree`] each, some 20 us together.
 
 use super::min_tree::MinTree;
 use alloc::vec::Vec;
@@ -19,12 +21,13 @@ use symphony_transport::message::Class;
 /// Starts that are looked at for one lower batch. It has to be over by the last of them.
 const MOST_STARTS: usize = 512;
 
-/// Candidates of a class that are looked at for one GPU: where so many can't run now, the class waits.
+/// Candidates of a class that are looked at for one GPU: where so many can't run now, the class
+/// waits.
 const MOST_PASSED_OVER: usize = 64;
 
 /// What a model of a lower class tells of itself before its first candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct BatchBounds {
     /// The time that a GPU must be free for: l(1), and what threads are late by.
     pub shortest: Nanos,
     /// l(b) of its largest batch.
@@ -33,15 +36,17 @@ pub struct Standing {
     pub patience: Nanos,
 }
 
-impl Standing {
+impl BatchBounds {
     /// Of a model that has told nothing: no GPU is free for so long.
-    const UNKNOWN: Standing = Standing { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
+    const UNKNOWN: BatchBounds =
+        BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
 /// When a model will start a batch next, as its queue tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NextStart {
-    /// When the batch that waits has to start at the earliest; where none waits, how long after a request that comes.
+pub struct Reservation {
+    /// When the batch that waits has to start at the earliest; where none waits, how long after a
+    /// request that comes.
     pub at: Nanos,
     /// Whether none waits.
     pub silent: bool,
@@ -49,13 +54,13 @@ pub struct NextStart {
     pub every: Nanos,
 }
 
-impl NextStart {
+impl Reservation {
     /// Of a place without a model.
-    pub const NEVER: NextStart = NextStart { at: Nanos::MAX, silent: true, every: Nanos::MAX };
+    pub const NEVER: Reservation = Reservation { at: Nanos::MAX, silent: true, every: Nanos::MAX };
 }
 
-/// GPUs that must be left over after so many starts, since batches may start sooner than was told: half of the square
-/// root of their number, found by trial (docs/scheduling.md).
+/// GPUs that must be left over after so many starts, since batches may start sooner than was told:
+/// half of the square root of their number, found by trial (docs/scheduling.md).
 fn margin(starts: usize) -> usize {
     (4 * starts).isqrt().div_ceil(4)
 }
@@ -67,15 +72,17 @@ const UPPER: usize = Class::COUNT - 1;
 pub(super) struct Classes {
     /// The class of each model's requests.
     classes: Vec<Class>,
-    standings: Vec<Standing>,
+    standings: Vec<BatchBounds>,
     /// `latest` of each lower model's candidate, by class, from class 1.
     waiting: [MinTree; UPPER],
-    /// When each model of a class with classes below it, and with requests that wait, starts its next batch.
+    /// When each model of a class with classes below it, and with requests that wait, starts its
+    /// next batch.
     starts: [MinTree; UPPER],
     /// The same of models without, as the time from now.
     silent: [MinTree; UPPER],
     every: Vec<Nanos>,
-    /// Starts put into the trees while looking ahead, to be taken out again: class, model, and what was there.
+    /// Starts put into the trees while looking ahead, to be taken out again: class, model, and what
+    /// was there.
     looked_at: Vec<(usize, usize, Nanos, Nanos)>,
     /// The same of GPUs.
     freed: Vec<(usize, Nanos)>,
@@ -95,7 +102,7 @@ impl Classes {
     pub(super) fn new(classes: Vec<Class>) -> Classes {
         let tree = || core::array::from_fn(|_| MinTree::new(classes.len()));
         Classes {
-            standings: vec![Standing::UNKNOWN; classes.len()],
+            standings: vec![BatchBounds::UNKNOWN; classes.len()],
             waiting: tree(),
             starts: tree(),
             silent: tree(),
@@ -118,7 +125,8 @@ impl Classes {
         self.classes[model] > Class::HIGHEST
     }
 
-    /// A lower model has a candidate, which must start by `latest`; [`Nanos::MAX`]: it has none any more.
+    /// A lower model has a candidate, which must start by `latest`; [`Nanos::MAX`]: it has none any
+    /// more.
     pub(super) fn set_waiting(&mut self, model: usize, latest: Nanos) {
         let class = self.class(model);
         self.waiting[class - 1].set(model, latest);
@@ -129,29 +137,31 @@ impl Classes {
         self.waiting[self.class(model) - 1].get(model)
     }
 
-    /// A lower model tells of itself. Nothing is known of its batches to come but that there may be some.
-    pub(super) fn set_standing(&mut self, model: usize, standing: Standing) {
+    /// A lower model tells of itself. Nothing is known of its batches to come but that there may be
+    /// some.
+    pub(super) fn set_standing(&mut self, model: usize, standing: BatchBounds) {
         self.standings[model] = standing;
-        self.set_next(model, NextStart { at: standing.patience, silent: true, every: Nanos::MAX });
+        self.set_next(model, Reservation { at: standing.patience, silent: true, every: Nanos::MAX });
     }
 
     /// What a lower model has told of itself, if it has.
-    pub(super) fn standing(&self, model: usize) -> Option<Standing> {
+    pub(super) fn standing(&self, model: usize) -> Option<BatchBounds> {
         let standing = self.standings[model];
-        (standing != Standing::UNKNOWN).then_some(standing)
+        (standing != BatchBounds::UNKNOWN).then_some(standing)
     }
 
-    /// What is known of a model's next batch: nothing where it is of the lowest class, or has told nothing.
-    pub(super) fn next(&self, model: usize) -> Option<NextStart> {
+    /// What is known of a model's next batch: nothing where it is of the lowest class, or has told
+    /// nothing.
+    pub(super) fn next(&self, model: usize) -> Option<Reservation> {
         let class = self.class(model);
         let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
         let at = starts.min(silent);
-        let next = NextStart { at, silent: starts == Nanos::MAX, every: self.every[model] };
+        let next = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
         (at < Nanos::MAX).then_some(next)
     }
 
     /// A model tells of its next batch.
-    pub(super) fn set_next(&mut self, model: usize, next: NextStart) {
+    pub(super) fn set_next(&mut self, model: usize, next: Reservation) {
         let class = self.class(model);
         if class < UPPER {
             let (of, other) = if next.silent {
@@ -165,8 +175,9 @@ impl Classes {
         }
     }
 
-    /// The candidate to be granted one of `idle` GPUs at `now`: of the highest class, of that the one that must start
-    /// first, among those that can be over in time. `free`: when each GPU that can be granted is free.
+    /// The candidate to be granted one of `idle` GPUs at `now`: of the highest class, of that the
+    /// one that must start first, among those that can be over in time. `free`: when each GPU that
+    /// can be granted is free.
     pub(super) fn choose(
         &mut self,
         now: Nanos,
@@ -216,8 +227,8 @@ impl Classes {
         None
     }
 
-    /// When a GPU that is taken now for this class would be needed by one above; [`Nanos::MAX`] if not before
-    /// `horizon`.
+    /// When a GPU that is taken now for this class would be needed by one above; [`Nanos::MAX`] if
+    /// not before `horizon`.
     fn needed_again(
         &mut self,
         class: usize,

@@ -1,6 +1,7 @@
-//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a moment, or record it.
+//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a
+//! moment, or record it.
 
-use super::{GpuReport, Grant, NextStart, Offer, RankState, Standing};
+use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, ModelId};
 
@@ -15,21 +16,22 @@ pub enum RankInput {
         offer: Offer,
     },
     /// A model tells when it starts its next batch: only where there are classes below its own.
-    Next {
+    Reserve {
         /// The model.
         model: ModelId,
         /// When, and how often.
-        next: NextStart,
+        next: Reservation,
     },
     /// A model of a lower class tells of itself, before its first candidate.
-    Standing {
+    Bounds {
         /// The model.
         model: ModelId,
         /// What it tells.
-        standing: Standing,
+        standing: BatchBounds,
     },
-    /// Every model of the highest class has told of its next batch, and goes on to: lower classes can be served.
-    Foretold,
+    /// Every model of the highest class has told of its next batch, and goes on to: lower classes
+    /// can be served.
+    AllReserved,
     /// This model has none any more.
     Withdraw(ModelId),
     /// A granted model has used its GPU, or gives it back unused.

@@ -1,10 +1,11 @@
-//! A tournament tree over a fixed set of keys: the RankThread's two indices, GPUs by free_at and waiting
-//! models by latest, are one of these each, and the one-thread driver keeps its timers in a third.
+//! A tournament tree over a fixed set of keys: the RankThread's two indices, GPUs by free_at and
+//! waiting models by latest, are one of these each, and the one-thread driver keeps its timers in a
+//! third.
 //!
-//! One exact structure answers both questions that matching asks: "which is the earliest" and "which is the
-//! lowest-numbered that is early enough" (load packs onto low-numbered GPUs, so that the rest can be given
-//! back). With 8 children to a node, a cache line each, 65,536 keys are six levels: an update reads
-//! and compares at most 48 values, a search the same.
+//! One exact structure answers both questions that matching asks: "which is the earliest" and
+//! "which is the lowest-numbered that is early enough" (load packs onto low-numbered GPUs, so that
+//! the rest can be given back). With 8 children to a node, a cache line each, 65,536 keys are six
+//! levels: an update reads and compares at most 48 values, a search the same.
 
 use alloc::boxed::Box;
 use symphony_transport::Nanos;
@@ -17,8 +18,8 @@ const MAX_LEVELS: usize = 12;
 /// A minimum per group of 8 keys, and of those, up to a root. Absent keys are [`Nanos::MAX`].
 #[derive(Clone, Debug)]
 pub struct MinTree {
-    /// The keys, then the minima of their groups, and so on up to the root, which is the last. Each level but the
-    /// root is padded with `MAX` to whole groups.
+    /// The keys, then the minima of their groups, and so on up to the root, which is the last. Each
+    /// level but the root is padded with `MAX` to whole groups.
     keys: Box<[Nanos]>,
     /// Where each level begins.
     starts: [usize; MAX_LEVELS],
@@ -52,7 +53,8 @@ impl MinTree {
         self.keys[index]
     }
 
-    /// Sets the key of `index`; [`Nanos::MAX`] removes it. A group is only searched where its minimum has gone up.
+    /// Sets the key of `index`; [`Nanos::MAX`] removes it. A group is only searched where its
+    /// minimum has gone up.
     #[inline]
     pub fn set(&mut self, index: usize, key: Nanos) {
         debug_assert!(index < self.starts[1], "a key beyond the tree's");
@@ -88,7 +90,8 @@ impl MinTree {
         self.keys[self.keys.len() - 1]
     }
 
-    /// The smallest key of those whose index is below `end`, [`Nanos::MAX`] when all of them are absent.
+    /// The smallest key of those whose index is below `end`, [`Nanos::MAX`] when all of them are
+    /// absent.
     #[inline]
     pub fn min_key_before(&self, end: usize) -> Nanos {
         if end >= self.starts[1] {

@@ -1,13 +1,15 @@
-//! What a RankThread owns: which GPUs are free when, which models have a schedulable batch, and the matching
-//! of the two (Symphony, section 4.3 and appendix C; DESIGN.md, section 7). A pure state machine: `now` and
-//! messages come in, grants go out. Its work grows with batches, never with requests.
+//! What a RankThread owns: which GPUs are free when, which models have a schedulable batch, and the
+//! matching of the two (Symphony, section 4.3 and appendix C; docs/design/specification.md,
+//! "Matching"). A pure state machine: `now` and messages come in, grants go out. Its work grows
+//! with batches, never with requests.
 //!
-//! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but take a GPU that
-//! would idle: only the lowest-numbered ones, as many as the load needs ([`packing`]), so that whole GPUs stay free to
-//! be given back. Of both the earliest `latest` goes first.
+//! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but
+//! take a GPU that would idle: only the lowest-numbered ones, as many as the load needs
+//! ([`packing`]), so that whole GPUs stay free to be given back. Of both the earliest `latest` goes
+//! first.
 //!
-//! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when it is
-//! granted, one when its GPU is reported and one when it completes; each at most four levels.
+//! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when
+//! it is granted, one when its GPU is reported and one when it completes; each at most four levels.
 
 pub mod checkpoint;
 mod classes;
@@ -15,7 +17,7 @@ mod input;
 pub mod min_tree;
 pub mod packing;
 
-pub use classes::{NextStart, Standing};
+pub use classes::{BatchBounds, Reservation};
 pub use input::RankInput;
 
 use crate::limits;
@@ -47,7 +49,8 @@ pub struct Grant {
     pub gpu: GpuId,
     /// When the GPU finishes what it was given before; may be past.
     pub free_at: Nanos,
-    /// When the batch has to be over, since classes above the model's need the GPU; [`Nanos::MAX`] where they don't.
+    /// When the batch has to be over, since classes above the model's need the GPU; [`Nanos::MAX`]
+    /// where they don't.
     pub until: Nanos,
 }
 
@@ -72,8 +75,8 @@ struct Gpu {
     last_duration: Nanos,
     /// When that batch starts.
     last_exec_at: Nanos,
-    /// Batches reported and not completed. Below zero while a completion has overtaken the report of its batch: they
-    /// come on different rings.
+    /// Batches reported and not completed. Below zero while a completion has overtaken the report
+    /// of its batch: they come on different rings.
     outstanding: i32,
     /// Granted, and its model has not reported yet.
     taken: bool,
@@ -87,8 +90,8 @@ impl Gpu {
     }
 }
 
-/// The matching of schedulable candidates to GPUs. See the module's description. Where a model has requests of several
-/// classes, each class of it is a model of its own here: a lane.
+/// The matching of schedulable candidates to GPUs. See the module's description. Where a model has
+/// requests of several classes, each class of it is a model of its own here: a lane.
 pub struct RankState {
     gpus: Vec<Gpu>,
     /// free_at of each GPU that may be granted.
@@ -122,11 +125,16 @@ pub struct RankState {
 }
 
 impl RankState {
-    /// `gpus` idle GPUs and `models` models with nothing to run. `keep_late`: a candidate past its latest
-    /// still waits (drop rule fcfs). `completion_delay`: what a completion takes from a backend to here.
+    /// `gpus` idle GPUs and `models` models with nothing to run. `keep_late`: a candidate past its
+    /// latest still waits (drop rule fcfs). `completion_delay`: what a completion takes from a
+    /// backend to here.
     pub fn new(gpus: usize, models: usize, keep_late: bool, completion_delay: Nanos) -> RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
-        assert!(models <= limits::MAX_LANES, "{models} lanes of models; the limit is {}", limits::MAX_LANES);
+        assert!(
+            models <= limits::MAX_QUEUES,
+            "{models} lanes of models; the limit is {}",
+            limits::MAX_QUEUES
+        );
         let idle = Gpu {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,
@@ -159,7 +167,8 @@ impl RankState {
         }
     }
 
-    /// The same, of models whose requests are of these classes. Lower ones wait for [`RankInput::Foretold`].
+    /// The same, of models whose requests are of these classes. Lower ones wait for
+    /// [`RankInput::AllReserved`].
     pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
         assert_eq!(classes.len(), self.granted.len(), "each model has a class");
         let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
@@ -174,8 +183,8 @@ impl RankState {
         self.next_timer
     }
 
-    /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed before `now` changes,
-    /// once for all that was heard.
+    /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed
+    /// before `now` changes, once for all that was heard.
     #[inline]
     pub fn hear(&mut self, input: RankInput) {
         match input {
@@ -183,17 +192,17 @@ impl RankState {
             RankInput::Withdraw(model) => self.forget(model.0 as usize),
             RankInput::Report(report) => self.hear_report(report),
             RankInput::Completion(completion) => self.hear_completion(completion),
-            RankInput::Next { model, next } => {
+            RankInput::Reserve { model, next } => {
                 if let Some(classes) = &mut self.classes {
                     classes.set_next(model.0 as usize, next);
                 }
             }
-            RankInput::Standing { model, standing } => {
+            RankInput::Bounds { model, standing } => {
                 if let Some(classes) = &mut self.classes {
                     classes.set_standing(model.0 as usize, standing);
                 }
             }
-            RankInput::Foretold => self.foretold = true,
+            RankInput::AllReserved => self.foretold = true,
         }
     }
 
@@ -384,7 +393,8 @@ impl RankState {
         let state = &mut self.gpus[gpu];
         let overdue = state.outstanding > 0 && now > state.free_at + self.completion_delay;
         if overdue {
-            // It should have finished and has not said so. Nothing is known of it until its completion comes.
+            // It should have finished and has not said so. Nothing is known of it until its
+            // completion comes.
             return;
         }
         self.busy += usize::from(!state.is_busy());

@@ -1,11 +1,12 @@
-//! On how many GPUs early candidates may start: the lowest-numbered ones, so many that they carry nine tenths of what the
-//! pool was asked for lately. What does not fit there waits until it is due and then takes any GPU, as the published
-//! rule has it.
+//! On how many GPUs early candidates may start: the lowest-numbered ones, so many that they carry
+//! nine tenths of what the pool was asked for lately. What does not fit there waits until it is due
+//! and then takes any GPU, as the published rule has it.
 //!
-//! So the GPUs in use follow the load, without anybody who knows it. If the limit is higher than it need be, batches
-//! on the GPUs below it are small, nothing spills over, and the limit becomes nine tenths of itself. As it falls, batches grow,
-//! until a tenth of the work spills over. If it is too low, more spills over and raises it. A pool that is short of GPUs has
-//! due candidates waiting; each counts as several GPUs, so that early candidates soon may have all of them.
+//! So the GPUs in use follow the load, without anybody who knows it. If the limit is higher than it
+//! need be, batches on the GPUs below it are small, nothing spills over, and the limit becomes nine
+//! tenths of itself. As it falls, batches grow, until a tenth of the work spills over. If it is too
+//! low, more spills over and raises it. A pool that is short of GPUs has due candidates waiting;
+//! each counts as several GPUs, so that early candidates soon may have all of them.
 
 use symphony_transport::Nanos;
 

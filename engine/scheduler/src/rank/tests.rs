@@ -167,8 +167,8 @@ fn a_late_completion_moves_the_batch_behind_it() {
     assert_eq!(bench.grants.pop(), Some((1, 0)));
     bench.report(ms(9), 1, 0, Some(ms(10)), ms(18));
     bench.ready(ms(11), 2, ms(30), Nanos::ZERO);
-    // The first batch ends 4 ms late: the second, of 8 ms, now ends at 22 instead of 18. Matching looks at it the largest
-    // delay, 1 ms, before, and then when the candidate at hand needs it.
+    // The first batch ends 4 ms late: the second, of 8 ms, now ends at 22 instead of 18. Matching
+    // looks at it the largest delay, 1 ms, before, and then when the candidate at hand needs it.
     bench.complete(ms(14), 0, ms(14));
     assert_eq!(bench.rank.next_timer(), ms(21));
     bench.timer(ms(21));
@@ -251,12 +251,12 @@ fn with_a_lower(gpus: usize, models: usize) -> Bench {
 
 /// How model 1, of class 1, stands: a batch of one takes 5 ms.
 fn standing() -> RankInput {
-    let standing = Standing { shortest: ms(5), longest: ms(50), patience: ms(90) };
-    RankInput::Standing { model: ModelId(1), standing }
+    let standing = BatchBounds { shortest: ms(5), longest: ms(50), patience: ms(90) };
+    RankInput::Bounds { model: ModelId(1), standing }
 }
 
 fn next(at: Nanos, silent: bool) -> RankInput {
-    RankInput::Next { model: ModelId(0), next: NextStart { at, silent, every: Nanos::MAX } }
+    RankInput::Reserve { model: ModelId(0), next: Reservation { at, silent, every: Nanos::MAX } }
 }
 
 #[test]
@@ -266,14 +266,14 @@ fn a_lower_class_waits_until_all_that_those_above_will_need_is_foretold() {
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
     bench.hear(ms(2), next(ms(1_000), false));
     assert!(bench.grants.is_empty(), "others may start sooner");
-    bench.hear(ms(3), RankInput::Foretold);
+    bench.hear(ms(3), RankInput::AllReserved);
     assert_eq!(bench.grants, [(1, 0)]);
 }
 
 #[test]
 fn a_lower_class_that_has_not_said_how_long_it_takes_gets_nothing() {
     let mut bench = with_a_lower(1, 2);
-    bench.hear(ms(1), RankInput::Foretold);
+    bench.hear(ms(1), RankInput::AllReserved);
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
     assert!(bench.grants.is_empty());
     bench.hear(ms(2), standing());
@@ -285,9 +285,9 @@ fn a_place_without_a_model_needs_no_gpu() {
     let mut bench = with_a_lower(1, 2);
     bench.hear(ms(1), standing());
     bench.hear(ms(1), next(ms(4), true));
-    bench.hear(ms(1), RankInput::Foretold);
+    bench.hear(ms(1), RankInput::AllReserved);
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
     assert!(bench.grants.is_empty(), "a request that comes now needs the GPU in 4 ms");
-    bench.hear(ms(2), RankInput::Next { model: ModelId(0), next: NextStart::NEVER });
+    bench.hear(ms(2), RankInput::Reserve { model: ModelId(0), next: Reservation::NEVER });
     assert_eq!(bench.grants, [(1, 0)]);
 }

@@ -1,6 +1,6 @@
-//! When requests come: [`Arrivals`] turns a workload's [`Arrival`] process, a rate and a seed into a stream
-//! of instants. The simulator, the load generator and the benchmarks draw from it, so that one seed gives
-//! them the same requests at the same times.
+//! When requests come: [`Arrivals`] turns a workload's [`Arrival`] process, a rate and a seed into
+//! a stream of instants. The simulator, the load generator and the benchmarks draw from it, so that
+//! one seed gives them the same requests at the same times.
 
 use super::minutes::Minutes;
 use crate::workload::Arrival;
@@ -10,8 +10,8 @@ use rand_distr::{Distribution, Exp1, Gamma};
 use rand_pcg::Pcg64Mcg;
 use symphony_transport::Nanos;
 
-/// An endless (or, for a trace and counts per minute, ending) stream of arrival instants, counted from the start of the run. They
-/// never go back.
+/// An endless (or, for a trace and counts per minute, ending) stream of arrival instants, counted
+/// from the start of the run. They never go back.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     gaps: Gaps,
@@ -44,9 +44,10 @@ pub enum ArrivalError {
 }
 
 impl Arrivals {
-    /// The stream of `arrival` at `rate_rps` requests a second on average. The same arguments give the same
-    /// stream; give each stream of a run its own seed, by [`stream_seed`]. A rate of zero (or less) is a
-    /// stream without arrivals. A trace and counts per minute have their own rate, and end.
+    /// The stream of `arrival` at `rate_rps` requests a second on average. The same arguments give
+    /// the same stream; give each stream of a run its own seed, by [`stream_seed`]. A rate of zero
+    /// (or less) is a stream without arrivals. A trace and counts per minute have their own rate,
+    /// and end.
     ///
     /// Errors: a rate that is not a finite number, or a shape that is not a finite, positive one.
     pub fn new(arrival: &Arrival, rate_rps: f64, seed: u64) -> Result<Arrivals, ArrivalError> {
@@ -62,7 +63,8 @@ impl Arrivals {
             _ if rate_rps <= 0.0 => Gaps::None,
             Arrival::Poisson => Gaps::Exponential,
             Arrival::Uniform => {
-                // A phase of its own: models of one rate would otherwise all send at the same instants.
+                // A phase of its own: models of one rate would otherwise all send at the same
+                // instants.
                 at = -mean * rng.random::<f64>();
                 Gaps::Equal
             }
@@ -101,9 +103,11 @@ fn exponential(rng: &mut impl Rng) -> f64 {
     Exp1.sample(rng)
 }
 
-/// A seed for stream number `stream` of a run with seed `seed`: neighbouring numbers give unrelated streams.
+/// A seed for stream number `stream` of a run with seed `seed`: neighbouring numbers give unrelated
+/// streams.
 pub fn stream_seed(seed: u64, stream: u64) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea, Flood, 2014) over the stream's place in its sequence.
+    // The finaliser of SplitMix64 (Steele, Lea, Flood, 2014) over the stream's place in its
+    // sequence.
     let mut z = seed.wrapping_add(stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,5 @@
-//! The search for a workload's goodput: the highest total rate at which every model's bad rate is at most 1 %.
+//! The search for a workload's goodput: the highest total rate at which every model's bad rate is
+//! at most 1 %.
 
 use super::arrivals::ArrivalError;
 use super::report::Report;
@@ -15,9 +16,9 @@ const RESOLUTION: f64 = 1.005;
 /// Below this share of the GPUs' ideal rate the search gives up: not even single requests pass.
 const HOPELESS: f64 = 1e-4;
 
-/// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps` set to the rate that
-/// it was really offered; where no rate passes, that of the lowest rate tried, with a goodput of 0. `progress` is
-/// told each rate before it is tried.
+/// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps`
+/// set to the rate that it was really offered; where no rate passes, that of the lowest rate tried,
+/// with a goodput of 0. `progress` is told each rate before it is tried.
 ///
 /// Errors: as [`simulate`].
 pub fn search(
@@ -56,8 +57,8 @@ pub fn search(
     Ok(best)
 }
 
-/// The rate at which GPUs that always ran the largest batches that an SLO allows would be full: no schedule
-/// passes above it.
+/// The rate at which GPUs that always ran the largest batches that an SLO allows would be full: no
+/// schedule passes above it.
 fn ideal_rate(workload: &Workload) -> f64 {
     let seconds_per_request: f64 = workload
         .models

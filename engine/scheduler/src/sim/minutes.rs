@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use rand::{Rng, RngExt};
 use symphony_transport::Nanos;
 
-/// A stream of the arrivals that counts per minute stand for. A minute's arrivals are at independent, evenly
-/// distributed times in it, which is what a Poisson process of that count looks like.
+/// A stream of the arrivals that counts per minute stand for. A minute's arrivals are at
+/// independent, evenly distributed times in it, which is what a Poisson process of that count looks
+/// like.
 #[derive(Clone, Debug)]
 pub(super) struct Minutes {
     counts: Arc<[u32]>,
@@ -49,7 +50,8 @@ mod tests {
         assert!(all.is_sorted() && all.len() == 660);
         let within = |from, to| all.iter().filter(|t| (from..to).contains(&(t.0 / 1_000_000_000))).count();
         assert_eq!((within(0, 60), within(60, 120), within(120, 180)), (600, 0, 60));
-        // 300 are expected in the half; six standard deviations off is a wrong distribution, not bad luck.
+        // 300 are expected in the half; six standard deviations off is a wrong distribution, not
+        // bad luck.
         assert!((within(0, 30) as f64 - 300.0).abs() < 6.0 * 150.0_f64.sqrt());
         assert_eq!(Arrivals::new(&arrival, 1.0, 7).unwrap().collect::<Vec<_>>(), all);
     }

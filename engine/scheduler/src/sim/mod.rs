@@ -1,6 +1,7 @@
-//! The deterministic driver: a policy's scheduler in virtual time, with seeded arrivals and GPUs that take
-//! exactly what the profile says, or as much more as a [`Fault`] makes them. The same seed gives the same
-//! decisions. `simulate` prints what comes out; property tests watch every event through an [`Observer`].
+//! The deterministic driver: a policy's scheduler in virtual time, with seeded arrivals and GPUs
+//! that take exactly what the profile says, or as much more as a [`Fault`] makes them. The same
+//! seed gives the same decisions. `simulate` prints what comes out; property tests watch every
+//! event through an [`Observer`].
 
 pub mod arrivals;
 pub mod goodput;
@@ -31,8 +32,8 @@ pub struct Fault {
 pub trait Observer {
     /// A request has come.
     fn arrived(&mut self, _request: &Request) {}
-    /// A batch was sent to its GPU at `now`; it will run from `started` to `finished`, or was cancelled there
-    /// (`started` is `None`) since it could not start by its `latest`.
+    /// A batch was sent to its GPU at `now`; it will run from `started` to `finished`, or was
+    /// cancelled there (`started` is `None`) since it could not start by its `latest`.
     fn ran(
         &mut self,
         _now: Nanos,
@@ -42,8 +43,9 @@ pub trait Observer {
         _finished: Nanos,
     ) {
     }
-    /// A batch that was sent stops at `stopped` (when it would have started, if that is still to come) and will not have
-    /// run; its requests are the scheduler's again. The GPU's time from its start until then is wasted.
+    /// A batch that was sent stops at `stopped` (when it would have started, if that is still to
+    /// come) and will not have run; its requests are the scheduler's again. The GPU's time from its
+    /// start until then is wasted.
     fn preempted(&mut self, _batch: &BatchHeader, _requests: &[Request], _stopped: Nanos) {}
     /// A request ended without having run.
     fn ended(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {}
@@ -81,7 +83,8 @@ pub fn simulate_observed(
         }
         events += 1;
         world.now = now;
-        // Of events at one instant, what a GPU says comes first, then what a client says, then timers.
+        // Of events at one instant, what a GPU says comes first, then what a client says, then
+        // timers.
         if completion <= now {
             let done = world.take_completion();
             scheduler.on_completion(now, done, &mut world);

@@ -1,5 +1,6 @@
-//! What a simulation found: a tally counts while it runs, a [`Report`] is what `simulate` prints. The
-//! report's fields, in JSON, are those of DESIGN.md, section 8, and are fixed.
+//! What a simulation found: a tally counts while it runs, a [`Report`] is what `simulate` prints.
+//! The report's fields, in JSON, are those of docs/design/specification.md, "Simulation", and are
+//! fixed.
 
 use crate::workload::{Workload, WorkloadModel};
 use alloc::borrow::ToOwned;
@@ -10,8 +11,8 @@ use serde::Serialize;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, Request};
 
-/// The result of one simulation. Requests that arrived in [warm-up, warm-up + duration) count; a GPU's time
-/// counts where it lies in that window, and a batch where it starts in it.
+/// The result of one simulation. Requests that arrived in [warm-up, warm-up + duration) count; a
+/// GPU's time counts where it lies in that window, and a batch where it starts in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
@@ -42,7 +43,8 @@ pub struct Report {
     /// Batches that were stopped while they ran or before; only where there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub preemptions: u64,
-    /// The part of `gpu_utilization` that went to batches that were stopped; only where there were any.
+    /// The part of `gpu_utilization` that went to batches that were stopped; only where there were
+    /// any.
     #[serde(skip_serializing_if = "is_nothing")]
     pub gpu_wasted: f64,
     /// Requests per batch, of those that ran to their end.

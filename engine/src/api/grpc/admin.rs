@@ -21,14 +21,16 @@ use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use symphony_gpu::TensorSpec;
 
-/// Whether a call is an admin call, whatever its message: one that changes the server. Settings are one if they are given.
+/// Whether a call is an admin call, whatever its message: one that changes the server. Settings are
+/// one if they are given.
 pub(super) fn is_admin(method: &str) -> bool {
     matches!(method, "RepositoryModelLoad" | "RepositoryModelUnload") || method.contains("SharedMemory")
 }
 
 /// Makes the call named `method` with `message`: the answer in its envelope.
 ///
-/// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the call's own.
+/// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the
+/// call's own.
 pub(super) async fn call(
     core: &Core,
     caller: &Caller,

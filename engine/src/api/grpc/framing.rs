@@ -1,5 +1,6 @@
-//! gRPC's envelope around messages: five bytes in front of each, statuses in trailers, time-outs in a header. That is
-//! all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in the buffer that they came in.
+//! gRPC's envelope around messages: five bytes in front of each, statuses in trailers, time-outs in
+//! a header. That is all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in
+//! the buffer that they came in.
 
 use super::Mirror;
 use crate::api::compression::Coding;
@@ -42,7 +43,8 @@ impl Envelope {
         headers.get(ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes())).map(Envelope)
     }
 
-    /// The length of the first message in `bytes`, its prefix included; `None` while that is not there.
+    /// The length of the first message in `bytes`, its prefix included; `None` while that is not
+    /// there.
     pub(super) fn length(bytes: &[u8]) -> Option<usize> {
         let (prefix, _) = bytes.split_first_chunk::<PREFIX>()?;
         let [_, a, b, c, d] = *prefix;

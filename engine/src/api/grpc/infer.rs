@@ -1,4 +1,5 @@
-//! Infer requests over gRPC: a `ModelInferRequest` to an [`Inference`], and an answer as a `ModelInferResponse`.
+//! Infer requests over gRPC: a `ModelInferRequest` to an [`Inference`], and an answer as a
+//! `ModelInferResponse`.
 
 use super::messages::infer_parameter::ParameterChoice;
 use super::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -19,8 +20,8 @@ use std::collections::HashMap;
 
 type Parameters = HashMap<String, InferParameter>;
 
-/// Runs an infer request that belongs to `span`, if its client said one. `held` keeps its bytes counted until the engine has
-/// them.
+/// Runs an infer request that belongs to `span`, if its client said one. `held` keeps its bytes
+/// counted until the engine has them.
 ///
 /// Errors: why it has no result in time.
 pub(super) async fn infer(
@@ -86,7 +87,8 @@ fn word(parameter: &InferParameter) -> Word {
     }
 }
 
-/// Where an input's elements are. `raw` has those of the inputs from here on that are not in shared memory.
+/// Where an input's elements are. `raw` has those of the inputs from here on that are not in shared
+/// memory.
 fn data<'a>(
     input: &'a InferInputTensor,
     is_raw: bool,

@@ -1,5 +1,6 @@
-//! The gRPC face, on hyper's HTTP/2: `framing` is gRPC's envelope, `messages` are those of proto/inference.proto, `infer`
-//! and `stream` translate infer requests, `admin` everything else; this file leads a call through them.
+//! The gRPC adapter, on hyper's HTTP/2: `framing` is gRPC's envelope, `messages` are those of
+//! proto/inference.proto, `infer` and `stream` translate infer requests, `admin` everything else;
+//! this file leads a call through them.
 
 mod admin;
 mod framing;
@@ -80,8 +81,8 @@ pub(super) async fn respond(core: Rc<Core>, request: Request<Incoming>, peer: Pe
 /// Errors: 401, 403, 429.
 fn caller(core: &Core, method: &str, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Problem> {
     let caller = match method {
-        "ServerLive" | "ServerReady" => core.anybody(peer.door),
-        _ => core.identify(peer.door, headers)?,
+        "ServerLive" | "ServerReady" => core.anybody(peer.listener),
+        _ => core.identify(peer.listener, headers)?,
     };
     if admin::is_admin(method) {
         caller.see_admin()?;
@@ -95,7 +96,8 @@ fn refuse(core: &Core, problem: &Problem) -> Reply {
     framing::without_message(&Status::of(problem))
 }
 
-/// One call with one message each way: the answer's message in its envelope. `outcome` is told how an infer request ended.
+/// One call with one message each way: the answer's message in its envelope. `outcome` is told how
+/// an infer request ended.
 async fn call(
     core: &Core,
     caller: &Caller,
@@ -142,7 +144,8 @@ fn header_terms(headers: &HeaderMap, terms: &mut Terms) -> Result<(), Problem> {
     headers.get(DEADLINE).map_or(Ok(()), |deadline| terms.deadline_header(deadline.as_bytes()))
 }
 
-/// The header that gives each request of a stream a deadline of its own; `grpc-timeout` is the whole stream's.
+/// The header that gives each request of a stream a deadline of its own; `grpc-timeout` is the
+/// whole stream's.
 fn deadline_of_each(headers: &HeaderMap) -> Option<Vec<u8>> {
     headers.get(DEADLINE).map(|deadline| deadline.as_bytes().to_vec())
 }

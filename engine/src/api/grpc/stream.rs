@@ -1,6 +1,7 @@
-//! `ModelStreamInfer`: requests as they come, answers as they are ready, over one call. The whole call is the response's
-//! body, so when the client resets the stream or goes, everything of it is dropped, and its queued requests are
-//! withdrawn. A client that does not take its answers is not read from either.
+//! `ModelStreamInfer`: requests as they come, answers as they are ready, over one call. The whole
+//! call is the response's body, so when the client resets the stream or goes, everything of it is
+//! dropped, and its queued requests are withdrawn. A client that does not take its answers is not
+//! read from either.
 
 use super::framing::{Envelope, Status, decode};
 use super::infer::infer;
@@ -113,7 +114,8 @@ impl Stream {
         }
     }
 
-    /// Whether another request may run. Each stream may have one, whatever its connection's others have.
+    /// Whether another request may run. Each stream may have one, whatever its connection's others
+    /// have.
     fn has_room(&self) -> bool {
         let limit = self.core.config.max_requests_at_once;
         self.running.is_empty() || self.running.len().max(self.client.peer.requests_at_hand()) < limit

@@ -141,7 +141,8 @@ pub(super) fn index(core: &Core, caller: &Caller, request: &[u8]) -> Result<Vec<
 
 /// Sees to it that a request to load a model brings nothing along.
 ///
-/// Errors: 400 where it is wrong, or brings a configuration or files, which this server takes from its repository only.
+/// Errors: 400 where it is wrong, or brings a configuration or files, which this server takes from
+/// its repository only.
 pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
     #[derive(Deserialize)]
     struct Request {
@@ -162,7 +163,8 @@ pub(super) fn trace() -> Vec<u8> {
     bytes(&Value::Object(all.into_iter().collect()))
 }
 
-/// Takes in the body of `POST …/trace/setting`: each setting a string, a number, a list of strings, or null for the default.
+/// Takes in the body of `POST …/trace/setting`: each setting a string, a number, a list of strings,
+/// or null for the default.
 ///
 /// Errors: 400.
 pub(super) fn update_trace(_: &Core, body: &[u8]) -> Result<(), Problem> {

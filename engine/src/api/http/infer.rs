@@ -1,5 +1,5 @@
-//! Infer requests over HTTP: a body of JSON, with the binary tensor extension raw tensors behind it, to an [`Inference`];
-//! and an answer's body.
+//! Infer requests over HTTP: a body of JSON, with the binary tensor extension raw tensors behind
+//! it, to an [`Inference`]; and an answer's body.
 
 use crate::api::inference::{
     Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
@@ -82,7 +82,8 @@ impl TensorParameters<'_> {
     }
 }
 
-/// Reads the body of an infer request for `model`; `headers` are its request's. At most `most_rows` rows.
+/// Reads the body of an infer request for `model`; `headers` are its request's. At most `most_rows`
+/// rows.
 ///
 /// Errors: 400 with what was wrong, where, and what would be right.
 pub(super) fn parse(

@@ -1,5 +1,5 @@
-//! The HTTP face: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all other bodies; this file
-//! leads a request through them.
+//! The HTTP adapter: `routes` knows the paths, `infer` the bodies of infer requests, `admin` all
+//! other bodies; this file leads a request through them.
 
 mod admin;
 mod infer;
@@ -55,8 +55,8 @@ async fn route(core: &Core, request: Request<Incoming>, peer: &Peer) -> Result<R
         return Ok(wrong_method(request.method(), route.allowed()));
     }
     let caller = match route {
-        Route::Live | Route::Ready => core.anybody(peer.door),
-        _ => core.identify(peer.door, request.headers())?,
+        Route::Live | Route::Ready => core.anybody(peer.listener),
+        _ => core.identify(peer.listener, request.headers())?,
     };
     if route.is_admin(request.method()) {
         caller.see_admin()?;

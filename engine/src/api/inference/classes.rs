@@ -3,8 +3,9 @@
 use half::{bf16, f16};
 use symphony_gpu::DataType;
 
-/// The `most` largest elements of one row of an output, largest first and of equals the first, each with its index.
-/// `row` holds elements as a row has them; NaN and BYTES, which have no order, come last, in their order.
+/// The `most` largest elements of one row of an output, largest first and of equals the first, each
+/// with its index. `row` holds elements as a row has them; NaN and BYTES, which have no order, come
+/// last, in their order.
 pub(super) fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String> {
     match datatype {
         DataType::Bool | DataType::Uint8 => of(row, most, u8::from_le_bytes, f64::from, |v| v.to_string()),

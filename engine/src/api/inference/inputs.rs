@@ -1,5 +1,6 @@
-//! What a client gave, checked against the model's signature: names, types, shapes, lengths. Nothing is copied here:
-//! bytes go from where they came to, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
+//! What a client gave, checked against the model's signature: names, types, shapes, lengths.
+//! Nothing is copied here: bytes go from where they came to, or from shared memory, straight into
+//! the engine's slots ([`Inputs::fill`]).
 
 use crate::api::problem::{Problem, names, quoted};
 use crate::api::regions::{Place, Regions, View};
@@ -98,7 +99,8 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Checks the type and the shape of the input at `at`; its rows must be those of the inputs before.
+    /// Checks the type and the shape of the input at `at`; its rows must be those of the inputs
+    /// before.
     fn agree(
         &mut self,
         at: usize,
@@ -119,7 +121,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Writes row `row` in the layout of the model's signature. Rows are asked for in order, each once.
+    /// Writes row `row` in the layout of the model's signature. Rows are asked for in order, each
+    /// once.
     pub(in crate::api) fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8]) {
         for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
             let to = &mut slot[model.signature.input_range(at)];

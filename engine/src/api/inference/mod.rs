@@ -1,6 +1,7 @@
-//! An infer request without its protocol: `inputs` checks what a client gave against the model and puts it into the
-//! engine's slots, `terms` says by when and how urgent, `outputs` makes the answer's tensors, `ending` says why there is
-//! none, `classes` is the classification extension. The two faces, `http` and `grpc`, only translate.
+//! An infer request without its protocol: `inputs` checks what a client gave against the model and
+//! puts it into the engine's slots, `terms` says by when and how urgent, `outputs` makes the
+//! answer's tensors, `ending` says why there is none, `classes` is the classification extension.
+//! The two protocol adapters, `http` and `grpc`, only translate.
 
 mod classes;
 mod ending;

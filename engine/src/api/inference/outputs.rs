@@ -1,4 +1,5 @@
-//! What of a model's outputs a client wants and in which form, and an answer's tensors in that form.
+//! What of a model's outputs a client wants and in which form, and an answer's tensors in that
+//! form.
 
 use super::classes;
 use super::inputs::{Rows, position};
@@ -53,7 +54,8 @@ pub(in crate::api) struct Wanted {
     region: Option<View>,
 }
 
-/// Checks what a client asks for of a model's outputs, for so many rows; all of them in `otherwise` if it asks for none.
+/// Checks what a client asks for of a model's outputs, for so many rows; all of them in `otherwise`
+/// if it asks for none.
 ///
 /// Errors: 400 with what was wrong and what would be right.
 pub(in crate::api) fn wanted<'a>(
@@ -152,7 +154,8 @@ impl Output<'_> {
     }
 }
 
-/// The tensors of an answer: `output` holds its rows, one after another. What goes to shared memory is written there.
+/// The tensors of an answer: `output` holds its rows, one after another. What goes to shared memory
+/// is written there.
 ///
 /// Errors: 400 where the shared memory is too small or gone.
 pub(super) fn outputs<'a>(

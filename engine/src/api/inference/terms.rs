@@ -1,6 +1,7 @@
 //! By when an answer is due, and how urgent it is. A client may say it in a gRPC `grpc-timeout`, in
-//! `parameters.timeout`, in a header `X-Request-Deadline-Ms`; the tightest of these and the model's SLO counts.
-//! `parameters.deadline = "none"`, or `none` in the header, asks for no deadline at all.
+//! `parameters.timeout`, in a header `X-Request-Deadline-Ms`; the tightest of these and the model's
+//! SLO counts. `parameters.deadline = "none"`, or `none` in the header, asks for no deadline at
+//! all.
 
 use crate::api::problem::{Problem, shortened};
 use crate::runtime::frontend::{Class, Due, ModelInfo};
@@ -103,7 +104,8 @@ impl Terms {
         Ok(())
     }
 
-    /// By when, from now on. Without a deadline a client's `grpc-timeout` is its own affair: it cancels the call.
+    /// By when, from now on. Without a deadline a client's `grpc-timeout` is its own affair: it
+    /// cancels the call.
     pub(in crate::api) fn due(&self) -> Due {
         if self.never {
             return Due::Never;

@@ -1,5 +1,5 @@
-//! Elements of BYTES. On the wire one follows another, each after its length in 4 bytes, little-endian; in a row each
-//! has the room of the longest, so that a row has a fixed size. Pure.
+//! Elements of BYTES. On the wire one follows another, each after its length in 4 bytes,
+//! little-endian; in a row each has the room of the longest, so that a row has a fixed size. Pure.
 
 use symphony_gpu::signature::LENGTH_BYTES;
 
@@ -48,7 +48,8 @@ pub(in crate::api) fn check(wire: &[u8], count: usize, most: u32) -> Result<(), 
     }
 }
 
-/// Puts the first elements of `wire`, which [`check`] has seen, into the rooms of `row`, and returns what is left.
+/// Puts the first elements of `wire`, which [`check`] has seen, into the rooms of `row`, and
+/// returns what is left.
 pub(in crate::api) fn fill<'a>(mut wire: &'a [u8], row: &mut [u8], most: u32) -> &'a [u8] {
     for slot in row.chunks_exact_mut(room(most)) {
         let (length, after) = wire.split_first_chunk::<LENGTH_BYTES>().expect("its elements were counted");

@@ -1,8 +1,9 @@
-//! Tensors as JSON: a request's `data`, flat or nested, straight into the bytes of input rows, and output
-//! rows' bytes back into a flat list. Pure; called on the API core's thread.
+//! Tensors as JSON: a request's `data`, flat or nested, straight into the bytes of input rows, and
+//! output rows' bytes back into a flat list. Pure; called on the API core's thread.
 //!
-//! A tensor's text was found valid by serde_json before it comes here, so that this is one pass over its
-//! tokens, with each number parsed once, as the type it is for: a `u64` stays exact, nothing wraps.
+//! A tensor's text was found valid by serde_json before it comes here, so that this is one pass
+//! over its tokens, with each number parsed once, as the type it is for: a `u64` stays exact,
+//! nothing wraps.
 
 use super::elements;
 use half::{bf16, f16};
@@ -16,8 +17,9 @@ pub(in crate::api) const MAX_RANK: usize = 32;
 /// How many characters of a wrong value an error repeats.
 const QUOTED: usize = 40;
 
-/// Parses `json`, a JSON array that holds the elements of a tensor of `shape` in row-major order, flat or
-/// nested as the shape says, into the tensor's bytes on the wire. Elements of BYTES are strings.
+/// Parses `json`, a JSON array that holds the elements of a tensor of `shape` in row-major order,
+/// flat or nested as the shape says, into the tensor's bytes on the wire. Elements of BYTES are
+/// strings.
 ///
 /// Errors: what was wrong, at which element, and what would be right.
 pub(in crate::api) fn parse(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
@@ -63,7 +65,8 @@ fn integer<T: FromStr, const N: usize>(bytes: fn(T) -> [u8; N]) -> impl Fn(&str)
     move |text| text.parse().ok().map(bytes)
 }
 
-/// Rust also parses `inf` and `nan`, but no JSON value is spelled so; `null`, `true` and strings it refuses.
+/// Rust also parses `inf` and `nan`, but no JSON value is spelled so; `null`, `true` and strings it
+/// refuses.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
@@ -85,7 +88,8 @@ impl Place<'_> {
     fn read(&self, element: impl Fn(&str, &mut Vec<u8>) -> Option<()>) -> Result<Vec<u8>, String> {
         let Place { json, datatype, shape } = *self;
         let expected: usize = shape.iter().product();
-        // A shape may promise more than comes: an element takes two characters at the least, and 8 bytes at most.
+        // A shape may promise more than comes: an element takes two characters at the least, and 8
+        // bytes at most.
         let room = expected.saturating_mul(datatype.size_bytes()).min(json.len().saturating_mul(4));
         let mut out = Vec::with_capacity(room);
         let mut nesting = Nesting { shape, counts: [0; MAX_RANK], depth: 0, leaf: None, elements: 0 };
@@ -241,9 +245,9 @@ fn what_is_right(datatype: DataType) -> String {
     }
 }
 
-/// Appends the elements in `bytes`, as rows have them, as a flat JSON array. Floats are written as the shortest
-/// decimal that reads back as the same value of their type; NaN and infinities, which JSON does not have, as `null`;
-/// of BYTES, what is not UTF-8 as U+FFFD.
+/// Appends the elements in `bytes`, as rows have them, as a flat JSON array. Floats are written as
+/// the shortest decimal that reads back as the same value of their type; NaN and infinities, which
+/// JSON does not have, as `null`; of BYTES, what is not UTF-8 as U+FFFD.
 pub(in crate::api) fn write(out: &mut Vec<u8>, datatype: DataType, bytes: &[u8]) {
     match datatype {
         DataType::Bool => list(out, bytes, |[b]: [u8; 1]| b != 0),

@@ -1,5 +1,5 @@
-//! Clients that mean harm, or speak HTTP/2 as nobody should: their connection ends, with the reason that the protocol has for
-//! it, and everybody else is served on.
+//! Clients that mean harm, or speak HTTP/2 as nobody should: their connection ends, with the reason
+//! that the protocol has for it, and everybody else is served on.
 
 use super::raw::*;
 use super::*;

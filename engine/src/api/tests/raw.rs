@@ -32,7 +32,8 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// The head of a request for `path`, as HPACK has it without a table or Huffman's code.
 pub(super) fn head(method: u8, path: &str) -> Vec<u8> {
-    // Indexed: the method (2 GET, 3 POST), the scheme http. Literal, not indexed: the path, the authority.
+    // Indexed: the method (2 GET, 3 POST), the scheme http. Literal, not indexed: the path, the
+    // authority.
     let mut head = vec![0x80 | method, 0x86, 0x04, path.len() as u8];
     head.extend(path.bytes());
     head.extend([0x01, 1, b't']);

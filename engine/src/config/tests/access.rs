@@ -37,8 +37,8 @@ fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
          [[tokens]]\nname = \"g\"\ntoken = \"{secret}\"\n"
     );
     let folder = folder(&[("tokens.toml", text.as_bytes())]);
-    let mistakes = read_tokens(&folder.path().join("tokens.toml")).unwrap_err();
-    let told = told(&mistakes, folder.path());
+    let diagnostics = read_tokens(&folder.path().join("tokens.toml")).unwrap_err();
+    let told = told(&diagnostics, folder.path());
     for (line, field, word) in [
         (3, "tokens[0].token", "visible characters of ASCII"),
         (7, "tokens[1].sha256", "give one of them"),
@@ -57,7 +57,7 @@ fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
             "{start}{word} in {told:#?}"
         );
     }
-    assert!(!mistakes.to_string().contains(secret) && !mistakes.to_string().contains("too short"));
+    assert!(!diagnostics.to_string().contains(secret) && !diagnostics.to_string().contains("too short"));
 }
 
 #[test]

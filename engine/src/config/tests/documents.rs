@@ -1,5 +1,6 @@
-//! The documents list every key that there is, and none that there is not. A key that nobody knows is put into every table that
-//! a document tells of; the mistake that comes out lists the keys that its reader does know.
+//! The documents list every key that there is, and none that there is not. A key that nobody knows
+//! is put into every table that a document tells of; the diagnostic that comes out lists the keys
+//! that its reader does know.
 
 use super::{folder, told};
 use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, triton};
@@ -9,7 +10,8 @@ use std::path::Path;
 /// A key that is like no other.
 const UNKNOWN: &str = "qqqqqqqq = 1\n";
 
-/// Keys by table: `` is the root, `[http]` a section, `[[models]]` tables, `[[models]].profile` tables in them.
+/// Keys by table: `` is the root, `[http]` a section, `[[models]]` tables, `[[models]].profile`
+/// tables in them.
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
 fn document(name: &str) -> String {
@@ -21,8 +23,9 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The keys that a document lists: the first column of each table of which it is called "key". A heading of the second level
-/// names the table, `[section]` or `[[tables]]`, else it is the root; one of the third the keys whose tables are told of.
+/// The keys that a document lists: the first column of each table of which it is called "key". A
+/// heading of the second level names the table, `[section]` or `[[tables]]`, else it is the root;
+/// one of the third the keys whose tables are told of.
 fn documented(text: &str) -> Keys {
     let mut keys = Keys::from([(String::new(), BTreeSet::new())]);
     let (mut table, mut within, mut listing) = (String::new(), vec![String::new()], false);
@@ -54,11 +57,12 @@ fn documented(text: &str) -> Keys {
     keys
 }
 
-/// The keys that readers say they know, from mistakes like `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
-fn known(mistakes: &[String]) -> Keys {
+/// The keys that readers say they know, from diagnostics like
+/// `f.toml:3: models[0].qqqqqqqq: is no field …; the fields here are …`.
+fn known(diagnostics: &[String]) -> Keys {
     let mut keys = Keys::new();
-    for mistake in mistakes.iter().filter(|mistake| mistake.contains("qqqqqqqq: ")) {
-        let field = mistake.split(": ").nth(1).unwrap().trim_end_matches("qqqqqqqq").trim_end_matches('.');
+    for diagnostic in diagnostics.iter().filter(|diagnostic| diagnostic.contains("qqqqqqqq: ")) {
+        let field = diagnostic.split(": ").nth(1).unwrap().trim_end_matches("qqqqqqqq").trim_end_matches('.');
         let mut parts = field.split('.').map(|part| match part.split_once('[') {
             Some((name, _)) => (name, true),
             None => (part, false),
@@ -71,13 +75,14 @@ fn known(mistakes: &[String]) -> Keys {
             (name, false) => format!("[{name}]"),
         };
         let table = [vec![table.as_str()], inner].concat().join(".");
-        let names = mistake.split("the fields here are ").nth(1).expect("all fields are listed");
+        let names = diagnostic.split("the fields here are ").nth(1).expect("all fields are listed");
         keys.entry(table).or_default().extend(names.split(", ").map(str::to_owned));
     }
     keys
 }
 
-/// A file with an unknown key in the root and in every section and table of tables that is documented; `given` has some of them.
+/// A file with an unknown key in the root and in every section and table of tables that is
+/// documented; `given` has some of them.
 fn with_unknown_keys(documented: &Keys, given: &str) -> String {
     let others = documented.keys().filter(|table| table.ends_with(']') && !given.contains(table.as_str()));
     let others: String = others.map(|table| format!("{table}\n{UNKNOWN}")).collect();
@@ -99,8 +104,8 @@ fn every_key_of_config_is_in_the_documents_and_the_reverse() {
     );
     let text = with_unknown_keys(&documented, &given);
     let folder = folder(&[("symphony.toml", text.as_bytes()), ("m.onnx", b"x")]);
-    let mistakes = read_config(folder.path()).unwrap_err();
-    assert_eq!(known(&told(&mistakes, folder.path())), documented, "{mistakes}");
+    let diagnostics = read_config(folder.path()).unwrap_err();
+    assert_eq!(known(&told(&diagnostics, folder.path())), documented, "{diagnostics}");
 }
 
 #[test]
@@ -121,8 +126,9 @@ fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
             format!("[[executors]]\nkind = \"{kind}\"\n[repository]\npath = \"models\"\n"),
         )
         .unwrap();
-        let mistakes = read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
-        for (table, keys) in known(&told(&mistakes, folder.path())) {
+        let diagnostics =
+            read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
+        for (table, keys) in known(&told(&diagnostics, folder.path())) {
             in_code.entry(table).or_default().extend(keys);
         }
     }
@@ -143,7 +149,7 @@ fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
     for field in &fields {
         std::fs::write(&file, format!("{field} {{ }}\n")).unwrap();
         let mut notes = Vec::new();
-        // A value of the wrong kind is a mistake only of a field that is read.
+        // A value of the wrong kind is a diagnostic only of a field that is read.
         let read = triton::read(&file, "m", &mut notes);
         let passed = notes.iter().any(|note| note.contains("is passed over"));
         assert_eq!(passed, passed_over.contains(field), "{field}: {notes:?}");
@@ -164,6 +170,6 @@ fn every_key_of_a_workload_is_in_the_documents_and_the_reverse() {
     let text = with_unknown_keys(&documented, &given);
     let zoo = b"model,alpha_ms,beta_ms,slo_ms\nz,1,1,25\n";
     let folder = folder(&[("w.toml", text.as_bytes()), ("z.csv", zoo)]);
-    let mistakes = read_workload(&folder.path().join("w.toml")).unwrap_err();
-    assert_eq!(known(&told(&mistakes, folder.path())), documented, "{mistakes}");
+    let diagnostics = read_workload(&folder.path().join("w.toml")).unwrap_err();
+    assert_eq!(known(&told(&diagnostics, folder.path())), documented, "{diagnostics}");
 }

@@ -27,10 +27,10 @@ fn files(text: &[u8]) -> tempfile::TempDir {
 }
 
 fn good(text: &str) -> Config {
-    read_config(files(text.as_bytes()).path()).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(files(text.as_bytes()).path()).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
-fn mistakes(text: &str) -> Vec<String> {
+fn diagnostics(text: &str) -> Vec<String> {
     let folder = files(text.as_bytes());
     told(&read_config(folder.path()).unwrap_err(), folder.path())
 }
@@ -50,7 +50,7 @@ fn traces_go_where_a_collector_is_and_nowhere_by_default() {
     let flags = TraceFlags { endpoint: None, sample_ratio: Some(0.5) };
     let both = config.clone().with(&flags);
     assert_eq!((both.sample_ratio, both.endpoint), (0.5, config.endpoint));
-    let told = mistakes(&trace("endpoint = \"https://c\"\nsample_ratio = 2\n"));
+    let told = diagnostics(&trace("endpoint = \"https://c\"\nsample_ratio = 2\n"));
     assert!(
         told[0].starts_with("symphony.toml:8: trace.endpoint: is \"https://c\"; it must be the address"),
         "{told:?}"
@@ -70,8 +70,8 @@ fn a_small_file_has_the_documented_defaults() {
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
     assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));
     assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m.onnx")));
-    let place = model.places.file.mistake("is corrupt", "export it again").to_string();
-    assert!(place.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{place}");
+    let location = model.locations.file.diagnostic("is corrupt", "export it again").to_string();
+    assert!(location.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{location}");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
         ("datatype = \"BYTES\", max_bytes = 0, shape = [2]", "max_bytes: is 0"),
         ("datatype = \"FP32\", max_bytes = 4, shape = [2]", "which have one size"),
     ] {
-        let told = mistakes(&with(tensor));
+        let told = diagnostics(&with(tensor));
         assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
     }
 }
@@ -228,7 +228,7 @@ fn above_a_limit_the_mistake_names_it() {
              has an executor and a model of its own: give at most 1, or more executors and models",
         ),
     ] {
-        assert_eq!(mistakes(&text), [expected], "{}", &text[text.len() - 60..]);
+        assert_eq!(diagnostics(&text), [expected], "{}", &text[text.len() - 60..]);
     }
 }
 
@@ -426,13 +426,13 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
         ),
     ] {
         let expected: String = expected;
-        assert_eq!(mistakes(&text), [expected], "{text}");
+        assert_eq!(diagnostics(&text), [expected], "{text}");
     }
 }
 
 #[test]
-fn a_core_that_the_machine_lacks_is_a_mistake() {
-    let told = mistakes(&format!("{CPU}{MODEL}[cores]\nrank = 60000"));
+fn a_core_that_the_machine_lacks_is_a_diagnostic() {
+    let told = diagnostics(&format!("{CPU}{MODEL}[cores]\nrank = 60000"));
     assert_eq!(told.len(), 1);
     let expected = "symphony.toml:8: cores.rank: this process may not run on a core 60000; use one of ";
     assert!(told[0].starts_with(expected), "{told:?}");
@@ -443,7 +443,7 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
     let text = "polcy = \"symphony\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"m\"\nfile = \"none.onnx\"\n\
                 slo_ms = 0\npriority = 9\n[[models]]\nname = \"n\"\nfile = \"m.onnx\"\nslo_ms = 25\nexecuter = \"cpu\"\n";
     assert_eq!(
-        mistakes(text),
+        diagnostics(text),
         [
             "symphony.toml:1: polcy: is no field that is known here; did you mean `policy`?",
             "symphony.toml:6: models[0].file: none.onnx can't be read (No such file or directory (os error 2)); \
@@ -456,7 +456,7 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
 }
 
 #[test]
-fn a_folder_without_its_file_is_a_mistake() {
+fn a_folder_without_its_file_is_a_diagnostic() {
     let folder = tempfile::tempdir().unwrap();
     let told = told(&read_config(folder.path()).unwrap_err(), folder.path());
     assert!(told[0].starts_with("symphony.toml:1: TOML: the file can't be read"), "{told:?}");
@@ -510,7 +510,7 @@ proptest! {
                     prop_assert!(config.executors_of(model.source.kind()) >= 1);
                 }
             }
-            Err(mistakes) => prop_assert_eq!(mistakes.to_string().lines().count(), mistakes.0.len()),
+            Err(diagnostics) => prop_assert_eq!(diagnostics.to_string().lines().count(), diagnostics.0.len()),
         }
     }
 }

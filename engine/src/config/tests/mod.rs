@@ -6,7 +6,7 @@ mod engine_config;
 mod repository;
 mod workload_file;
 
-use super::Mistakes;
+use super::Diagnostics;
 use std::path::Path;
 
 /// Writes `files` into a new folder.
@@ -18,8 +18,8 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     folder
 }
 
-/// The mistakes as a user sees them, without the folder's name.
-fn told(mistakes: &Mistakes, folder: &Path) -> Vec<String> {
+/// The diagnostics as a user sees them, without the folder's name.
+fn told(diagnostics: &Diagnostics, folder: &Path) -> Vec<String> {
     let folder = format!("{}/", folder.display());
-    mistakes.to_string().replace(&folder, "").lines().map(str::to_string).collect()
+    diagnostics.to_string().replace(&folder, "").lines().map(str::to_string).collect()
 }

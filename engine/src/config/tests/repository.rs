@@ -2,8 +2,8 @@
 
 use super::told;
 use crate::config::{
-    Config, Control, ExecutorKind, Mistakes, ModelSource, ProfileSource, RepositoryConfig, RepositoryFlags,
-    read_config, read_config_with,
+    Config, Control, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig,
+    RepositoryFlags, read_config, read_config_with,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -35,10 +35,10 @@ fn add(folder: &Path, files: &[(&str, &str)]) {
 
 fn good(config: &str, files: &[(&str, &str)]) -> Config {
     let folder = repository(config, files);
-    read_config(folder.path()).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_config(folder.path()).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
-fn mistakes(config: &str, files: &[(&str, &str)]) -> Vec<String> {
+fn diagnostics(config: &str, files: &[(&str, &str)]) -> Vec<String> {
     let folder = repository(config, files);
     told(&read_config(folder.path()).unwrap_err(), folder.path())
 }
@@ -75,7 +75,7 @@ fn a_models_newest_version_is_served_unless_its_policy_says_otherwise() {
     }
     // What is no version, or no model, is passed over.
     add(folder.path(), &[("a/02/model.onnx", "x"), ("a/notes/x", ""), (".git/x", ""), ("readme", "")]);
-    let config = read_config(folder.path()).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = read_config(folder.path()).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let expected = [("a", 10), ("b", 2), ("b", 10), ("c", 1), ("c", 2), ("c", 10), ("d", 1), ("d", 10)];
     assert_eq!(versions(&config), expected);
     assert!(
@@ -131,7 +131,7 @@ fn a_model_without_words_of_ours_gets_the_repositorys_slo() {
     let model = &config.models[0];
     assert_eq!((model.slo, model.max_batch), (Nanos::from_millis(40), 32));
     assert_eq!(
-        mistakes(CONFIG, &[("m/1/model.onnx", "x")]),
+        diagnostics(CONFIG, &[("m/1/model.onnx", "x")]),
         ["models/m/model.toml:1: slo_ms: there is no such file; write the latency promised there, like \
           `slo_ms = 50`; or for all models in [repository]"]
     );
@@ -158,7 +158,7 @@ fn what_means_nothing_here_is_told_once_with_its_line() {
 #[test]
 fn every_mistake_is_told_with_its_file_and_line() {
     let told = |pbtxt: &str, toml: &str| {
-        mistakes(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
+        diagnostics(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
     };
     let cases: [(&str, &str, &str); 13] = [
         (
@@ -207,10 +207,10 @@ fn every_mistake_is_told_with_its_file_and_line() {
         let told = told(pbtxt, toml);
         assert!(told.len() == 1 && told[0].contains(expected), "{told:?} should say {expected}");
     }
-    let missing = mistakes(CONFIG, &[("m/model.toml", SLO), ("m/1/other.onnx", "x")]);
+    let missing = diagnostics(CONFIG, &[("m/model.toml", SLO), ("m/1/other.onnx", "x")]);
     assert!(missing[0].starts_with("models/m/1/model.onnx:1: file: the file can't be read"), "{missing:?}");
     let no_gpu = CONFIG.replace("[[executors]]\nkind = \"emulated\"\n", "");
-    let told = mistakes(&no_gpu, &[("m/model.toml", EMULATED)]);
+    let told = diagnostics(&no_gpu, &[("m/model.toml", EMULATED)]);
     assert_eq!(
         told,
         [
@@ -220,7 +220,7 @@ fn every_mistake_is_told_with_its_file_and_line() {
     );
     let twin = format!("{CONFIG}[[models]]\nname = \"m\"\n{EMULATED}");
     assert_eq!(
-        mistakes(&twin, &[("m/model.toml", EMULATED)]),
+        diagnostics(&twin, &[("m/model.toml", EMULATED)]),
         ["models/m:1: name: CONFIG has a model of this name; give each model a name of its own"]
     );
 }
@@ -230,8 +230,8 @@ fn declared_tensors_are_compared_with_the_models_own() {
     let pbtxt = "max_batch_size: 8\ninput { name: \"x\" data_type: TYPE_FP32 dims: [ -1, 32 ] }";
     let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
     let told = |spec| -> Vec<String> {
-        let mistakes = config.models[0].declared.check(&signature(vec![spec]));
-        mistakes.iter().map(|mistake| format!("{}; {}", mistake.wrong, mistake.right)).collect()
+        let diagnostics = config.models[0].declared.check(&signature(vec![spec]));
+        diagnostics.iter().map(|diagnostic| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
     };
     assert_eq!(told(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
     let shape = told(tensor("x", DataType::Fp32, &[5, 31]));
@@ -251,7 +251,7 @@ fn places_are_kept_for_models_that_are_loaded_later() {
         ("c/model.toml", SLO),
     ];
     let kinds = |config: &Config| {
-        let of = |kind| config.places().into_iter().filter(|place| *place == kind).count();
+        let of = |kind| config.model_slots().into_iter().filter(|location| *location == kind).count();
         (config.models.len(), of(ExecutorKind::Cpu), of(ExecutorKind::Emulated))
     };
     assert_eq!(kinds(&good(CONFIG, &files)), (3, 1, 2));
@@ -260,7 +260,7 @@ fn places_are_kept_for_models_that_are_loaded_later() {
     let explicit = format!("{CONFIG}control = \"explicit\"\nmax_versions = 5\nload = [\"b\"]\n");
     let config = good(&explicit, &files);
     assert_eq!((kinds(&config), versions(&config)), ((1, 5, 5), vec![("b", 1)]));
-    let too_many = mistakes(&format!("{CONFIG}control = \"poll\"\nmax_versions = 1\n"), &files);
+    let too_many = diagnostics(&format!("{CONFIG}control = \"poll\"\nmax_versions = 1\n"), &files);
     assert_eq!(
         too_many,
         [
@@ -268,7 +268,7 @@ fn places_are_kept_for_models_that_are_loaded_later() {
           [repository] to more"
         ]
     );
-    let load = mistakes(&format!("{CONFIG}load = [\"a\"]\n"), &files);
+    let load = diagnostics(&format!("{CONFIG}load = [\"a\"]\n"), &files);
     assert_eq!(
         load,
         [
@@ -287,8 +287,8 @@ fn the_command_line_holds_over_the_file() {
     std::fs::write(folder.path().join("symphony.toml"), "[[executors]]\nkind = \"cpu\"\n").unwrap();
     assert!(read_config_with(Some(folder.path()), &none, &mut |_| ()).is_err(), "no model, no repository");
     let alone = RepositoryFlags { path: Some(folder.path().join("models")), ..RepositoryFlags::default() };
-    let Mistakes(told) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
-    assert!(told.iter().all(|mistake| mistake.field == "executor"), "{told:?}");
+    let Diagnostics(told) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
+    assert!(told.iter().all(|diagnostic| diagnostic.field == "executor"), "{told:?}");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_stamp_changes_with_the_files_of_a_version_or_of_all() {
         repository(CONFIG, &[("m/model.toml", SLO), ("m/1/model.onnx", "x"), ("m/2/model.onnx", "x")]);
     let from = RepositoryConfig::at(
         folder.path().join("models"),
-        crate::config::Place { file: "f".into(), line: 1, field: "path".into() },
+        crate::config::Location { file: "f".into(), line: 1, field: "path".into() },
     );
     let first = from.stamp("m");
     assert_eq!(first, from.stamp("m"));

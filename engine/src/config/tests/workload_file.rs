@@ -14,10 +14,10 @@ const FILE: &str = "w.toml";
 
 fn good(text: &str) -> Workload {
     let folder = folder(&[(FILE, text.as_bytes()), ("zoo.csv", ZOO.as_bytes()), ("t.txt", b"0.5\n1.5\n")]);
-    read_workload(&folder.path().join(FILE)).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    read_workload(&folder.path().join(FILE)).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
 }
 
-fn mistakes(text: &[u8]) -> Vec<String> {
+fn diagnostics(text: &[u8]) -> Vec<String> {
     let folder = folder(&[
         (FILE, text),
         ("zoo.csv", ZOO.as_bytes()),
@@ -105,7 +105,8 @@ fn a_trace_is_found_beside_the_file() {
 #[test]
 fn the_shipped_workloads_can_be_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");
-    let read = |name: &str| read_workload(&folder.join(name)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let read =
+        |name: &str| read_workload(&folder.join(name)).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     for (name, gpus, models) in [
         ("table4-resnet50.toml", 8, 1),
         ("table4-inceptionresnetv2.toml", 8, 1),
@@ -244,7 +245,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
             "w.toml:3: TOML: duplicate key; see https://toml.io for how TOML is written",
         ),
     ] {
-        assert_eq!(mistakes(text.as_bytes()), [expected], "{text}");
+        assert_eq!(diagnostics(text.as_bytes()), [expected], "{text}");
     }
 }
 
@@ -253,7 +254,7 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
     let text = "gpus = -1\nrate_rps = true\nsed = 4\n[[models]]\nname = \"A\"\nalpha_ms = 1\nbeta_ms = 1\n\
                 slo_ms = \"x\"\n[[models]]\nname = \"\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 9\nshare = 0\n";
     assert_eq!(
-        mistakes(text.as_bytes()),
+        diagnostics(text.as_bytes()),
         [
             "w.toml:1: gpus: is -1; it must be a whole number from 1 to 65536",
             "w.toml:2: rate_rps: is true; it must be a number above 0 and up to 1000000000",
@@ -268,14 +269,14 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
 #[test]
 fn mistakes_in_a_zoo_are_told_with_the_lines_of_the_zoo() {
     assert_eq!(
-        mistakes(format!("{HEAD}[[models]]\nzoo = \"bad.csv\"").as_bytes()),
+        diagnostics(format!("{HEAD}[[models]]\nzoo = \"bad.csv\"").as_bytes()),
         [
             "bad.csv:3: alpha_ms: is -1; it must be a number from 0 to 3600000",
             "bad.csv:3: slo_ms: is x; it must be a number above 0 and up to 3600000",
             "bad.csv:6: zoo: has 3 values; give 4: model,alpha_ms,beta_ms,slo_ms",
         ]
     );
-    let missing = mistakes(format!("{HEAD}[[models]]\nzoo = \"none.csv\"").as_bytes());
+    let missing = diagnostics(format!("{HEAD}[[models]]\nzoo = \"none.csv\"").as_bytes());
     assert_eq!(missing.len(), 1);
     assert!(
         missing[0].starts_with("w.toml:4: models[0].zoo: none.csv: the file can't be read"),
@@ -285,12 +286,12 @@ fn mistakes_in_a_zoo_are_told_with_the_lines_of_the_zoo() {
 
 #[test]
 fn text_that_is_no_toml_is_told_by_line() {
-    let lines = mistakes(b"gpus = 8\nrate_rps = \n[[models]\n");
+    let lines = diagnostics(b"gpus = 8\nrate_rps = \n[[models]\n");
     assert!(lines.len() == 2, "{lines:?}");
     assert!(lines[0].starts_with("w.toml:2: TOML: "), "{lines:?}");
     assert!(lines[1].starts_with("w.toml:3: TOML: "), "{lines:?}");
     assert_eq!(
-        mistakes(b"gpus = 8\n# \xff\n"),
+        diagnostics(b"gpus = 8\n# \xff\n"),
         ["w.toml:2: TOML: this is no UTF-8 text; name a TOML file (they are UTF-8)"]
     );
 }
@@ -298,7 +299,7 @@ fn text_that_is_no_toml_is_told_by_line() {
 #[test]
 fn what_a_file_says_can_neither_break_the_line_nor_reach_the_terminal() {
     let text = format!("{HEAD}{MODEL}arrival = \"trace:a\\nb\\u001b[31m\"\n\"x\\ny\" = 1");
-    let lines = mistakes(text.as_bytes());
+    let lines = diagnostics(text.as_bytes());
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains(char::is_control)), "{lines:?}");
 }
@@ -333,8 +334,8 @@ fn a_model_has_a_priority_and_without_an_slo_it_is_the_lowest_unless_given() {
     for wrong in ["slo_ms = \"never\"", "slo_ms = \"none\"\npriority = 0", "slo_ms = 25\npriority = 4"] {
         let text = head.clone() + &model("a", wrong);
         let files = folder(&[(FILE, text.as_bytes())]);
-        let mistakes = read_workload(&files.path().join(FILE)).unwrap_err();
-        assert_eq!(mistakes.0.len(), 1, "{mistakes}");
+        let diagnostics = read_workload(&files.path().join(FILE)).unwrap_err();
+        assert_eq!(diagnostics.0.len(), 1, "{diagnostics}");
     }
 }
 
@@ -384,11 +385,11 @@ proptest! {
         let folder = folder(&[(FILE, text.as_bytes()), ("zoo.csv", ZOO.as_bytes())]);
         match read_workload(&folder.path().join(FILE)) {
             Ok(workload) => prop_assert!((workload.models.iter().map(|m| m.share).sum::<f64>() - 1.0).abs() < 1e-9),
-            Err(mistakes) => {
-                prop_assert!(!mistakes.0.is_empty());
+            Err(diagnostics) => {
+                prop_assert!(!diagnostics.0.is_empty());
                 let lines = text.lines().count().max(1);
-                prop_assert!(mistakes.0.iter().all(|m| (1..=lines + 1).contains(&m.line) && !m.right.is_empty()));
-                prop_assert_eq!(mistakes.to_string().lines().count(), mistakes.0.len());
+                prop_assert!(diagnostics.0.iter().all(|m| (1..=lines + 1).contains(&m.line) && !m.right.is_empty()));
+                prop_assert_eq!(diagnostics.to_string().lines().count(), diagnostics.0.len());
             }
         }
     }

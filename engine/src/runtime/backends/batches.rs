@@ -1,5 +1,6 @@
-//! What every backend thread does with batches: takes them off the rings from ModelThreads, and when one is
-//! over, answers its requests' frontends and tells the RankThread of its sub-cluster that its GPU is free of it.
+//! What every backend thread does with batches: takes them off the rings from ModelThreads, and
+//! when one is over, answers its requests' frontends and tells the RankThread of its sub-cluster
+//! that its GPU is free of it.
 
 use crate::runtime::counters::executions::Executing;
 use crate::runtime::counters::{BackendTally, Counting};
@@ -66,7 +67,8 @@ pub(crate) struct Answers {
     pub(crate) slabs: Vec<SlabView>,
     /// To each frontend. Each holds all that the frontend can have in flight, so it is never full.
     pub(crate) frontends: Vec<Producer<Response>>,
-    /// To each RankThread. It holds every batch that this thread's GPUs can have been given from there.
+    /// To each RankThread. It holds every batch that this thread's GPUs can have been given from
+    /// there.
     pub(crate) completions: Vec<Producer<Completion>>,
     /// The RankThread of each model's sub-cluster.
     pub(crate) rank_of: Arc<[u32]>,

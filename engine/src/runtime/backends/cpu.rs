@@ -1,5 +1,6 @@
-//! The backend thread of one CPU executor, a GPU as far as the scheduler knows: it runs one batch at a time on its
-//! core, between the batch's exec_at and its latest; one that can't start in time is cancelled and answered.
+//! The backend thread of one CPU executor, a GPU as far as the scheduler knows: it runs one batch
+//! at a time on its core, between the batch's exec_at and its latest; one that can't start in time
+//! is cancelled and answered.
 
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::clock::Clock;
@@ -40,7 +41,8 @@ impl CpuBackend {
             let finished = self.clock.now();
             self.answers.answer_all(batch, Ending::Done, now, finished);
         } else {
-            // One row with, say, an index out of range fails the whole run: alone, only that one fails.
+            // One row with, say, an index out of range fails the whole run: alone, only that one
+            // fails.
             for &entry in &batch.entries {
                 let ran = run_rows(model, &self.answers, &[entry]);
                 let ending = if ran { Ending::Done } else { Ending::Failed };
@@ -52,7 +54,8 @@ impl CpuBackend {
     }
 }
 
-/// Stages the inputs of these requests, runs the model and puts the outputs into their slots. False if it failed.
+/// Stages the inputs of these requests, runs the model and puts the outputs into their slots. False
+/// if it failed.
 fn run_rows(
     model: &mut CpuModel,
     answers: &Answers,

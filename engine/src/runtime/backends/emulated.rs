@@ -1,5 +1,6 @@
-//! The backend thread of all emulated GPUs: each batch starts between its exec_at and its latest, takes l(b), and
-//! answers zeros of the right shape; one that can't start in time is cancelled and answered.
+//! The backend thread of all emulated GPUs: each batch starts between its exec_at and its latest,
+//! takes l(b), and answers zeros of the right shape; one that can't start in time is cancelled and
+//! answered.
 
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::threads::agent::Agent;

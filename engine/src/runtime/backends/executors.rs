@@ -1,11 +1,12 @@
-//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the first one measures
-//! the profiles that the configuration leaves to measuring. Then each waits for its rings and runs.
+//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the
+//! first one measures the profiles that the configuration leaves to measuring. Then each waits for
+//! its rings and runs.
 
 use super::batches::{Answers, Inbox};
-use crate::config::{Config, Mistake, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::clock::Clock;
-use crate::runtime::threads::agent::{Seat, run};
+use crate::runtime::threads::agent::{Placement, run};
 use crate::runtime::threads::changes::Taker;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
 
 /// Told, in a line each, what a start-up is doing.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What an executor found out about a model.
 pub(crate) struct Found {
@@ -33,9 +34,9 @@ pub(crate) struct Wiring {
     pub(crate) answers: Answers,
 }
 
-/// What an executor reports once it has its models: an entry per model of the configuration, `None` for other
-/// executors' models; or what is wrong with one.
-type Report = Result<Vec<Option<Found>>, Mistake>;
+/// What an executor reports once it has its models: an entry per model of the configuration, `None`
+/// for other executors' models; or what is wrong with one.
+type Report = Result<Vec<Option<Found>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct Loading {
@@ -50,7 +51,8 @@ impl Loading {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the way of later models if there may be some; it runs from here on.
+    /// Gives the executor its rings, and the way of later models if there may be some; it runs from
+    /// here on.
     pub(crate) fn wire(self, wiring: Wiring, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
         let _ = self.wiring.send((wiring, changes));
@@ -64,28 +66,29 @@ pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) say: Say,
+    pub(crate) say: Progress,
 }
 
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
 ///
 /// Errors: the system gives no thread.
-pub(crate) fn start(index: usize, seat: Seat, setup: Setup) -> std::io::Result<Loading> {
+pub(crate) fn start(index: usize, placement: Placement, setup: Setup) -> std::io::Result<Loading> {
     let (report, reports) = channel();
     let (wiring, rings) = channel();
     let role = format!("cpu-{index}");
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
-        seat.take(&role);
-        // The whole loop runs on the compute thread: a batch then costs no hand-over between threads.
+        placement.take(&role);
+        // The whole loop runs on the compute thread: a batch then costs no hand-over between
+        // threads.
         let compute = ComputeThread::new();
-        compute.clone().run(move || live(index, seat, setup, &compute, report, rings));
+        compute.clone().run(move || live(index, placement, setup, &compute, report, rings));
     })?;
     Ok(Loading { reports, wiring, thread })
 }
 
 fn live(
     index: usize,
-    seat: Seat,
+    placement: Placement,
     setup: Setup,
     compute: &ComputeThread,
     report: Sender<Report>,
@@ -104,8 +107,8 @@ fn live(
                 models.push(Some(Box::new(loaded)));
                 found.push(Some(seen));
             }
-            Err(mistake) => {
-                let _ = report.send(Err(mistake));
+            Err(diagnostic) => {
+                let _ = report.send(Err(diagnostic));
                 return;
             }
         }
@@ -113,23 +116,24 @@ fn live(
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
     let Ok((Wiring { inbox, answers }, changes)) = rings.recv() else { return };
-    models.resize_with(setup.config.places().len(), || None);
+    models.resize_with(setup.config.model_slots().len(), || None);
     let (clock, compute) = (setup.clock.clone(), compute.clone());
     let mut backend =
         CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
-    run(&mut backend, seat.idle, &setup.clock, &setup.stop);
+    run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for it.
+/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for
+/// it.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
     measuring: Option<MeasureOptions>,
-    say: &Say,
-) -> Result<Option<(CpuModel, Found)>, Mistake> {
+    say: &Progress,
+) -> Result<Option<(CpuModel, Found)>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
-        model.places.file.mistake(error, "give an ONNX model that the CPU executor can run")
+        model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
     })?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
@@ -146,10 +150,10 @@ fn measure_one(
     model: &ModelConfig,
     loaded: &mut CpuModel,
     options: &MeasureOptions,
-    say: &Say,
-) -> Result<ProfileTable, Mistake> {
+    say: &Progress,
+) -> Result<ProfileTable, Diagnostic> {
     let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
-        model.places.file.mistake(error, "give a model that runs on inputs of its own shapes")
+        model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
     say(&format!(

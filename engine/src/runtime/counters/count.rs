@@ -1,11 +1,12 @@
-//! Numbers that one thread adds to and everybody reads: what an observer may look at without disturbing who is
-//! observed. Adding is a load, an addition and a store of the owner's own cache line, no atomic addition.
+//! Numbers that one thread adds to and everybody reads: what an observer may look at without
+//! disturbing who is observed. Adding is a load, an addition and a store of the owner's own cache
+//! line, no atomic addition.
 
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One such number. That only its owner adds to it is for the structure to see to that it is a field of: with two
-/// owners counts get lost, and nothing worse happens.
+/// One such number. That only its owner adds to it is for the structure to see to that it is a
+/// field of: with two owners counts get lost, and nothing worse happens.
 ///
 /// ```
 /// use symphony::count::Count;

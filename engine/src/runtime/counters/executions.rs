@@ -1,6 +1,7 @@
-//! What each backend thread has run: numbers by model and by GPU, and the last batches of its first GPUs. A backend
-//! thread is the only one that sees a batch's true start and end, once each, so what it notes here is exact whoever
-//! sent the requests. The thread stores a few words of its own per batch; readers disturb it no further.
+//! What each backend thread has run: numbers by model and by GPU, and the last batches of its first
+//! GPUs. A backend thread is the only one that sees a batch's true start and end, once each, so
+//! what it notes here is exact whoever sent the requests. The thread stores a few words of its own
+//! per batch; readers disturb it no further.
 
 use crate::runtime::counters::count::Count;
 use bytemuck::Zeroable;
@@ -11,8 +12,8 @@ use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, GpuId, ModelId};
 
-/// GPUs of a backend thread whose batches are kept one by one. GPUs are granted lowest number first, so these are the
-/// busiest.
+/// GPUs of a backend thread whose batches are kept one by one. GPUs are granted lowest number
+/// first, so these are the busiest.
 pub const TRACED_GPUS: usize = 64;
 
 /// Batches kept for each of these: some seconds of batches of a few milliseconds.
@@ -105,7 +106,8 @@ impl Recent {
 
     fn push(&self, executed: &Executed) {
         let number = self.written.load(Ordering::Relaxed);
-        // Whoever reads one of the words stored below reads, after a fence of its own, a `written` of at least `number`.
+        // Whoever reads one of the words stored below reads, after a fence of its own, a `written`
+        // of at least `number`.
         fence(Ordering::Release);
         for (to, word) in self.at(number).iter().zip(executed.words()) {
             to.store(word, Ordering::Relaxed);
@@ -114,14 +116,15 @@ impl Recent {
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// Hands out what is still there of what was written from number `since` on, oldest first; returns the number to go
-    /// on from.
+    /// Hands out what is still there of what was written from number `since` on, oldest first;
+    /// returns the number to go on from.
     fn read(&self, since: u64, mut take: impl FnMut(Executed)) -> u64 {
         let written = self.written.load(Ordering::Acquire);
         let room = self.entries.len() as u64;
         for number in since.max(written.saturating_sub(room))..written {
             let words = self.at(number).each_ref().map(|word| word.load(Ordering::Relaxed));
-            // Acquire: pairs with the writer's fence. The entry is whole if the writer had not come round to it.
+            // Acquire: pairs with the writer's fence. The entry is whole if the writer had not come
+            // round to it.
             fence(Ordering::Acquire);
             if self.written.load(Ordering::Relaxed) < number + room {
                 take(Executed::from_words(words));
@@ -270,9 +273,9 @@ impl Executions {
         self.threads.iter().flat_map(move |notes| notes.by_gpu.iter().map(of))
     }
 
-    /// Hands out the batches that have left their GPUs and have not been handed out: `cursor`, empty at first, says
-    /// which. Only those of the first `gpus` GPUs, and of each backend thread those of its first [`TRACED_GPUS`], the newest few
-    /// hundred of a GPU.
+    /// Hands out the batches that have left their GPUs and have not been handed out: `cursor`,
+    /// empty at first, says which. Only those of the first `gpus` GPUs, and of each backend thread
+    /// those of its first [`TRACED_GPUS`], the newest few hundred of a GPU.
     pub fn recent(&self, gpus: usize, cursor: &mut Vec<u64>, mut take: impl FnMut(Executed)) {
         let shown = |gpu: u32| (gpu as usize) < gpus;
         let threads = self.threads.iter().take_while(|notes| shown(notes.gpus.start));

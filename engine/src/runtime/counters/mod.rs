@@ -1,6 +1,7 @@
-//! What the pinned threads count: plain numbers that a thread adds to as it goes, and stores once a turn where others
-//! can read them. Each thread has cache lines of its own, written by nobody else, so counting needs no atomic
-//! addition and reading disturbs nobody for more than the moment in which a line is fetched.
+//! What the pinned threads count: plain numbers that a thread adds to as it goes, and stores once a
+//! turn where others can read them. Each thread has cache lines of its own, written by nobody else,
+//! so counting needs no atomic addition and reading disturbs nobody for more than the moment in
+//! which a line is fetched.
 //!
 //! Owned by the threads' agents; read through [`Counters`] by whoever shows them.
 
@@ -16,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// Turns of any thread.
+/// DutyCycles of any thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub struct Turns {
-    /// Turns of the loop.
+pub struct DutyCycles {
+    /// DutyCycles of the loop.
     pub all: u64,
     /// Those that found work.
     pub busy: u64,
@@ -33,10 +34,11 @@ pub struct Turns {
 #[repr(C)]
 pub struct ModelTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Requests taken from the rings.
     pub requests: u64,
-    /// Times that a model was re-selected since requests had come for it: once for all requests of a turn.
+    /// Times that a model was re-selected since requests had come for it: once for all requests of
+    /// a turn.
     pub settled: u64,
     /// Batches sent to backends.
     pub batches: u64,
@@ -67,7 +69,7 @@ pub struct ModelTally {
 #[repr(C)]
 pub struct RankTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Words heard from ModelThreads: ready, withdrawn, reports.
     pub words: u64,
     /// GPUs granted.
@@ -91,7 +93,8 @@ pub const LATENESS_BUCKETS: usize = 28;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct Lateness {
-    /// `buckets[i]` counts what was later than that of `i - 1` allows and at most [`Lateness::bound`]`(i)`.
+    /// `buckets[i]` counts what was later than that of `i - 1` allows and at most
+    /// [`Lateness::bound`]`(i)`.
     pub buckets: [u64; LATENESS_BUCKETS],
     /// All of it together, in nanoseconds.
     pub sum_ns: u64,
@@ -132,7 +135,7 @@ impl Lateness {
 #[repr(C)]
 pub struct BackendTally {
     /// Its turns.
-    pub turns: Turns,
+    pub turns: DutyCycles,
     /// Batches run.
     pub batches: u64,
     /// Batches that could not start in time.
@@ -146,23 +149,23 @@ pub struct BackendTally {
 /// A tally as its words, which is how it is stored.
 pub(crate) trait Tally: Pod + Default {
     /// Its turns.
-    fn turns(&mut self) -> &mut Turns;
+    fn turns(&mut self) -> &mut DutyCycles;
 }
 
 impl Tally for ModelTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
 
 impl Tally for RankTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
 
 impl Tally for BackendTally {
-    fn turns(&mut self) -> &mut Turns {
+    fn turns(&mut self) -> &mut DutyCycles {
         &mut self.turns
     }
 }
@@ -186,8 +189,8 @@ impl<T: Tally> Board<T> {
         Arc::new(Board { blocks: blocks.collect(), holds: PhantomData })
     }
 
-    /// Stores the tally. Called by one thread only: each number is right on its own, all together are of one turn
-    /// or of two that follow each other.
+    /// Stores the tally. Called by one thread only: each number is right on its own, all together
+    /// are of one turn or of two that follow each other.
     #[inline]
     pub(crate) fn publish(&self, tally: &T) {
         let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(tally));
@@ -236,7 +239,8 @@ impl<T: Tally> Counting<T> {
         Counting { publish_at: Nanos::MAX, ..Counting::new(Board::new()) }
     }
 
-    /// A turn begins. The turn before it has lasted until now, if it had work: an idle thread may have slept.
+    /// A turn begins. The turn before it has lasted until now, if it had work: an idle thread may
+    /// have slept.
     #[inline]
     pub(crate) fn turn_begins(&mut self, now: Nanos) {
         let lasted = now - self.busy_since;
@@ -245,7 +249,8 @@ impl<T: Tally> Counting<T> {
         turns.all += 1;
     }
 
-    /// The turn that began at `now` has found this much work. Publishes the numbers if it is time to.
+    /// The turn that began at `now` has found this much work. Publishes the numbers if it is time
+    /// to.
     #[inline]
     pub(crate) fn turn_ends(&mut self, now: Nanos, work: usize) {
         let found = work > 0;
@@ -292,7 +297,8 @@ pub struct CountersSnapshot {
 }
 
 impl Counters {
-    /// Boards for so many ModelThreads and RankThreads and for these backends, each with its role's name and its GPUs.
+    /// Boards for so many ModelThreads and RankThreads and for these backends, each with its role's
+    /// name and its GPUs.
     pub(crate) fn new(models: usize, ranks: usize, backends: Vec<(String, Range<u32>)>) -> Counters {
         let (backend_roles, gpus): (Vec<String>, Vec<Range<u32>>) = backends.into_iter().unzip();
         Counters {
@@ -346,7 +352,7 @@ mod tests {
         counting.turn_ends(Nanos(10), 1);
         assert_eq!(board.read(), counting.tally);
         counting.turn_begins(Nanos(110));
-        assert_eq!(counting.tally.turns, Turns { all: 2, busy: 1, longest_ns: 100 });
+        assert_eq!(counting.tally.turns, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
     }
 
     #[test]

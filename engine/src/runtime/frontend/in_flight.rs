@@ -1,6 +1,6 @@
-//! What a frontend remembers of the requests that it has sent: an entry for each slot of its slab, those of one request's
-//! rows linked in their order, and what is known of the whole request in the entry of its first row. Owned by the
-//! [`Frontend`](crate::runtime::Frontend).
+//! What a frontend remembers of the requests that it has sent: an entry for each slot of its slab,
+//! those of one request's rows linked in their order, and what is known of the whole request in the
+//! entry of its first row. Owned by the [`Frontend`](crate::runtime::Frontend).
 
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, ModelId, Response};
@@ -81,8 +81,8 @@ impl InFlight {
         self.requests
     }
 
-    /// Puts one more row, whose slot has this index, before those of the request that begins at `head`; `None`: it is
-    /// the last.
+    /// Puts one more row, whose slot has this index, before those of the request that begins at
+    /// `head`; `None`: it is the last.
     pub(crate) fn put_before(&mut self, head: Option<usize>, index: usize, slot: SlotId) {
         let entry = &mut self.entries[index];
         (entry.slot, entry.next) = (slot, head.map_or(NONE, |head| head as u32));

@@ -1,6 +1,6 @@
-//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the request
-//! to the thread that owns its model, and hands each answer out once. It is owned by one thread (an API
-//! core, a load generator) and never blocks: what does not fit is refused at once.
+//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the
+//! request to the thread that owns its model, and hands each answer out once. It is owned by one
+//! thread (an API core, a load generator) and never blocks: what does not fit is refused at once.
 
 pub(crate) mod in_flight;
 pub(crate) mod model_table;
@@ -8,10 +8,10 @@ pub(crate) mod response_delay;
 
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::in_flight::{InFlight, Sent};
-pub use crate::runtime::frontend::model_table::Bulletin;
 use crate::runtime::frontend::model_table::Held;
+pub use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::response_delay::Reserve;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
@@ -25,20 +25,22 @@ use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, 
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
 
-/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it sends.
+/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it
+/// sends.
 const HOPS_OF_AN_ANSWER: u64 = 2;
 
-/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest that is asked for:
-/// each has room for what is at least a sixteenth of it, and memory that is not touched costs nothing.
+/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest
+/// that is asked for: each has room for what is at least a sixteenth of it, and memory that is not
+/// touched costs nothing.
 const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
 
 /// Whether requests may be sent to a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum SlotState {
     /// Its model is served.
-    Served,
+    Serving,
     /// Its model is found by nobody any more; what was sent to it goes on to its end.
-    Leaving,
+    Draining,
     /// It has no model.
     Vacant,
 }
@@ -65,7 +67,7 @@ pub struct ModelInfo {
     /// Which ModelThread owns it.
     pub thread: usize,
     /// Whether it is there.
-    pub standing: Standing,
+    pub state: SlotState,
 }
 
 impl ModelInfo {
@@ -81,13 +83,13 @@ impl ModelInfo {
             max_batch: 0,
             class: Class::HIGHEST,
             thread,
-            standing: Standing::Vacant,
+            state: SlotState::Vacant,
         }
     }
 
     /// The served ones of `models`.
     pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
-        models.iter().filter(|model| model.standing == Standing::Served)
+        models.iter().filter(|model| model.state == SlotState::Serving)
     }
 
     /// The served model of that name: of that version, or the newest.
@@ -109,7 +111,8 @@ pub struct Ask {
     pub rows: usize,
     /// By when.
     pub due: Due,
-    /// With which priority. One without a deadline is of the lowest class where this says the highest.
+    /// With which priority. One without a deadline is of the lowest class where this says the
+    /// highest.
     pub class: Class,
 }
 
@@ -170,7 +173,8 @@ pub enum Refusal {
     Unloaded,
 }
 
-/// How an accepted request ended, as its client should see it: one of several rows as the worst of them.
+/// How an accepted request ended, as its client should see it: one of several rows as the worst of
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// In time.
@@ -195,10 +199,11 @@ pub struct Answer<'a> {
     pub slo: Nanos,
     /// When it was accepted.
     pub arrival: Nanos,
-    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out; [`Nanos::MAX`] if never.
+    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out;
+    /// [`Nanos::MAX`] if never.
     pub due: Nanos,
-    /// When its batch was put together, started and finished; zero where it did not come to that. Of several batches
-    /// the one that finished last is meant, here and below.
+    /// When its batch was put together, started and finished; zero where it did not come to that.
+    /// Of several batches the one that finished last is meant, here and below.
     pub batched: Nanos,
     /// See `batched`.
     pub started: Nanos,
@@ -236,11 +241,13 @@ impl fmt::Debug for Output<'_> {
     }
 }
 
-/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's threads take them.
+/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's
+/// threads take them.
 pub struct FrontendPeer {
     /// One per ModelThread: the requests for its models.
     pub requests: Vec<Consumer<Request>>,
-    /// One per thread that can end a request. Each holds as many as can be in flight, so it is never full.
+    /// One per thread that can end a request. Each holds as many as can be in flight, so it is
+    /// never full.
     pub responses: Vec<Producer<Response>>,
     /// Access to the slots that requests name.
     pub slab: SlabView,
@@ -262,7 +269,8 @@ pub struct FrontendSetup {
     pub answering_threads: usize,
     /// Requests that may be in flight at once.
     pub capacity: usize,
-    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it really takes.
+    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it
+    /// really takes.
     pub result_delay: Nanos,
     /// How late this machine's threads see that a time has come, as measured at start-up.
     pub lateness: Nanos,
@@ -274,12 +282,12 @@ pub struct FrontendSetup {
 pub struct Frontend {
     id: u32,
     clock: Clock,
-    lanes: Lanes,
+    lanes: QueueIds,
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
-    bulletin: Arc<Bulletin>,
-    /// Places that have got another model in tables taken since somebody asked.
+    model_table: Arc<ModelTable>,
+    /// ModelSlots that have got another model in tables taken since somebody asked.
     newcomers: Vec<ModelId>,
     /// Its requests in the engine, by model.
     held: Held,
@@ -292,7 +300,8 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
-    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more than slots.
+    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more
+    /// than slots.
     wishes: VecDeque<Ticket>,
     next_id: u64,
 }
@@ -300,8 +309,8 @@ pub struct Frontend {
 impl Frontend {
     /// A frontend and the engine's ends of it.
     ///
-    /// Slots come in one class per distinct row size (input and output together, rounded up to a power of
-    /// two); each class has `setup.capacity` slots or as many as its share of
+    /// Slots come in one class per distinct row size (input and output together, rounded up to a
+    /// power of two); each class has `setup.capacity` slots or as many as its share of
     /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
     ///
     /// Errors: the machine has no memory for the slots.
@@ -319,9 +328,9 @@ impl Frontend {
             reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
             least_reserve,
             held: Held::new(setup.models.len()),
-            lanes: Lanes::new(setup.models.len()),
+            lanes: QueueIds::new(setup.models.len()),
             table: 0,
-            bulletin: Bulletin::new(Arc::clone(&setup.models)),
+            model_table: ModelTable::new(Arc::clone(&setup.models)),
             newcomers: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
@@ -339,9 +348,10 @@ impl Frontend {
         ))
     }
 
-    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or [`Frontend::poll`].
-    /// As long as somebody holds this table, requests may be sent to the models that are served in it, whatever becomes of
-    /// them; so nobody may hold it for longer than a request.
+    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or
+    /// [`Frontend::poll`]. As long as somebody holds this table, requests may be sent to the models
+    /// that are served in it, whatever becomes of them; so nobody may hold it for longer than a
+    /// request.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
@@ -362,36 +372,38 @@ impl Frontend {
         &self.accepting
     }
 
-    /// The places that have got another model since this was asked last: for tables beside this one.
+    /// The places that have got another model since this was asked last: for tables beside this
+    /// one.
     pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
         self.newcomers.drain(..)
     }
 
     /// Where it gets its tables from.
-    pub fn bulletin(&self) -> &Arc<Bulletin> {
-        &self.bulletin
+    pub fn model_table(&self) -> &Arc<ModelTable> {
+        &self.model_table
     }
 
-    /// From now on it follows the tables of this bulletin, whose first one it has. What it tells of its requests.
-    pub(crate) fn follow(&mut self, bulletin: Arc<Bulletin>) -> Held {
-        self.bulletin = bulletin;
+    /// From now on it follows the tables of this model_table, whose first one it has. What it tells
+    /// of its requests.
+    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> Held {
+        self.model_table = model_table;
         self.held.clone()
     }
 
     /// Takes the newest table, if there is one.
     #[inline]
     fn look(&mut self) {
-        if self.bulletin.number() != self.table {
+        if self.model_table.number() != self.table {
             self.take_table();
         }
     }
 
     #[cold]
     fn take_table(&mut self) {
-        let (number, models) = self.bulletin.read();
+        let (number, models) = self.model_table.read();
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
             let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
-            if new.standing == Standing::Served && (old.standing != Standing::Served || is_another) {
+            if new.state == SlotState::Serving && (old.state != SlotState::Serving || is_another) {
                 *reserve = Reserve::new(self.least_reserve, new.slo);
                 if !self.newcomers.contains(&new.id) {
                     self.newcomers.push(new.id);
@@ -416,11 +428,11 @@ impl Frontend {
         self.in_flight.requests()
     }
 
-    /// The most rows that a request for this model may have: as many as there are slots for, and a model's queue holds. Of
-    /// a lower class fewer are possible.
+    /// The most rows that a request for this model may have: as many as there are slots for, and a
+    /// model's queue holds. Of a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
-        slots.min(limits::MAX_QUEUE)
+        slots.min(limits::MAX_QUEUE_LENGTH)
     }
 
     /// Whether new requests are taken.
@@ -428,8 +440,9 @@ impl Frontend {
         self.accepting.load(Ordering::Relaxed)
     }
 
-    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in the layout of the
-    /// model's [`Signature`], straight into its slot (`signature.input_bytes()` long, its old content undefined).
+    /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
+    /// the layout of the model's [`Signature`], straight into its slot (`signature.input_bytes()`
+    /// long, its old content undefined).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
@@ -437,7 +450,7 @@ impl Frontend {
             return Err(Refusal::Draining);
         }
         self.look();
-        if self.models[ask.model.0 as usize].standing == Standing::Vacant {
+        if self.models[ask.model.0 as usize].state == SlotState::Vacant {
             return Err(Refusal::Unloaded);
         }
         let class = ask.served_in();
@@ -496,7 +509,12 @@ impl Frontend {
 
     /// Whether so many rows for a model can be taken right now.
     fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
-        const { assert!(limits::MAX_QUEUE <= u16::MAX as usize && limits::MAX_QUEUE <= limits::REQUEST_RING) };
+        const {
+            assert!(
+                limits::MAX_QUEUE_LENGTH <= u16::MAX as usize
+                    && limits::MAX_QUEUE_LENGTH <= limits::REQUEST_RING
+            )
+        };
         if class > Class::HIGHEST {
             return self.see_room_below(model, class, rows);
         }
@@ -509,7 +527,8 @@ impl Frontend {
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// The same for a lower class: slots and ring have room for those above besides, a quarter for each.
+    /// The same for a lower class: slots and ring have room for those above besides, a quarter for
+    /// each.
     #[cold]
     fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         let info = &self.models[model.0 as usize];
@@ -517,7 +536,7 @@ impl Frontend {
         let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
         let slots = self.slab.fitting(bytes);
         let kept_slots = kept(slots).min(slots - 1);
-        let limit = (slots - kept_slots).min(limits::MAX_QUEUE);
+        let limit = (slots - kept_slots).min(limits::MAX_QUEUE_LENGTH);
         if rows == 0 || rows > limit {
             return Err(Refusal::TooManyRows { rows, limit });
         }
@@ -560,8 +579,8 @@ impl Frontend {
         delivered
     }
 
-    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs or has run
-    /// ends as it ends, and nothing happens where it was answered already.
+    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that
+    /// runs or has run ends as it ends, and nothing happens where it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
             self.wishes.push_back(ticket);
@@ -569,7 +588,8 @@ impl Frontend {
         }
     }
 
-    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next poll.
+    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next
+    /// poll.
     fn send_wishes(&mut self) {
         while let Some(&Ticket { index, id }) = self.wishes.front() {
             if self.in_flight.is_in_flight(index, id) {
@@ -634,7 +654,8 @@ impl Frontend {
         let reserve = &mut self.reserves[model.0 as usize];
         match Ending::from_code(last.ending) {
             Some(Ending::Done) => reserve.observe(answered - deadline),
-            // The backend tells by when it should have started: as late as it was, its answer would have been.
+            // The backend tells by when it should have started: as late as it was, its answer would
+            // have been.
             Some(Ending::DroppedAtBackend) => {
                 reserve.observe((due - deadline) + (last.finished - last.started));
             }

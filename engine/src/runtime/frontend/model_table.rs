@@ -1,7 +1,9 @@
-//! What the engine serves at the moment, as frontends see it: a table of all places for models, replaced as a whole.
-//! The control thread posts a table; each [`Frontend`](crate::runtime::Frontend) looks at a number once a call, and takes the
-//! new table when it has changed. Whoever holds an old table may still send requests to what it lists: a place is
-//! given to another model only when nobody holds a table that lists the old one, and none of its requests is left.
+//! What the engine serves at the moment, as frontends see it: a table of all places for models,
+//! replaced as a whole. The control thread posts a table; each
+//! [`Frontend`](crate::runtime::Frontend) looks at a number once a call, and takes the new table
+//! when it has changed. Whoever holds an old table may still send requests to what it lists: a
+//! place is given to another model only when nobody holds a table that lists the old one, and none
+//! of its requests is left.
 
 use crate::runtime::frontend::ModelInfo;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,19 +11,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The current table. See the module's description.
 #[derive(Debug)]
-pub struct Bulletin {
+pub struct ModelTable {
     /// Counts the tables posted.
     number: AtomicU64,
     current: Mutex<Arc<[ModelInfo]>>,
 }
 
-impl Bulletin {
+impl ModelTable {
     /// The first table.
-    pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<Bulletin> {
-        Arc::new(Bulletin { number: AtomicU64::new(0), current: Mutex::new(models) })
+    pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
+        Arc::new(ModelTable { number: AtomicU64::new(0), current: Mutex::new(models) })
     }
 
-    /// How many tables were posted after the first. A cheap look: the table itself is behind a lock.
+    /// How many tables were posted after the first. A cheap look: the table itself is behind a
+    /// lock.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         // Relaxed: who sees a new number takes the lock, which orders the rest.
@@ -47,7 +50,8 @@ impl Bulletin {
     }
 }
 
-/// How many requests a frontend has in the engine, by the place of their model. Written by the frontend alone.
+/// How many requests a frontend has in the engine, by the place of their model. Written by the
+/// frontend alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Held(Arc<[AtomicU32]>);
 
@@ -61,8 +65,8 @@ impl Held {
     #[inline]
     pub(crate) fn add(&self, place: usize) {
         let count = &self.0[place];
-        // One writer, so no atomic addition. Relaxed: the control thread reads it once this frontend has let go of the
-        // table that lists the model, which orders the two.
+        // One writer, so no atomic addition. Relaxed: the control thread reads it once this
+        // frontend has let go of the table that lists the model, which orders the two.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 

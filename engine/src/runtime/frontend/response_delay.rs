@@ -1,15 +1,18 @@
-//! How long before an answer is due its batch should be over: d_resp, which a frontend measures for each model instead of
-//! guessing it. Owned by the frontend; it takes the reserve off each deadline that it gives to the scheduler.
+//! How long before an answer is due its batch should be over: d_resp, which a frontend measures for
+//! each model instead of guessing it. Owned by the frontend; it takes the reserve off each deadline
+//! that it gives to the scheduler.
 //!
-//! What comes after a batch's planned end is not only the way back: a thread that lost its core for a moment, a batch that
-//! took longer than its profile. On a machine of its own that is microseconds, on a busy one milliseconds. So the reserve is
-//! a running quantile of how far answers overran the deadline that the scheduler was given: an overrun beyond it raises it,
-//! every answer within it lowers it a little, and in balance about one answer in [`WITHIN_PER_BEYOND`] is beyond it.
+//! What comes after a batch's planned end is not only the way back: a thread that lost its core for
+//! a moment, a batch that took longer than its profile. On a machine of its own that is
+//! microseconds, on a busy one milliseconds. So the reserve is a running quantile of how far
+//! answers overran the deadline that the scheduler was given: an overrun beyond it raises it, every
+//! answer within it lowers it a little, and in balance about one answer in [`WITHIN_PER_BEYOND`] is
+//! beyond it.
 
 use symphony_transport::Nanos;
 
-/// Answers within the reserve that take back what one beyond it adds: the quantile is 1 - 1/500, well inside the 1 %
-/// that a model may have bad.
+/// Answers within the reserve that take back what one beyond it adds: the quantile is 1 - 1/500,
+/// well inside the 1 % that a model may have bad.
 const WITHIN_PER_BEYOND: u64 = 500;
 
 /// An SLO's largest part that the reserve may take: beyond it, the machine is too slow for the SLO.
@@ -37,7 +40,8 @@ impl Reserve {
         self.now
     }
 
-    /// An answer came `overrun` after the deadline that the scheduler was given, at or before it if zero.
+    /// An answer came `overrun` after the deadline that the scheduler was given, at or before it if
+    /// zero.
     pub(crate) fn observe(&mut self, overrun: Nanos) {
         if overrun > self.now {
             let raised = overrun.min(self.most) - self.now;

@@ -1,8 +1,9 @@
-//! Which role runs on which core. The configuration says it or the machine decides: every role on a core of its
-//! own where there are enough, else CPU executors keep theirs and the light roles share what is left.
+//! Which role runs on which core. The configuration says it or the machine decides: every role on a
+//! core of its own where there are enough, else CPU executors keep theirs and the light roles share
+//! what is left.
 
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::threads::agent::{Idle, Seat};
+use crate::runtime::threads::agent::{Idle, Placement};
 use std::collections::HashMap;
 use symphony_scheduler::limits;
 
@@ -11,19 +12,19 @@ pub fn rank_role(at: usize) -> String {
     if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
 }
 
-/// The seats of every thread of an engine.
+/// The placements of every thread of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Of each RankThread.
-    pub ranks: Vec<Seat>,
+    pub ranks: Vec<Placement>,
     /// Of each ModelThread.
-    pub models: Vec<Seat>,
+    pub models: Vec<Placement>,
     /// Of each CPU executor.
-    pub executors: Vec<Seat>,
+    pub executors: Vec<Placement>,
     /// Of the emulated GPUs' thread, if there are any.
-    pub emulated: Option<Seat>,
+    pub emulated: Option<Placement>,
     /// Of each frontend's thread: API cores, or load generators.
-    pub frontends: Vec<Seat>,
+    pub frontends: Vec<Placement>,
     /// Whether some role has to share its core.
     pub shared: bool,
 }
@@ -39,7 +40,7 @@ impl Layout {
             .cores
             .model_threads
             .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
-            .clamp(1, config.places().len().max(1));
+            .clamp(1, config.model_slots().len().max(1));
         let given = Given::of(config);
         let wanted = others + model_threads;
         let mut dealer = Dealer::new(cores, wanted, executors);
@@ -57,40 +58,41 @@ impl Layout {
     pub fn cores(&self) -> Vec<usize> {
         let alone = self.emulated.iter();
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
-        others.into_iter().flatten().chain(alone).filter_map(|seat| seat.core).collect()
+        others.into_iter().flatten().chain(alone).filter_map(|placement| placement.core).collect()
     }
 
-    /// Threads whose core another thread has too take naps; so do all where no core is known. Where there are too few
-    /// cores for all, a thread spins only on a core that the configuration `named` for each of its roles: other programs
-    /// need the cores that nobody spoke of. The roles of a crew are one thread.
+    /// Threads whose core another thread has too take naps; so do all where no core is known. Where
+    /// there are too few cores for all, a thread spins only on a core that the configuration
+    /// `named` for each of its roles: other programs need the cores that nobody spoke of. The roles
+    /// of a composite agent are one thread.
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
         let mut roles_of_crew = HashMap::<usize, usize>::new();
-        for core in self.seats().filter_map(|seat| seat.core) {
+        for core in self.placements().filter_map(|placement| placement.core) {
             *roles.entry(core).or_default() += 1;
         }
-        for core in self.crew_seats().filter_map(|seat| seat.core) {
+        for core in self.crew_seats().filter_map(|placement| placement.core) {
             *roles_of_crew.entry(core).or_default() += 1;
         }
         let mut shared = false;
-        for seat in self.seats() {
-            let is_alone = seat.core.is_some_and(|core| {
+        for placement in self.placements() {
+            let is_alone = placement.core.is_some_and(|core| {
                 let all = roles[&core];
                 let is_one_thread = all == 1 || roles_of_crew.get(&core) == Some(&all);
                 is_one_thread && named.get(&core) == Some(&all) || all == 1 && !too_few
             });
-            seat.idle = if is_alone { Idle::Spin } else { Idle::Nap };
+            placement.idle = if is_alone { Idle::Spin } else { Idle::Nap };
             shared |= !is_alone;
         }
         self.shared = shared;
     }
 
-    /// The seats of the roles that share a thread where they share a core.
-    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+    /// The placements of the roles that share a thread where they share a core.
+    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
     }
 
-    fn seats(&mut self) -> impl Iterator<Item = &mut Seat> {
+    fn placements(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks
             .iter_mut()
             .chain(&mut self.models)
@@ -155,19 +157,19 @@ impl Dealer<'_> {
         Dealer { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
     }
 
-    fn light(&mut self, given: Option<usize>) -> Seat {
+    fn light(&mut self, given: Option<usize>) -> Placement {
         let dealt = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
         self.next_light += usize::from(given.is_none());
         self.name(given);
-        Seat { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(dealt), idle: Idle::Nap }
     }
 
-    fn heavy(&mut self, given: Option<usize>) -> Seat {
+    fn heavy(&mut self, given: Option<usize>) -> Placement {
         let count = self.cores.len();
         let dealt = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
         self.next_heavy += usize::from(given.is_none());
         self.name(given);
-        Seat { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(dealt), idle: Idle::Nap }
     }
 
     fn name(&mut self, given: Option<usize>) {

@@ -1,27 +1,28 @@
-//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts an [`Engine`] together:
-//! its threads' parts, the rings between them, the seats that they take.
+//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts
+//! an [`Engine`] together: its threads' parts, the rings between them, the placements that they
+//! take.
 
 pub(crate) mod layout;
 pub(crate) mod rings;
 pub(crate) mod sub_clusters;
 
 use super::counters::Counters;
-use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, Standing};
+use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use super::threads::{measures_from, slack_for};
 use super::{Engine, Options, Stage, StartError};
-use crate::config::{Config, Control, ExecutorKind, Mistakes, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Control, Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
-use crate::runtime::backends::executors::{self, Found, Loading, Say, Setup, Wiring};
+use crate::runtime::backends::executors::{self, Found, Loading, Progress, Setup, Wiring};
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{Bulletin, Held};
-use crate::runtime::model_slots::{Common, Places, Ways};
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::frontend::model_table::{Held, ModelTable};
+use crate::runtime::model_slots::{Common, ModelSlots, Ways};
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::start::layout::{Layout, rank_role};
 use crate::runtime::start::rings::{Ends, ModelEnds, Plumbing};
 use crate::runtime::start::sub_clusters::{Division, Group};
 use crate::runtime::threads::agenda::Agenda;
-use crate::runtime::threads::agent::{Crew, Idle, Member, Seat, measure_lateness};
+use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement, measure_lateness};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
 use crate::runtime::threads::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
 use crate::runtime::threads::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_gpu::Signature;
 use symphony_scheduler::deferral::Deferral;
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::ModelQueue;
@@ -42,22 +43,22 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
 use symphony_transport::ring::Consumer;
 
-/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing for it would leave
-/// no time to wait for a batch to grow.
+/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
+/// for it would leave no time to wait for a batch to grow.
 const LATENESS_IN_SLO: u64 = 50;
 
-/// The crews of an engine: a thread each.
+/// The composite agents of an engine: a thread each.
 #[derive(Default)]
-struct Crews(Vec<(Seat, Crew)>);
+struct CompositeAgents(Vec<(Placement, CompositeAgent)>);
 
-impl Crews {
+impl CompositeAgents {
     /// Adds a role: to the crew of its core if it shares that, else to one of its own.
-    fn add(&mut self, seat: Seat, member: Member) {
+    fn add(&mut self, placement: Placement, member: Member) {
         // Threads that spin need not be on one core where none is known.
-        let may_share = seat.core.is_some() || seat.idle == Idle::Nap;
-        match self.0.iter_mut().find(|(taken, _)| *taken == seat && may_share) {
+        let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
+        match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
             Some((_, crew)) => crew.0.push(member),
-            None => self.0.push((seat, Crew(vec![member]))),
+            None => self.0.push((placement, CompositeAgent(vec![member]))),
         }
     }
 }
@@ -67,7 +68,7 @@ pub(crate) struct Builder {
     config: Arc<Config>,
     layout: Layout,
     clock: Clock,
-    say: Say,
+    say: Progress,
     division: Division,
     deferral: &'static dyn Deferral,
     options: Options,
@@ -90,12 +91,12 @@ impl Builder {
     pub(crate) fn new(
         config: Config,
         layout: Layout,
-        say: Say,
+        say: Progress,
         options: Options,
     ) -> Result<Builder, StartError> {
         let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
         StartError::at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
-        StartError::at_most("models", config.places().len(), limits::MAX_MODELS)?;
+        StartError::at_most("models", config.model_slots().len(), limits::MAX_MODELS)?;
         StartError::at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
         let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
         let own =
@@ -136,41 +137,42 @@ impl Builder {
             threads.push(loading.wire(plumbing.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
-        let mut crews = Crews::default();
-        for (at, &seat) in self.layout.models.iter().enumerate() {
+        let mut agents = CompositeAgents::default();
+        for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
             thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
-            crews.add(seat, stages[0].member(format!("model-{at}"), thread));
+            agents.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
-        for (at, &seat) in self.layout.ranks.iter().enumerate() {
-            crews.add(seat, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
+        for (at, &placement) in self.layout.ranks.iter().enumerate() {
+            agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
         }
-        if let Some(seat) = self.layout.emulated {
+        if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
             backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
-            crews.add(seat, stages[2].member("emulated".to_owned(), backend));
+            agents.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
-        for (seat, crew) in crews.0 {
-            threads.push(crew.spawn(seat, self.clock.clone(), self.options.seated.clone())?);
+        for (placement, crew) in agents.0 {
+            threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
         }
-        let bulletin = Bulletin::new(Arc::clone(&findings.models));
+        let model_table = ModelTable::new(Arc::clone(&findings.models));
         let held: Vec<Held> =
-            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&bulletin))).collect();
-        let places = ways.map(|ways| self.places(ways, &findings, Arc::clone(&bulletin), held));
+            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
+        let model_slots = ways.map(|ways| self.model_slots(ways, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
-        // A table of its own: nobody may hold one of those that frontends see for as long as the engine runs.
+        // A table of its own: nobody may hold one of those that frontends see for as long as the
+        // engine runs.
         let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
-            bulletin,
+            model_table,
             profiles,
             layout,
             clock: self.clock,
             lateness,
             accepting,
             counters,
-            places,
+            model_slots,
             stages,
             stop_executors,
             threads,
@@ -186,7 +188,8 @@ impl Builder {
         cpus.chain(emulated).collect()
     }
 
-    /// Whether models may be loaded later. A flight recorder is told of the models once, as it begins.
+    /// Whether models may be loaded later. A flight recorder is told of the models once, as it
+    /// begins.
     fn changes_later(&self) -> bool {
         let repository = self.config.repository.as_ref();
         self.options.record.is_none() && repository.is_some_and(|from| from.control != Control::None)
@@ -199,7 +202,13 @@ impl Builder {
     }
 
     /// The control thread's end of the engine.
-    fn places(&self, ways: Ways, findings: &Findings, bulletin: Arc<Bulletin>, held: Vec<Held>) -> Places {
+    fn model_slots(
+        &self,
+        ways: Ways,
+        findings: &Findings,
+        model_table: Arc<ModelTable>,
+        held: Vec<Held>,
+    ) -> ModelSlots {
         let (terms, lateness) = (self.terms(), findings.lateness);
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = Common {
@@ -208,18 +217,18 @@ impl Builder {
             lanes: self.lanes(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
-        Places::new(bulletin, self.config.places(), held, ways, common)
+        ModelSlots::new(model_table, self.config.model_slots(), held, ways, common)
     }
 
-    fn lanes(&self) -> Lanes {
-        Lanes::new(self.division.places())
+    fn lanes(&self) -> QueueIds {
+        QueueIds::new(self.division.model_slots())
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
-    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> Terms + Send + 'static {
+    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
         let (division, lanes) = (self.division.clone(), self.lanes());
-        move |model, slo, profile, lateness: Nanos| Terms {
+        move |model, slo, profile, lateness: Nanos| QueueConfig {
             model,
             profile,
             slo,
@@ -287,16 +296,19 @@ impl Builder {
             stop: Arc::clone(stop),
             say: Arc::clone(&self.say),
         };
-        let seats = self.layout.executors.iter().enumerate();
-        Ok(seats.map(|(at, &seat)| executors::start(at, seat, setup.clone())).collect::<Result<_, _>>()?)
+        let placements = self.layout.executors.iter().enumerate();
+        Ok(placements
+            .map(|(at, &placement)| executors::start(at, placement, setup.clone()))
+            .collect::<Result<_, _>>()?)
     }
 
-    /// What there is to know of every model, from the configuration and the executors; and of the machine.
+    /// What there is to know of every model, from the configuration and the executors; and of the
+    /// machine.
     fn find_out(&self, loading: &[Loading]) -> Result<Findings, StartError> {
         let mut found: Vec<Option<Found>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {
             let report = executor.wait().ok_or(StartError::Died(at))?;
-            found = report.map_err(|mistake| Mistakes(vec![mistake]))?;
+            found = report.map_err(|mistake| Diagnostics(vec![mistake]))?;
         }
         let mut infos = Vec::new();
         let mut profiles = Vec::new();
@@ -312,13 +324,14 @@ impl Builder {
                 max_batch: profile.max_batch(),
                 class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: at % self.layout.models.len(),
-                standing: Standing::Served,
+                state: SlotState::Serving,
             });
             profiles.push(profile);
         }
-        let vacant = infos.len()..self.config.places().len();
+        let vacant = infos.len()..self.config.model_slots().len();
         infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
-        let lateness = self.layout.ranks.iter().map(|&seat| measure_lateness(seat, &self.clock)).max();
+        let lateness =
+            self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
         Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
     }
 
@@ -374,7 +387,7 @@ impl Builder {
         let mut place = vec![None; models.len()];
         let (mut queues, mut names) = (Vec::new(), Vec::new());
         let make_terms = self.terms();
-        for class in Lanes::classes() {
+        for class in QueueIds::classes() {
             for (nth, model) in own.iter().enumerate() {
                 let lane = lanes.of(model.id, class);
                 place[model.id.0 as usize] = Some(nth as u32);
@@ -418,7 +431,7 @@ impl Builder {
 }
 
 /// An empty queue for requests of this class, of a model that is of class `own` itself.
-pub(crate) fn queue_of_class(terms: Terms, class: Class, own: Class, from: Nanos) -> ModelQueue {
+pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
     let queue = ModelQueue::new(terms, from);
     match class {
         Class::HIGHEST if own == class => queue,
@@ -449,12 +462,13 @@ pub(crate) struct Known {
 }
 
 /// What is known of a model from its words and from loading it, or what is wrong with it.
-pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Mistakes> {
+pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Diagnostics> {
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
-        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies())
-            .map_err(|error| Mistakes(vec![model.places.max_batch.mistake(error, "lower max_batch")]))?,
+        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies()).map_err(|error| {
+            Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
+        })?,
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);
@@ -465,7 +479,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
             alone.as_millis_f64()
         );
         let right = "give the time that a batch of a few takes, and as much again for waiting";
-        return Err(Mistakes(vec![model.places.slo.mistake(wrong, right)]));
+        return Err(Diagnostics(vec![model.locations.slo.diagnostic(wrong, right)]));
     }
     let signature = match (&model.source, found) {
         (ModelSource::Emulated { signature }, _) => signature.clone(),
@@ -474,7 +488,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
     };
     let undeclared = model.declared.check(&signature);
     if !undeclared.is_empty() {
-        return Err(Mistakes(undeclared));
+        return Err(Diagnostics(undeclared));
     }
     Ok(Known { signature, profile })
 }

@@ -6,7 +6,7 @@ use crate::runtime::backends::batches::{Answers, Inbox};
 use crate::runtime::backends::executors::Wiring;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::FrontendPeer;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::{ModelLinks, RankLinks, link};
 use std::sync::Arc;
 use symphony_scheduler::limits;
@@ -14,12 +14,12 @@ use symphony_transport::message::{Completion, Frame, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::SlabView;
 
-/// Frames in all rings of batches to one backend thread (4 MiB of them), shared out to the ModelThreads: enough for 250
-/// batches of 1,024. A grant waits for room.
+/// Frames in all rings of batches to one backend thread (4 MiB of them), shared out to the
+/// ModelThreads: enough for 250 batches of 1,024. A grant waits for room.
 const FRAMES_TO_A_BACKEND: usize = 1 << 16;
 
-/// The rings of an engine, their ends taken by the threads as they start. The first index is the thread's that takes
-/// them, the second the other end's.
+/// The rings of an engine, their ends taken by the threads as they start. The first index is the
+/// thread's that takes them, the second the other end's.
 pub(crate) struct Plumbing {
     requests_out: Vec<Vec<Consumer<Request>>>,
     model_links: Vec<Option<ModelLinks>>,
@@ -84,7 +84,7 @@ impl Plumbing {
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&ends.thread_of),
-            rank_of: Lanes::new(division.places()).each(&division.rank_of()),
+            rank_of: QueueIds::new(division.model_slots()).each(&division.rank_of()),
             backend_of: backend_of(division, backend_threads),
         };
         let mut batches = vec![vec![0; rank_threads]; backend_threads];
@@ -103,8 +103,8 @@ impl Plumbing {
         plumbing
     }
 
-    /// The rings to and from the next backend thread, but those of frontends. `batches`: how many its GPUs can have been
-    /// given by each RankThread.
+    /// The rings to and from the next backend thread, but those of frontends. `batches`: how many
+    /// its GPUs can have been given by each RankThread.
     fn lay_to_backend(&mut self, batches: &[usize], largest_batch: usize) {
         let mut completions_in = Vec::new();
         for (own, &batches) in self.completions_out.iter_mut().zip(batches) {
@@ -171,8 +171,8 @@ impl Plumbing {
     }
 }
 
-/// Each CPU executor is a backend thread of its own, and their GPUs' numbers come first; all emulated GPUs share the last
-/// backend thread.
+/// Each CPU executor is a backend thread of its own, and their GPUs' numbers come first; all
+/// emulated GPUs share the last backend thread.
 fn backend_of(division: &Division, backend_threads: usize) -> Arc<[u32]> {
     let of_group = |kind, gpu| if kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 };
     division

@@ -1,5 +1,6 @@
-//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and which RankThread
-//! matches which. Decided once, at start-up, from the configuration alone; start-up builds what it says.
+//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and
+//! which RankThread matches which. Decided once, at start-up, from the configuration alone;
+//! start-up builds what it says.
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::StartError;
@@ -50,7 +51,7 @@ impl Pool {
 
 impl Division {
     /// How many places for models there are.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn model_slots(&self) -> usize {
         self.group_of.len()
     }
 
@@ -59,9 +60,10 @@ impl Division {
         self.groups[self.group_of[model]].gpus.len()
     }
 
-    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more RankThreads than
-    /// kinds, the pools with the most GPUs a part are split, as evenly as they go, until each RankThread has a
-    /// sub-cluster. A pool's models are dealt out to its parts in their order.
+    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more
+    /// RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as they go,
+    /// until each RankThread has a sub-cluster. A pool's models are dealt out to its parts in their
+    /// order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
     pub(crate) fn new(config: &Config, ranks: usize) -> Result<Division, StartError> {
@@ -109,7 +111,7 @@ impl Division {
 
 /// For each model, a group that can run it: those of its kind by turns.
 fn deal(config: &Config, groups: &[Group]) -> Vec<usize> {
-    let places = config.places();
+    let places = config.model_slots();
     let mut group_of = vec![0; places.len()];
     for kind in KINDS {
         let own = (0..groups.len()).filter(|&at| groups[at].kind == kind).cycle();

@@ -1,5 +1,5 @@
-//! What a ModelThread has to see to next: each of its models' timers, and the models that requests have come for in
-//! this turn. Owned by the ModelThread.
+//! What a ModelThread has to see to next: each of its models' timers, and the models that requests
+//! have come for in this turn. Owned by the ModelThread.
 
 use symphony_scheduler::rank::min_tree::MinTree;
 use symphony_transport::Nanos;
@@ -15,8 +15,8 @@ pub(crate) struct Touched {
 
 /// See the module's description. Models are named by their place in the thread.
 ///
-/// Timers are a [`MinTree`] and no wheel: requests mostly move them a little earlier or later, which is two stores
-/// there, and a thread has tens of models, thousands at most.
+/// Timers are a [`MinTree`] and no wheel: requests mostly move them a little earlier or later,
+/// which is two stores there, and a thread has tens of models, thousands at most.
 pub struct Agenda {
     timers: MinTree,
     touched: Vec<Touched>,

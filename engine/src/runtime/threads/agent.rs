@@ -1,9 +1,10 @@
-//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it, which reads the clock
-//! once a turn and decides what a turn without work does. An agent has a pinned thread of its own where there are cores
-//! enough; those that would share a core share a thread instead, a [`Crew`], so that a message from one to the other costs a
-//! turn and not a switch between threads.
+//! An agent is a role: its name and one duty-cycle function. This file owns the loop around it,
+//! which reads the clock once a turn and decides what a turn without work does. An agent has a
+//! pinned thread of its own where there are cores enough; those that would share a core share a
+//! thread instead, a [`CompositeAgent`], so that a message from one to the other costs a turn and
+//! not a switch between threads.
 
-use crate::runtime::Seated;
+use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use symphony_transport::Nanos;
 
 /// A role that a thread plays.
 pub trait Agent {
-    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how much.
+    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how
+    /// much.
     fn poll(&mut self, now: Nanos) -> usize;
 
     /// The engine stops: ends what is still held, so that nothing is lost without an answer.
@@ -26,19 +28,22 @@ pub trait Agent {
 pub enum Idle {
     /// Looks again at once: the core is this thread's own.
     Spin,
-    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a second: other threads
-    /// need the core.
+    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a
+    /// second: other threads need the core.
     Nap,
 }
 
-/// How long a thread that shares its core sleeps between looks, once it has found nothing for a while.
+/// How long a thread that shares its core sleeps between looks, once it has found nothing for a
+/// while.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Turns without work before the first nap: a few microseconds, in which an answer often comes.
+/// DutyCycles without work before the first nap: a few microseconds, in which an answer often
+/// comes.
 const TURNS_BEFORE_NAP: u32 = 200;
 
-/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what [`measure_lateness`] makes
-/// the scheduler allow for, and an idle engine takes a tenth of its core and not a third.
+/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what
+/// [`measure_lateness`] makes the scheduler allow for, and an idle engine takes a tenth of its core
+/// and not a third.
 const LONG_NAP: Duration = Duration::from_micros(200);
 
 /// About a tenth of a second of naps.
@@ -46,16 +51,16 @@ const NAPS_BEFORE_LONG_ONES: u32 = 1_500;
 
 /// Where a thread runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seat {
+pub struct Placement {
     /// The core to pin it to; `None` leaves it to the system.
     pub core: Option<usize>,
     /// What its turns without work do.
     pub idle: Idle,
 }
 
-impl Seat {
-    /// Makes the calling thread this seat's: pins it, and has the system wake it without the usual delay of
-    /// 50 us that lets wake-ups coincide.
+impl Placement {
+    /// Makes the calling thread this placement's: pins it, and has the system wake it without the
+    /// usual delay of 50 us that lets wake-ups coincide.
     ///
     /// A core that can't be had is said, not fatal: the engine works, slower.
     pub fn take(&self, role: &str) {
@@ -71,7 +76,7 @@ impl Seat {
     }
 }
 
-/// How a member of a crew is told to end, and tells that it has.
+/// How a member of a composite agent is told to end, and tells that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     /// Set from outside.
@@ -80,7 +85,7 @@ pub(crate) struct Ending {
     pub(crate) done: AtomicBool,
 }
 
-/// A role in a crew.
+/// A role in a composite agent.
 pub(crate) struct Member {
     pub(crate) role: String,
     pub(crate) agent: Box<dyn Agent + Send>,
@@ -114,25 +119,26 @@ impl Drop for Member {
 }
 
 /// Agents that share a thread, in the order in which they take their turns.
-pub(crate) struct Crew(pub(crate) Vec<Member>);
+pub(crate) struct CompositeAgent(pub(crate) Vec<Member>);
 
-impl Crew {
-    /// Starts the thread of the crew; it ends when all its members have. `seated` is called on it first.
+impl CompositeAgent {
+    /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is
+    /// called on it first.
     ///
     /// Errors: the system gives no thread.
     pub(crate) fn spawn(
         mut self,
-        seat: Seat,
+        placement: Placement,
         clock: Clock,
-        seated: Option<Seated>,
+        on_thread_start: Option<ThreadHook>,
     ) -> std::io::Result<JoinHandle<()>> {
         let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
         std::thread::Builder::new().name(name.clone()).spawn(move || {
-            seat.take(&name);
-            if let Some(seated) = seated {
-                seated(&name);
+            placement.take(&name);
+            if let Some(on_thread_start) = on_thread_start {
+                on_thread_start(&name);
             }
-            take_turns(seat.idle, &clock, |now| {
+            take_turns(placement.idle, &clock, |now| {
                 let going_on = !self.0.iter().all(Member::has_ended);
                 going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())
             });
@@ -145,15 +151,15 @@ impl Crew {
 /// Errors: the system gives no thread.
 pub fn spawn<A: Agent>(
     role: String,
-    seat: Seat,
+    placement: Placement,
     clock: Clock,
     stop: Arc<AtomicBool>,
     make: impl FnOnce() -> A + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(role.clone()).spawn(move || {
-        seat.take(&role);
+        placement.take(&role);
         let mut agent = make();
-        run(&mut agent, seat.idle, &clock, &stop);
+        run(&mut agent, placement.idle, &clock, &stop);
     })
 }
 
@@ -183,17 +189,17 @@ fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<u
     }
 }
 
-/// Measures how late a thread in this seat sees that a time has come: the 99th percentile of 400 naps' excess, or
-/// of 20,000 spinning turns' length. Takes about 40 ms at most.
-pub fn measure_lateness(seat: Seat, clock: &Clock) -> Nanos {
+/// Measures how late a thread in this placement sees that a time has come: the 99th percentile of
+/// 400 naps' excess, or of 20,000 spinning turns' length. Takes about 40 ms at most.
+pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {
-        seat.take("the timer measurement");
-        let turns = if seat.idle == Idle::Nap { 400 } else { 20_000 };
+        placement.take("the timer measurement");
+        let turns = if placement.idle == Idle::Nap { 400 } else { 20_000 };
         let mut gaps: Vec<Nanos> = (0..turns)
             .map(|_| {
                 let before = clock.now();
-                match seat.idle {
+                match placement.idle {
                     Idle::Nap => std::thread::sleep(NAP),
                     Idle::Spin => std::hint::spin_loop(),
                 }

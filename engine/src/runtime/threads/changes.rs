@@ -1,7 +1,8 @@
-//! How the control thread gives a running thread something new, a queue or a loaded model, and gets back what was there:
-//! two rings, one each way, between the [`Giver`] and the [`Taker`]. What travels is made and freed by the control
-//! thread; the other one swaps it into its table. So a change costs that thread no allocation and no lock, and while
-//! there is none, a comparison a turn.
+//! How the control thread gives a running thread something new, a queue or a loaded model, and gets
+//! back what was there: two rings, one each way, between the [`Giver`] and the [`Taker`]. What
+//! travels is made and freed by the control thread; the other one swaps it into its table. So a
+//! change costs that thread no allocation and no lock, and while there is none, a comparison a
+//! turn.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use symphony_transport::Nanos;
@@ -71,8 +72,8 @@ impl<T> Taker<T> {
     /// The most that it takes at once.
     pub(crate) const MOST: usize = UNDER_WAY;
 
-    /// Has `swap` put each thing that has come into its place, and leave there what it found. Looks once in a while
-    /// only; says how many there were.
+    /// Has `swap` put each thing that has come into its place, and leave there what it found. Looks
+    /// once in a while only; says how many there were.
     #[inline]
     pub(crate) fn take(&mut self, now: Nanos, swap: impl FnMut(&mut Change<T>)) -> usize {
         if now < self.look_at {

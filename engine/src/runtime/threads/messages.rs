@@ -1,8 +1,9 @@
-//! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from and turned
-//! back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and [`ModelQueue`](symphony_scheduler::model::ModelQueue).
+//! The messages between ModelThreads and the RankThread: plain data of half a cache line, made from
+//! and turned back into the calls of [`RankState`](symphony_scheduler::rank::RankState) and
+//! [`ModelQueue`](symphony_scheduler::model::ModelQueue).
 
 use bytemuck::{Pod, Zeroable};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, RankInput, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
@@ -17,7 +18,8 @@ pub struct RankMessage {
     gpu: GpuId,
     /// Of a standing, its upper half; else zero.
     upper: u32,
-    /// `latest` of a candidate, exec_at of a report, `at` of a next start, `shortest` of a standing.
+    /// `latest` of a candidate, exec_at of a report, `at` of a next start, `shortest` of a
+    /// standing.
     first: Nanos,
     /// delay of a candidate, free_at of a report, `every` of a next start, `longest` of a standing.
     second: Nanos,
@@ -59,7 +61,7 @@ impl RankMessage {
         }
     }
 
-    pub(crate) fn next_start(model: ModelId, next: NextStart) -> RankMessage {
+    pub(crate) fn reservation(model: ModelId, next: Reservation) -> RankMessage {
         RankMessage {
             kind: if next.silent { RankMessage::NEXT_SILENT } else { RankMessage::NEXT },
             model,
@@ -69,7 +71,7 @@ impl RankMessage {
         }
     }
 
-    pub(crate) fn standing(model: ModelId, standing: Standing) -> RankMessage {
+    pub(crate) fn standing(model: ModelId, standing: BatchBounds) -> RankMessage {
         RankMessage {
             kind: RankMessage::STANDING,
             model,
@@ -80,7 +82,8 @@ impl RankMessage {
         }
     }
 
-    /// All of the thread's models of the highest class have told of their next batch: about none of them.
+    /// All of the thread's models of the highest class have told of their next batch: about none of
+    /// them.
     pub(crate) fn foretold() -> RankMessage {
         RankMessage { kind: RankMessage::FORETOLD, ..RankMessage::default() }
     }
@@ -106,20 +109,21 @@ impl RankMessage {
             }
             RankMessage::NEXT | RankMessage::NEXT_SILENT => {
                 let silent = self.kind == RankMessage::NEXT_SILENT;
-                RankInput::Next { model, next: NextStart { at: first, silent, every: second } }
+                RankInput::Reserve { model, next: Reservation { at: first, silent, every: second } }
             }
             RankMessage::STANDING => {
                 let patience = Nanos(u64::from(gpu.0) | u64::from(self.upper) << 32);
-                let standing = Standing { shortest: first, longest: second, patience };
-                RankInput::Standing { model, standing }
+                let standing = BatchBounds { shortest: first, longest: second, patience };
+                RankInput::Bounds { model, standing }
             }
-            RankMessage::FORETOLD => RankInput::Foretold,
+            RankMessage::FORETOLD => RankInput::AllReserved,
             _ => RankInput::Withdraw(model),
         }
     }
 }
 
-/// From the RankThread to a ModelThread: a [`Grant`], or the wish that its models foretell their batches from now on.
+/// From the RankThread to a ModelThread: a [`Grant`], or the wish that its models foretell their
+/// batches from now on.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct GrantMessage {
@@ -177,12 +181,12 @@ mod tests {
         }
         assert_eq!(RankMessage::withdraw(model).input(), RankInput::Withdraw(model));
         for silent in [false, true] {
-            let next = NextStart { at: first, silent, every: second };
-            assert_eq!(RankMessage::next_start(model, next).input(), RankInput::Next { model, next });
+            let next = Reservation { at: first, silent, every: second };
+            assert_eq!(RankMessage::reservation(model, next).input(), RankInput::Reserve { model, next });
         }
-        let standing = Standing { shortest: first, longest: second, patience: Nanos(17 << 33 | 5) };
-        assert_eq!(RankMessage::standing(model, standing).input(), RankInput::Standing { model, standing });
-        assert_eq!(RankMessage::foretold().input(), RankInput::Foretold);
+        let standing = BatchBounds { shortest: first, longest: second, patience: Nanos(17 << 33 | 5) };
+        assert_eq!(RankMessage::standing(model, standing).input(), RankInput::Bounds { model, standing });
+        assert_eq!(RankMessage::foretold().input(), RankInput::AllReserved);
         let grant = Grant { model, gpu: GpuId(3), free_at: first, until: second };
         let message = GrantMessage::from(grant);
         assert!(Grant::from(message) == grant && !message.is_foretell());

@@ -1,36 +1,39 @@
-//! The ModelThread: owns the queues of its models, their timers and the way from a request to a batch (Symphony,
-//! section 4.5). It shares nothing: requests come from frontends, grants from the RankThread, all over rings.
+//! The ModelThread: owns the queues of its models, their timers and the way from a request to a
+//! batch (Symphony, section 4.5). It shares nothing: requests come from frontends, grants from the
+//! RankThread, all over rings.
 //!
-//! A turn takes only as much input as its outputs have room for. What has to wait stays in its ring, and a ring
-//! that is full refuses at its far end, where a frontend answers `overloaded` at once. All requests of a turn are
-//! taken in before the models that they are for are re-selected, each once. So a request costs the less the more of
-//! them wait, and a thread that has fallen behind catches up.
+//! A turn takes only as much input as its outputs have room for. What has to wait stays in its
+//! ring, and a ring that is full refuses at its far end, where a frontend answers `overloaded` at
+//! once. All requests of a turn are taken in before the models that they are for are re-selected,
+//! each once. So a request costs the less the more of them wait, and a thread that has fallen
+//! behind catches up.
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::changes::Taker;
 use super::watch::ModelWatch;
 use crate::runtime::counters::raise;
-use crate::runtime::queue_ids::Lanes;
+use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when it will start or how
-/// its model stands.
+/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when
+/// it will start or how its model stands.
 const WORDS_PER_EVENT: usize = 3;
 
 /// The same of an event without a grant.
 const WORDS_PER_SETTLING: usize = 2;
 
-/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own core.
+/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
+/// core.
 pub trait Intake {
     /// The next request that has come by `now`.
     fn next(&mut self, now: Nanos) -> Option<Request>;
@@ -51,22 +54,27 @@ impl Intake for Consumer<Request> {
     }
 }
 
-/// Where batches and answers go: rings to backends and frontends, or an object in place that counts them.
+/// Where batches and answers go: rings to backends and frontends, or an object in place that counts
+/// them.
 pub trait Outlets {
     /// Whether any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have been sent had
-    /// every thread acted at once, since its frontrun had come and its GPU was about to be free.
+    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have
+    /// been sent had every thread acted at once, since its frontrun had come and its GPU was about
+    /// to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
     /// To its frontend: the request ends without having run.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description. Its models are lanes, where requests are of several classes: see [`Lanes`].
+/// See the module's description. Its models are lanes, where requests are of several classes: see
+/// [`QueueIds`].
 pub struct ModelThread<I, O> {
-    /// The queues of the models that this thread owns: first all of the highest class, then all of the next.
+    /// The queues of the models that this thread owns: first all of the highest class, then all of
+    /// the next.
     pub queues: Vec<ModelQueue>,
-    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it is this thread's.
+    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it
+    /// is this thread's.
     pub place: Vec<Option<u32>>,
     /// Their timers, and which of them have new requests.
     pub agenda: Agenda,
@@ -78,17 +86,19 @@ pub struct ModelThread<I, O> {
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
     pub watch: ModelWatch,
-    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a place together.
-    pub changes: Option<Taker<Box<PlaceQueues>>>,
+    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
+    /// place together.
+    pub changes: Option<Taker<Box<SlotQueues>>>,
     /// How far the thread's models foretell their batches.
     pub foretelling: Foretelling,
 }
 
 /// The queues of a place for a model, by class; `None` for one that stays.
-pub type PlaceQueues = [Option<ModelQueue>; Class::COUNT];
+pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
-/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to serve lower classes. Each
-/// RankThread wishes so once, when the first request of a lower class has come to one of its models.
+/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to
+/// serve lower classes. Each RankThread wishes so once, when the first request of a lower class has
+/// come to one of its models.
 pub struct Foretelling {
     /// Models of the highest class: the first so many queues.
     highest: usize,
@@ -110,18 +120,20 @@ pub struct Outbox<O> {
     /// For each model of the engine, which RankThread ranks it.
     rank_of: Arc<[u32]>,
     /// What backends know them by.
-    lanes: Lanes,
+    lanes: QueueIds,
     /// To each RankThread.
     ranks: Vec<Producer<RankMessage>>,
     /// To backends and frontends.
     outlets: O,
-    /// The number of the next batch. ModelThreads count from different starts, so numbers are unique.
+    /// The number of the next batch. ModelThreads count from different starts, so numbers are
+    /// unique.
     next_batch: u64,
     /// When the event under way was due: the timer's time, the request's arrival.
     due: Nanos,
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
-    /// For each model of the engine, the candidate of its highest class that the RankThread knows of.
+    /// For each model of the engine, the candidate of its highest class that the RankThread knows
+    /// of.
     waiting: Vec<Waiting>,
 }
 
@@ -151,13 +163,13 @@ pub struct RingOutlets {
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
-    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and hold what will not get a
-    /// GPU any more and ends here: the control thread sees to that. A grant that is still on its way to an old one finds the
-    /// new one, which gives the GPU back.
+    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and
+    /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
+    /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const WORDS: usize = Taker::<PlaceQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
+        const WORDS: usize = Taker::<SlotQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
         if outbox.room_for_words(WORDS) < WORDS {
             return 0;
         }
@@ -180,7 +192,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         })
     }
 
-    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is room for words.
+    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is
+    /// room for words.
     #[cold]
     fn foretell(&mut self, now: Nanos) -> usize {
         let ModelThread { foretelling, queues, watch, outbox, .. } = self;
@@ -252,10 +265,12 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         let (mut taken, mut taken_back) = (0, 0);
         for at in 0..self.requests.len() {
             raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            // A model that is settled says a few words at most, and no more models are than requests came.
-            let wanted = (taken + limits::REQUESTS_PER_TURN) * WORDS_PER_SETTLING;
+            // A model that is settled says a few words at most, and no more models are than
+            // requests came.
+            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * WORDS_PER_SETTLING;
             let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
-            // A request's rows are all taken in the same turn, so that no batch finds only some of them.
+            // A request's rows are all taken in the same turn, so that no batch finds only some of
+            // them.
             let mut rows_after = 0;
             while left > 0 || rows_after > 0 {
                 let Some(request) = self.requests[at].next(now) else { break };
@@ -317,7 +332,7 @@ fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<us
 /// [`place_of`] a lane of a lower class.
 #[cold]
 fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
-    let lanes = Lanes::new(places.len());
+    let lanes = QueueIds::new(places.len());
     let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
     Some(place as usize + highest * usize::from(lanes.class(lane).number()))
 }
@@ -353,7 +368,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 }
 
-/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up with zeros.
+/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up
+/// with zeros.
 #[inline]
 pub fn frames<'a>(
     batch: BatchHeader,
@@ -369,8 +385,8 @@ pub fn frames<'a>(
 }
 
 impl<O: Outlets> Outbox<O> {
-    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine, the place in
-    /// `ranks` of the ring to its RankThread.
+    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine,
+    /// the place in `ranks` of the ring to its RankThread.
     pub fn new(
         thread: usize,
         rank_of: Arc<[u32]>,
@@ -379,7 +395,7 @@ impl<O: Outlets> Outbox<O> {
     ) -> Outbox<O> {
         Outbox {
             waiting: vec![Waiting::NOBODY; rank_of.len()],
-            lanes: Lanes::new(rank_of.len()),
+            lanes: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
             outlets,
@@ -390,7 +406,7 @@ impl<O: Outlets> Outbox<O> {
     }
 
     /// The same, of models that are these lanes.
-    pub fn of_lanes(self, lanes: Lanes) -> Outbox<O> {
+    pub fn of_lanes(self, lanes: QueueIds) -> Outbox<O> {
         Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
     }
 
@@ -442,7 +458,8 @@ impl<O: Outlets> Outbox<O> {
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
-    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache line.
+    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache
+    /// line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
     }
@@ -475,7 +492,8 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
         let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
-        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is this moment.
+        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
+        // this moment.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
         self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
     }
@@ -484,11 +502,11 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         self.outlets.end(request, ending, now);
     }
 
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.say(model, RankMessage::next_start(model, next));
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.say(model, RankMessage::reservation(model, next));
     }
 
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.say(model, RankMessage::standing(model, standing));
     }
 }
@@ -500,7 +518,8 @@ impl Outlets for RingOutlets {
     }
 
     fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
-        // What the frontend keeps back is for lateness like a batch's late start; the way back keeps the other half.
+        // What the frontend keeps back is for lateness like a batch's late start; the way back
+        // keeps the other half.
         let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
         batch.latest += Nanos(head.0 / 2);
         let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
@@ -530,7 +549,7 @@ mod tests {
     use super::super::watch::ModelWatch;
     use super::*;
     use crate::runtime::threads::link;
-    use symphony_scheduler::deferral::{Slack, Terms};
+    use symphony_scheduler::deferral::{QueueConfig, Slack};
     use symphony_scheduler::drop_rule::DropRule;
     use symphony_scheduler::policy;
     use symphony_scheduler::profile::Profile;
@@ -599,7 +618,7 @@ mod tests {
         fn new(burst: std::ops::Range<Nanos>) -> World {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
-            let terms = |model| Terms {
+            let terms = |model| QueueConfig {
                 model: ModelId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,

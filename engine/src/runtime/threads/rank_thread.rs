@@ -1,5 +1,6 @@
-//! The RankThread: pumps a [`RankState`] per sub-cluster, the matching of its GPUs to its models' candidates
-//! (Symphony, section 4.5). Candidates and reports come from ModelThreads, completions from backends; grants go out.
+//! The RankThread: pumps a [`RankState`] per sub-cluster, the matching of its GPUs to its models'
+//! candidates (Symphony, section 4.5). Candidates and reports come from ModelThreads, completions
+//! from backends; grants go out.
 
 use super::agent::Agent;
 use crate::recorder::RankRecorder;
@@ -11,10 +12,12 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Messages taken from one ring in one turn, so that every ring and the timer are seen to in between.
+/// Messages taken from one ring in one turn, so that every ring and the timer are seen to in
+/// between.
 const MESSAGES_PER_TURN: usize = 256;
 
-/// Where completions come from: a backend's ring, or GPUs that are played on the RankThread's own core.
+/// Where completions come from: a backend's ring, or GPUs that are played on the RankThread's own
+/// core.
 pub trait Completions {
     /// The next completion that has come.
     fn next(&mut self) -> Option<Completion>;
@@ -59,7 +62,8 @@ impl RankWatch {
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
-    /// For each model of the engine, its sub-cluster's place in `clusters`, where it is one of these.
+    /// For each model of the engine, its sub-cluster's place in `clusters`, where it is one of
+    /// these.
     pub cluster_of: Arc<[u32]>,
     /// One ring per ModelThread.
     pub words: Vec<Consumer<RankMessage>>,
@@ -106,7 +110,8 @@ impl SubCluster {
 pub struct Grants {
     /// For each model of the engine, which ModelThread owns it.
     pub thread_of: Arc<[u32]>,
-    /// To each ModelThread. Each holds a grant for each of its models, and a model has at most one, so it is never full.
+    /// To each ModelThread. Each holds a grant for each of its models, and a model has at most one,
+    /// so it is never full.
     pub threads: Vec<Producer<GrantMessage>>,
 }
 
@@ -119,7 +124,8 @@ impl Grants {
         debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
     }
 
-    /// The wish that each ModelThread's models foretell, written, not yet seen. A ring has room for it once.
+    /// The wish that each ModelThread's models foretell, written, not yet seen. A ring has room for
+    /// it once.
     fn write_foretell(&mut self) {
         for thread in &mut self.threads {
             let written = thread.write(GrantMessage::foretell());
@@ -163,8 +169,8 @@ impl<C: Completions> RankThread<C> {
                         self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
                         report.gpu.0 -= self.clusters[cluster].first_gpu;
                     }
-                    RankInput::Standing { .. } => self.have_foretold(),
-                    RankInput::Foretold => {
+                    RankInput::Bounds { .. } => self.have_foretold(),
+                    RankInput::AllReserved => {
                         self.hear_foretold(now);
                         continue;
                     }
@@ -177,7 +183,8 @@ impl<C: Completions> RankThread<C> {
         taken
     }
 
-    /// A model has its first request of a lower class: unless they do already, ModelThreads are to foretell.
+    /// A model has its first request of a lower class: unless they do already, ModelThreads are to
+    /// foretell.
     #[cold]
     fn have_foretold(&mut self) {
         if self.foretold == Foretold::No {
@@ -196,7 +203,7 @@ impl<C: Completions> RankThread<C> {
         }
         self.foretold = Foretold::Yes;
         for cluster in 0..self.clusters.len() {
-            self.hear(now, cluster, RankInput::Foretold);
+            self.hear(now, cluster, RankInput::AllReserved);
         }
     }
 
@@ -211,8 +218,8 @@ impl<C: Completions> RankThread<C> {
         cluster.has_news = true;
     }
 
-    /// Matches the sub-clusters that have news, or whose time has come: once a turn, whatever came. Says how
-    /// many only had their time.
+    /// Matches the sub-clusters that have news, or whose time has come: once a turn, whatever came.
+    /// Says how many only had their time.
     fn match_waiting(&mut self, now: Nanos) -> usize {
         let mut timers = 0;
         for at in 0..self.clusters.len() {

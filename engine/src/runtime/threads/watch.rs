@@ -1,10 +1,10 @@
-//! What stands between a ModelThread and its queues: counts every event and decision, and has them recorded if a
-//! recorder is there. A queue does not know that it is watched.
+//! What stands between a ModelThread and its queues: counts every event and decision, and has them
+//! recorded if a recorder is there. A queue does not know that it is watched.
 
 use crate::recorder::ModelRecorder;
 use crate::runtime::counters::{Board, Counting, ModelTally};
 use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{GpuReport, Grant, NextStart, Offer, Standing};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId, Request};
 
@@ -168,7 +168,8 @@ impl ModelWatch {
         );
     }
 
-    /// Has an event of a queue happen: `recorded`, where there is a recorder, else `plain`. Its decisions are counted.
+    /// Has an event of a queue happen: `recorded`, where there is a recorder, else `plain`. Its
+    /// decisions are counted.
     #[inline]
     fn watched<S: ModelSink, R>(
         &mut self,
@@ -250,12 +251,12 @@ impl<S: ModelSink> ModelSink for Counted<'_, S> {
     }
 
     #[inline]
-    fn next_start(&mut self, model: ModelId, next: NextStart) {
-        self.sink.next_start(model, next);
+    fn reservation(&mut self, model: ModelId, next: Reservation) {
+        self.sink.reservation(model, next);
     }
 
     #[inline]
-    fn standing(&mut self, model: ModelId, standing: Standing) {
+    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
         self.sink.standing(model, standing);
     }
 }

@@ -1,4 +1,5 @@
-//! Who a span is and whose child: the ids of W3C Trace Context, level 1, and the header `traceparent` that carries them.
+//! Who a span is and whose child: the ids of W3C Trace Context, level 1, and the header
+//! `traceparent` that carries them.
 
 use std::fmt;
 
@@ -27,8 +28,10 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Reads the header `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, and what came with it
-    /// in `tracestate`. `None` where it is not as the standard has it, which then counts as no header at all.
+    /// Reads the header `traceparent`, such as
+    /// `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, and what came with it in
+    /// `tracestate`. `None` where it is not as the standard has it, which then counts as no header
+    /// at all.
     ///
     /// ```
     /// use symphony::otlp::Parent;

@@ -21,8 +21,8 @@ pub struct Endpoint {
 impl FromStr for Endpoint {
     type Err = String;
 
-    /// Reads `http://HOST[:PORT][/PATH]`: the port is 4318 and the path `/v1/traces` where they are left out. The error says what
-    /// would be right.
+    /// Reads `http://HOST[:PORT][/PATH]`: the port is 4318 and the path `/v1/traces` where they are
+    /// left out. The error says what would be right.
     fn from_str(text: &str) -> Result<Endpoint, String> {
         let right = "it must be the address of a collector, like http://127.0.0.1:4318";
         if text.starts_with("https://") {

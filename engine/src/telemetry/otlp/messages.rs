@@ -1,5 +1,5 @@
-//! The messages of OTLP that are sent, with the numbers of opentelemetry-proto 1 (`trace/v1/trace.proto` and what it uses), and no
-//! field that stays empty here.
+//! The messages of OTLP that are sent, with the numbers of opentelemetry-proto 1
+//! (`trace/v1/trace.proto` and what it uses), and no field that stays empty here.
 
 use prost::{Message, Oneof};
 

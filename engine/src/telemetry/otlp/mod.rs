@@ -1,6 +1,7 @@
-//! OpenTelemetry traces of sampled requests, sent by OTLP over HTTP. An API core's [`Tracer`] decides which requests are
-//! traced and hands each over when it has ended, once and without waiting; a thread of its own, off the pinned cores, makes
-//! spans of them (`spans`) in the protocol's words (`messages`) and sends them (`sender`, `post`). docs/tracing.md tells of it.
+//! OpenTelemetry traces of sampled requests, sent by OTLP over HTTP. An API core's [`Tracer`]
+//! decides which requests are traced and hands each over when it has ended, once and without
+//! waiting; a thread of its own, off the pinned cores, makes spans of them (`spans`) in the
+//! protocol's words (`messages`) and sends them (`sender`, `post`). docs/tracing.md tells of it.
 //! Where no collector is named there is no thread, and a request costs a look at an `Option`.
 
 mod context;

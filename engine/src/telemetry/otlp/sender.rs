@@ -1,5 +1,6 @@
-//! The thread that makes spans of traced requests and sends them: some hundreds at a time or once a second, again after a
-//! growing pause where the collector is away. What waits for it is bounded; API cores drop what does not fit.
+//! The thread that makes spans of traced requests and sends them: some hundreds at a time or once a
+//! second, again after a growing pause where the collector is away. What waits for it is bounded;
+//! API cores drop what does not fit.
 
 use super::endpoint::Endpoint;
 use super::messages::{
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Traced requests that wait for the thread, of all API cores together.
 const REQUESTS: usize = 8_192;
 
-/// Between two looks at them. The thread does not wait on the channel, so that no API core ever has to wake it.
+/// Between two looks at them. The thread does not wait on the channel, so that no API core ever has
+/// to wake it.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Spans that are sent at once.
@@ -54,8 +56,8 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts the thread if `config` names a collector, on none of the cores in `taken` if there are others. `clock` is the
-    /// engine's.
+    /// Starts the thread if `config` names a collector, on none of the cores in `taken` if there
+    /// are others. `clock` is the engine's.
     ///
     /// Errors: the system gives no thread.
     pub fn start(config: &TraceConfig, clock: Clock, taken: Vec<usize>) -> io::Result<Option<Exporter>> {

@@ -1,6 +1,7 @@
-//! Spans of traced requests: the request's, one for each of its stages, and one for each batch that a traced request was in. A
-//! batch's span waits a while for further requests, so that it can link to them. Its ids follow from the GPU and the start, so
-//! a request's link to it needs no word from anybody. Pure: the time is an argument.
+//! Spans of traced requests: the request's, one for each of its stages, and one for each batch that
+//! a traced request was in. A batch's span waits a while for further requests, so that it can link
+//! to them. Its ids follow from the GPU and the start, so a request's link to it needs no word from
+//! anybody. Pure: the time is an argument.
 
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
@@ -10,7 +11,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
 
-/// How long a batch waits for further traced requests: an answer takes far less from the GPU to its API core.
+/// How long a batch waits for further traced requests: an answer takes far less from the GPU to its
+/// API core.
 const BATCH_WAIT: Nanos = Nanos::from_millis(500);
 
 /// Batches that wait at once; with more, the first is sent earlier.
@@ -22,7 +24,8 @@ const REMEMBERED: usize = 8_192;
 /// Requests that a batch's span links to.
 const LINKS: usize = 128;
 
-/// The flag that a span is recorded, and that it is known whether its parent is of another process, and that it is.
+/// The flag that a span is recorded, and that it is known whether its parent is of another process,
+/// and that it is.
 const SAMPLED: u32 = 1;
 const ORIGIN_KNOWN: u32 = 0x100;
 const REMOTE_PARENT: u32 = 0x200;
@@ -30,8 +33,8 @@ const REMOTE_PARENT: u32 = 0x200;
 /// A batch: no GPU starts two at once.
 type Key = (GpuId, Nanos);
 
-/// The trace and the span of a batch that `gpu` started at `started`, of the server of this random number. A batch belongs to many
-/// requests, so it has a trace of its own.
+/// The trace and the span of a batch that `gpu` started at `started`, of the server of this random
+/// number. A batch belongs to many requests, so it has a trace of its own.
 pub fn batch_ids(server: u64, gpu: GpuId, started: Nanos) -> (TraceId, SpanId) {
     let which = mixed(mixed(mixed(server) ^ u64::from(gpu.0)).wrapping_add(started.0));
     let numbers = [1, 2, 3].map(|salt| mixed(which.wrapping_add(salt)).max(1).to_be_bytes());
@@ -172,7 +175,8 @@ impl Spans {
         }
     }
 
-    /// The stages that the request came through. One that was dropped came to no other than the first.
+    /// The stages that the request came through. One that was dropped came to no other than the
+    /// first.
     fn add_stages(&mut self, traced: &Traced, ran: &Ran) {
         let times = [ran.arrival, ran.batched, ran.started, ran.finished, ran.answered];
         let own = u64::from_be_bytes(traced.span.0);
@@ -253,7 +257,7 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 pub(super) mod tests {
     use super::super::tracer::Call;
     use super::*;
-    use crate::runtime::frontend::{Class, ModelInfo, Standing};
+    use crate::runtime::frontend::{Class, ModelInfo, SlotState};
     use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 
@@ -268,7 +272,7 @@ pub(super) mod tests {
             max_batch: 8,
             class: Class::HIGHEST,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
         }
     }
 

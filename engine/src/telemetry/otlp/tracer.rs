@@ -1,5 +1,6 @@
-//! What an API core has of tracing: it decides at a request's beginning whether it is traced, and hands over what is known of it
-//! at its end. Both take no lock and wait for nobody; where too much waits to be sent, the request is counted and forgotten.
+//! What an API core has of tracing: it decides at a request's beginning whether it is traced, and
+//! hands over what is known of it at its end. Both take no lock and wait for nobody; where too much
+//! waits to be sent, the request is counted and forgotten.
 
 use super::context::{Parent, SpanId, TraceId};
 use super::{TraceConfig, TraceCounts};
@@ -122,8 +123,9 @@ impl Tracer {
         self.0.is_some()
     }
 
-    /// A request for `model` begins at `now`, as a part of its client's span if that told of one: it decides then whether the
-    /// request is traced. Of the others the ratio of the configuration is. `None` for those that are not.
+    /// A request for `model` begins at `now`, as a part of its client's span if that told of one:
+    /// it decides then whether the request is traced. Of the others the ratio of the configuration
+    /// is. `None` for those that are not.
     pub fn begin(
         &self,
         call: Call,

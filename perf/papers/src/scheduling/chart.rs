@@ -1,5 +1,5 @@
-//! The chart of [`super::Scheduling`]: for each workload, the default's goodput over that of the best other rule and of
-//! the published one.
+//! The chart of [`super::Scheduling`]: for each workload, the default's goodput over that of the
+//! best other rule and of the published one.
 
 use super::super::table::{Row, Table};
 use super::DEFAULT;

@@ -1,9 +1,10 @@
-//! This engine's default beside every other rule, over the workloads of perf/workloads/ and perf/workloads/scheduling/:
-//! goodput over five seeds, what each part of the rule is worth, what is finished under overload and how many GPUs are
-//! in use at half load. docs/scheduling.md has its tables. The short form, that of `all`, has one seed and shorter
-//! workloads.
+//! This engine's default beside every other rule, over the workloads of perf/workloads/ and
+//! perf/workloads/scheduling/: goodput over five seeds, what each part of the rule is worth, what
+//! is finished under overload and how many GPUs are in use at half load. docs/scheduling.md has its
+//! tables. The short form, that of `all`, has one seed and shorter workloads.
 //!
-//! Here: what is run. [`summary`] makes the CSV file's rows of it, [`tables`] and [`chart`] show them.
+//! Here: what is run. [`summary`] makes the CSV file's rows of it, [`tables`] and [`chart`] show
+//! them.
 
 mod chart;
 mod summary;
@@ -264,7 +265,8 @@ fn flat_top(at_goodput: f64, above: f64, highest: f64) -> f64 {
     highest / at_goodput.max(above).max(highest)
 }
 
-/// GPUs that are busy over 5 % of the time: how many for each GPU's worth of work, and how many others there are.
+/// GPUs that are busy over 5 % of the time: how many for each GPU's worth of work, and how many
+/// others there are.
 fn in_use(report: &Report) -> (f64, usize) {
     let used = report.gpu_busy.iter().filter(|&&busy| busy > 0.05).count();
     (used as f64 / report.gpu_busy.iter().sum::<f64>(), report.gpus - used)

@@ -1,11 +1,12 @@
-//! The CSV file of [`super::Scheduling`]: a row per workload and system, made from those of single runs.
+//! The CSV file of [`super::Scheduling`]: a row per workload and system, made from those of single
+//! runs.
 
 use super::super::table::Table;
 use super::super::{Rows, cell};
 use super::{OTHERS, PUBLISHED, RUN_COLUMNS, SEEDS};
 
-/// The file's columns. Half-widths are of 95 % confidence intervals, empty where there are too few seeds; `flat_top` and
-/// what follows is only measured of the default and the published rule.
+/// The file's columns. Half-widths are of 95 % confidence intervals, empty where there are too few
+/// seeds; `flat_top` and what follows is only measured of the default and the published rule.
 pub(super) const COLUMNS: &[&str] = &[
     "workload",
     "gpus",
@@ -64,7 +65,8 @@ pub(super) fn rows(runs: &Table) -> Rows {
     rows
 }
 
-/// The single runs that a workload's and system's row was made from. Of what was only kept as a mean, each run has the mean.
+/// The single runs that a workload's and system's row was made from. Of what was only kept as a
+/// mean, each run has the mean.
 pub(super) fn runs(file: &Table, workload: &str, system: &str) -> Rows {
     let keys = [("workload", workload), ("system", system)];
     let Some(row) = file.having(&keys).next() else { return Rows::new() };
@@ -99,7 +101,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Half of the 95 % confidence interval of the mean, by Student's t; NaN where there are not as many values as [`SEEDS`].
+/// Half of the 95 % confidence interval of the mean, by Student's t; NaN where there are not as
+/// many values as [`SEEDS`].
 fn half_width(values: &[f64]) -> f64 {
     if values.len() as u64 != SEEDS {
         return f64::NAN;

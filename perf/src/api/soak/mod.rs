@@ -1,6 +1,6 @@
-//! Minutes of load at 80 % of what the GPUs can do, with clients that connect, cancel and die all the time; then silence,
-//! and the question what is left. Nothing may be: no memory that grows once the first part is over, no open socket, no
-//! slot, and every counter adds up (`ledger`).
+//! Minutes of load at 80 % of what the GPUs can do, with clients that connect, cancel and die all
+//! the time; then silence, and the question what is left. Nothing may be: no memory that grows once
+//! the first part is over, no open socket, no slot, and every counter adds up (`ledger`).
 //!
 //! ```text
 //!  two runs of loadgen, HTTP and gRPC, from the beginning to the end ─────┐
@@ -32,12 +32,13 @@ const MODELS: [EmulatedModel; 3] = [
 const GPUS: usize = 2;
 /// Slots for requests in the engine; at the end all of them are filled at once.
 const SLOTS: usize = 512;
-/// Requests per second of each of the two runs that last. With the others' 190 it is 80 % of what the simulator finds for
-/// these models and GPUs, 1,011 per second.
+/// Requests per second of each of the two runs that last. With the others' 190 it is 80 % of what
+/// the simulator finds for these models and GPUs, 1,011 per second.
 const RATE: f64 = 310.0;
 /// Requests per second of a run that is killed.
 const RATE_OF_THE_DYING: f64 = 60.0;
-/// The memory may grow by so much after the first part: less than a byte for each request, and what allocators keep.
+/// The memory may grow by so much after the first part: less than a byte for each request, and what
+/// allocators keep.
 const GROWTH_BYTES: f64 = 1024.0 * 1024.0;
 /// How long the server may take to notice that all clients have gone.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -76,8 +77,8 @@ pub struct Figures {
 /// Runs it for `seconds`, of which the first fifth is not judged for memory.
 ///
 /// Errors: something broke down; what leaks is no error but in the figures.
-pub fn run(binaries: &Binaries, seats: Seats, seconds: f64) -> Result<Figures, Stop> {
-    let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", seats.config(GPUS, Spin::No, &MODELS));
+pub fn run(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Figures, Stop> {
+    let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", placements.config(GPUS, Spin::No, &MODELS));
     let server = Server::symphony(binaries, &config, Share::Whole)?;
     let before = Ledger::read(&server)?;
     let files_before = open_files(&server, 0)?;
@@ -150,7 +151,8 @@ fn steady(binaries: &Binaries, server: &Server, protocol: Protocol, seconds: f64
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Until the time is over: the memory in use each second, and how many runs of loadgen were killed meanwhile.
+/// Until the time is over: the memory in use each second, and how many runs of loadgen were killed
+/// meanwhile.
 fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>, usize), Stop> {
     let bar = ProgressBar::new(seconds as u64).with_prefix("soak");
     let begun = Instant::now();
@@ -186,8 +188,8 @@ fn silence(server: &Server) -> Result<Ledger, Stop> {
     }
 }
 
-/// How many files and sockets are open once that has come down to `few`, or does not change any more: the connection
-/// by which the counters were read is closed a moment later.
+/// How many files and sockets are open once that has come down to `few`, or does not change any
+/// more: the connection by which the counters were read is closed a moment later.
 fn open_files(server: &Server, few: usize) -> Result<usize, Stop> {
     let begun = Instant::now();
     let mut files = server.open_files()?;
@@ -214,7 +216,8 @@ fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<Run, Stop> {
     loadgen::run(command)
 }
 
-/// The memory in use after the first fifth and in the last, medians of a tenth of the time each, and their difference.
+/// The memory in use after the first fifth and in the last, medians of a tenth of the time each,
+/// and their difference.
 fn growth(memory: &[u64]) -> [f64; 3] {
     let (fifth, tenth) = (memory.len() / 5, memory.len().div_ceil(10));
     let of = |part: &[u64]| median(part.iter().map(|&bytes| bytes as f64));

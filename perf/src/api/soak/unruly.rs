@@ -1,5 +1,6 @@
-//! Clients that do not behave: over HTTP they leave in the middle of whatever they are at, over gRPC they reset calls and
-//! drop connections with calls under way. A thread each; what they do follows from a seed.
+//! Clients that do not behave: over HTTP they leave in the middle of whatever they are at, over
+//! gRPC they reset calls and drop connections with calls under way. A thread each; what they do
+//! follows from a seed.
 
 use crate::api::Stop;
 use bytes::Bytes;

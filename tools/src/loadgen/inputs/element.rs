@@ -1,4 +1,5 @@
-//! The types of elements: how the protocol calls them, and their values as bytes, as JSON text and at random.
+//! The types of elements: how the protocol calls them, and their values as bytes, as JSON text and
+//! at random.
 
 use bytes::BytesMut;
 use half::{bf16, f16};
@@ -38,8 +39,8 @@ impl Element {
         }
     }
 
-    /// Appends a random value that every model can take: fractions of 1 (few digits, so that JSON stays short), whole
-    /// bytes, short words, and else 0 or 1, which are valid indices.
+    /// Appends a random value that every model can take: fractions of 1 (few digits, so that JSON
+    /// stays short), whole bytes, short words, and else 0 or 1, which are valid indices.
     pub(super) fn push_random(self, out: &mut BytesMut, rng: &mut impl Rng) {
         let Element::Fixed(datatype) = self else {
             return push_bytes(out, format!("word{}", rng.random_range(0..1_000)).as_bytes());

@@ -1,4 +1,5 @@
-//! Rows from files: raw bytes, NumPy arrays, or JSON as of an infer request. A folder is a data set of such files.
+//! Rows from files: raw bytes, NumPy arrays, or JSON as of an infer request. A folder is a data set
+//! of such files.
 
 use super::{Element, InputSpec, Row};
 use bytes::{Bytes, BytesMut};
@@ -101,8 +102,9 @@ fn raw(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
         .collect())
 }
 
-/// A NumPy array of one row, or of rows along its first dimension. The format: a magic string, a version, the length of
-/// a header, which is a Python dictionary with `descr`, `fortran_order` and `shape`, and the elements.
+/// A NumPy array of one row, or of rows along its first dimension. The format: a magic string, a
+/// version, the length of a header, which is a Python dictionary with `descr`, `fortran_order` and
+/// `shape`, and the elements.
 fn npy(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
     let (header, data) = npy_parts(bytes).ok_or("it is no NumPy file (version 1, 2 or 3)")?;
     let value = |key: &str| header.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());

@@ -1,5 +1,5 @@
-//! What requests carry: rows of tensors, random or from files, made before a run and sent in turn. Targets turn them
-//! into bodies; [`Inputs`] says where they come from.
+//! What requests carry: rows of tensors, random or from files, made before a run and sent in turn.
+//! Targets turn them into bodies; [`Inputs`] says where they come from.
 
 mod element;
 mod files;
@@ -86,7 +86,8 @@ impl Inputs {
         }
     }
 
-    /// The requests that these rows make, in turn, each with `rows` of them. Without a batch dimension, each is a row.
+    /// The requests that these rows make, in turn, each with `rows` of them. Without a batch
+    /// dimension, each is a row.
     ///
     /// Errors: more than fits in memory; several rows for a model without a batch dimension.
     pub fn requests(

@@ -1,4 +1,5 @@
-//! What a run measures: how requests ended and how long they took, in all, by stage, by second and by model.
+//! What a run measures: how requests ended and how long they took, in all, by stage, by second and
+//! by model.
 
 mod records;
 mod seconds;
@@ -13,7 +14,8 @@ pub use tally::{End, Live, ModelTally, Outcome, Tally, Told};
 use hdrhistogram::{Counter, Histogram};
 use symphony_transport::Nanos;
 
-/// An empty histogram of nanoseconds, exact to `digits` decimal digits; it grows with what it is given.
+/// An empty histogram of nanoseconds, exact to `digits` decimal digits; it grows with what it is
+/// given.
 fn nanoseconds<C: Counter>(digits: u8) -> Histogram<C> {
     Histogram::new(digits).expect("1 to 5 digits are what it takes")
 }

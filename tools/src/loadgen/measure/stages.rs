@@ -1,11 +1,13 @@
-//! Where a request's time went, as the server's answer tells it: Symphony puts five instants into each response.
+//! Where a request's time went, as the server's answer tells it: Symphony puts five instants into
+//! each response.
 
 use super::{nanoseconds, record};
 use hdrhistogram::Histogram;
 use symphony_transport::Nanos;
 
-/// The stages' names, in their order: in the queue until its batch was put together; from there to the batch's start;
-/// on the GPU; from there until the answer was back at the frontend; and all that the server does not see.
+/// The stages' names, in their order: in the queue until its batch was put together; from there to
+/// the batch's start; on the GPU; from there until the answer was back at the frontend; and all
+/// that the server does not see.
 pub const STAGES: [&str; 5] = ["queue", "wait", "execution", "answer", "network_and_client"];
 
 /// The instants that an answer tells, on a clock of the server's own.
@@ -58,7 +60,8 @@ impl StageTally {
         }
     }
 
-    /// Each stage's histogram, ns, in the order of [`STAGES`]; `None` where the server told of none.
+    /// Each stage's histogram, ns, in the order of [`STAGES`]; `None` where the server told of
+    /// none.
     pub fn histograms(&self) -> Option<&[Histogram<u64>; STAGES.len()]> {
         (!self.stages[0].is_empty()).then_some(&self.stages)
     }

@@ -1,5 +1,6 @@
-//! Counting: what was offered, what was sent, how each request ended, and how long it took. Each thread that sends
-//! owns a [`Tally`]; the targets record into it, merge them when the run is over, and [`super::super::report`] sums up.
+//! Counting: what was offered, what was sent, how each request ended, and how long it took. Each
+//! thread that sends owns a [`Tally`]; the targets record into it, merge them when the run is over,
+//! and [`super::super::report`] sums up.
 
 use super::records::Records;
 use super::seconds::Seconds;
@@ -112,7 +113,8 @@ impl ModelTally {
     }
 }
 
-/// The counts of a run, or of one thread's part of it. Only requests that were meant to be sent after the warm-up count.
+/// The counts of a run, or of one thread's part of it. Only requests that were meant to be sent
+/// after the warm-up count.
 pub struct Tally {
     /// When requests begin to count.
     pub from: Nanos,

@@ -1,5 +1,6 @@
-//! Charts as SVG, made by hand: their colours are classes of a style sheet with a light and a dark half, so one chart
-//! serves a page in either, and every mark has a title that a browser shows under the mouse.
+//! Charts as SVG, made by hand: their colours are classes of a style sheet with a light and a dark
+//! half, so one chart serves a page in either, and every mark has a title that a browser shows
+//! under the mouse.
 
 use std::fmt::Write;
 
@@ -12,8 +13,8 @@ const RIGHT: f64 = WIDTH - 28.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = HEIGHT - 44.0;
 
-/// Colours and type of all charts: those of a page around them too. Series colours keep apart for readers who do not
-/// see red from green, in both halves.
+/// Colours and type of all charts: those of a page around them too. Series colours keep apart for
+/// readers who do not see red from green, in both halves.
 pub(super) const STYLE: &str = "
 :root { color-scheme: light dark; --page: #fcfcfb; --ink: #1a1a19; --soft: #5f5e5a; --grid: #e4e3de; --card: #ffffff;
   --good: #2a78d6; --late: #eda100; --dropped: #e34948; --rejected: #4a3aa7; --failed: #1a1a19;
@@ -88,7 +89,8 @@ impl Scale {
     }
 }
 
-/// The gap between ticks of an even scale of this length: 1, 2 or 5 times a power of ten, so that there are 3 to 7.
+/// The gap between ticks of an even scale of this length: 1, 2 or 5 times a power of ten, so that
+/// there are 3 to 7.
 fn tick_step(length: f64) -> f64 {
     let rough = (length / 5.0).max(1e-9);
     let power = 10f64.powf(rough.log10().floor());
@@ -207,7 +209,8 @@ impl Chart {
         );
     }
 
-    /// A box from one value to another on both axes, in the colour of class `f-NAME`. What has no height is left out.
+    /// A box from one value to another on both axes, in the colour of class `f-NAME`. What has no
+    /// height is left out.
     pub(super) fn bar(&mut self, name: &str, x: (f64, f64), y: (f64, f64), title: &str) {
         let (left, right, top, bottom) = (self.x(x.0), self.x(x.1), self.y(y.1), self.y(y.0));
         if bottom - top < 0.05 {

@@ -1,5 +1,6 @@
-//! Two runs beside each other: what changed, by how much, and how sure that is. The confidence comes from the runs'
-//! seconds: both are drawn again and again, with replacement, and the changes seen are sorted (a bootstrap).
+//! Two runs beside each other: what changed, by how much, and how sure that is. The confidence
+//! comes from the runs' seconds: both are drawn again and again, with replacement, and the changes
+//! seen are sorted (a bootstrap).
 
 use super::chart::{escaped, number};
 use super::html::{page, percentile_chart, tile};
@@ -112,7 +113,7 @@ struct Part {
     offered: u64,
     good: u64,
     seconds: f64,
-    /// Places in the list of all latencies, and requests.
+    /// ModelSlots in the list of all latencies, and requests.
     latencies: Vec<(usize, u64)>,
 }
 
@@ -208,7 +209,8 @@ impl Comparison {
         Comparison { changes, unlike: unlike(a, b) }
     }
 
-    /// The figures that are worse by more than this part (0.05 is 5 %), surely so where the files can tell.
+    /// The figures that are worse by more than this part (0.05 is 5 %), surely so where the files
+    /// can tell.
     pub fn worse_by_more_than(&self, part: f64) -> Vec<&Change> {
         // Stages and batches explain a change; they are not a promise to anybody.
         let judged =
@@ -376,7 +378,8 @@ mod tests {
     use super::super::tests::{recorded, report};
     use super::*;
 
-    /// A run of 30 s at 100 requests a second whose latencies are these (ms) in turn, of which every `bad`th is bad.
+    /// A run of 30 s at 100 requests a second whose latencies are these (ms) in turn, of which
+    /// every `bad`th is bad.
     fn run(latencies_ms: &[u64], bad: u64) -> Saved {
         let (plan, tally) = recorded();
         let second = |at: u64| {

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use symphony_transport::Nanos;
 
 impl Report {
-    /// Writes a line for each second of the run, by the time at which requests were meant to be sent.
+    /// Writes a line for each second of the run, by the time at which requests were meant to be
+    /// sent.
     ///
     /// Errors: those of `out`.
     pub fn write_seconds(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -26,8 +27,8 @@ impl Report {
         lines.flush()
     }
 
-    /// Writes a line for each request that ended, by the time at which it was meant to be sent. Times are microseconds;
-    /// stages are empty where the server did not tell them.
+    /// Writes a line for each request that ended, by the time at which it was meant to be sent.
+    /// Times are microseconds; stages are empty where the server did not tell them.
     ///
     /// Errors: those of `out`.
     pub fn write_requests(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! The figures of a run under the names that its JSON has. The first fourteen are relied on by others and fixed; more
-//! may be added after them.
+//! The figures of a run under the names that its JSON has. The first fourteen are relied on by
+//! others and fixed; more may be added after them.
 
 use crate::loadgen::measure::{End, ModelTally, Tally};
 use crate::loadgen::schedule::PlannedModel;
@@ -53,7 +53,8 @@ pub struct Figures {
     /// Where the time went, if the server tells.
     #[serde(default)]
     pub stages_ms: Option<StageFigures>,
-    /// Requests by the size of the batch that they ran in, if the server tells: pairs of size and requests.
+    /// Requests by the size of the batch that they ran in, if the server tells: pairs of size and
+    /// requests.
     #[serde(default)]
     pub batch_sizes: Vec<(u32, u64)>,
     /// Every model of the plan.
@@ -285,7 +286,8 @@ impl Figures {
     }
 }
 
-/// Requests per batch: a batch of b is told by each of its b requests, so each stands for 1/b of a batch.
+/// Requests per batch: a batch of b is told by each of its b requests, so each stands for 1/b of a
+/// batch.
 fn mean_batch(requests_by_size: &std::collections::BTreeMap<u32, u64>) -> f64 {
     let requests: u64 = requests_by_size.values().sum();
     let batches: f64 = requests_by_size.iter().map(|(&size, &n)| n as f64 / f64::from(size)).sum();

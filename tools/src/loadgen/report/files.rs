@@ -1,4 +1,5 @@
-//! The files that a run leaves. They are made before it, so that a path that can't be written is told at once.
+//! The files that a run leaves. They are made before it, so that a path that can't be written is
+//! told at once.
 
 use super::Report;
 use std::fs::File;

@@ -1,5 +1,6 @@
-//! A run's latencies in HdrHistogram's own formats: the log of interval histograms (`.hlog`), which its log processors
-//! and analysers read, and the table of percentiles (`.hgrm`), which its plotters read.
+//! A run's latencies in HdrHistogram's own formats: the log of interval histograms (`.hlog`), which
+//! its log processors and analysers read, and the table of percentiles (`.hgrm`), which its
+//! plotters read.
 
 use super::Report;
 use hdrhistogram::serialization::V2DeflateSerializer;
@@ -7,7 +8,8 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Lines of the table for each halving of the distance to 100 %, as HdrHistogram's own tools have it.
+/// Lines of the table for each halving of the distance to 100 %, as HdrHistogram's own tools have
+/// it.
 const TICKS_PER_HALF: u32 = 5;
 
 /// Nanoseconds in the unit that is shown, a millisecond.

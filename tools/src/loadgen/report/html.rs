@@ -260,7 +260,8 @@ fn requests_chart(intervals: &[Interval]) -> String {
     chart.finish()
 }
 
-/// Latency by percentile of some runs: each with its colour, its name and its histogram of nanoseconds.
+/// Latency by percentile of some runs: each with its colour, its name and its histogram of
+/// nanoseconds.
 pub(super) fn percentile_chart<C: Counter>(
     runs: &[(&str, &str, &Histogram<C>)],
     slo_ms: Option<f64>,

@@ -1,5 +1,5 @@
-//! What a run comes to: the figures that others read as JSON (DESIGN.md, section 9), and the forms in which they are
-//! given out.
+//! What a run comes to: the figures that others read as JSON (docs/design/specification.md,
+//! "Command lines"), and the forms in which they are given out.
 
 mod chart;
 mod compare;
@@ -67,12 +67,14 @@ impl Report {
         Report { figures, tally, began }
     }
 
-    /// Whether the generator itself was later than it may be, so that the figures are not the server's.
+    /// Whether the generator itself was later than it may be, so that the figures are not the
+    /// server's.
     pub fn generator_was_late(&self) -> bool {
         self.figures.lateness_limit_ms.is_some_and(|limit| self.figures.lateness_ms.p99 > limit)
     }
 
-    /// 0, or 1 where the figures are of no use: nothing was answered, the server went away, or the generator was late.
+    /// 0, or 1 where the figures are of no use: nothing was answered, the server went away, or the
+    /// generator was late.
     pub fn exit_code(&self) -> u8 {
         let silent = self.figures.sent > 0 && self.tally.answered == 0;
         u8::from(silent || self.tally.lost || self.generator_was_late())
@@ -139,7 +141,8 @@ pub(super) mod tests {
         Report::new(plan, ran, &Terms { slos, allowed_lateness: ALLOWED_LATENESS })
     }
 
-    /// Ten requests a second apart from 0 s on, of which those from 1 s on count, with an SLO of 100 ms.
+    /// Ten requests a second apart from 0 s on, of which those from 1 s on count, with an SLO of
+    /// 100 ms.
     pub(in crate::loadgen) fn recorded() -> (Plan, Tally) {
         let mut plan = open("m", 1.0, Nanos::from_secs(10));
         plan.warmup = Nanos::from_secs(1);

@@ -1,5 +1,5 @@
-//! A run as a file that can be read again: its figures and its seconds, each with a histogram. `--save` writes it and
-//! `loadgen compare` reads it.
+//! A run as a file that can be read again: its figures and its seconds, each with a histogram.
+//! `--save` writes it and `loadgen compare` reads it.
 
 use super::{Figures, Report};
 use crate::loadgen::measure::{End, Second, Seconds};
@@ -25,7 +25,8 @@ pub struct SavedSecond {
     pub offered: u64,
     /// Answered in time.
     pub good: u64,
-    /// Latencies of good and late requests: pairs of microseconds (exact to 1 %) and requests, in order.
+    /// Latencies of good and late requests: pairs of microseconds (exact to 1 %) and requests, in
+    /// order.
     pub latency_us: Vec<(u64, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! The clients of a closed loop: which model each asks next, and how long it thinks before. Drawn from the run's
-//! seed, one stream a client.
+//! The clients of a closed loop: which model each asks next, and how long it thinks before. Drawn
+//! from the run's seed, one stream a client.
 
 use super::{Pace, Plan};
 use rand::{RngExt, SeedableRng};

@@ -1,5 +1,5 @@
-//! What a run sends and when: the models, and the merged stream of the times at which requests are meant to
-//! go out. Targets walk it; nothing here knows where requests go.
+//! What a run sends and when: the models, and the merged stream of the times at which requests are
+//! meant to go out. Targets walk it; nothing here knows where requests go.
 
 mod clients;
 mod ramp;
@@ -66,7 +66,7 @@ impl Pace {
     pub const OPEN: Pace = Pace::Open { ramp: None, time_scale: 1.0 };
 }
 
-/// Why there is no plan: a file with mistakes, in words.
+/// Why there is no plan: a file with diagnostics, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub String);
@@ -100,8 +100,8 @@ impl Plan {
         }
     }
 
-    /// When to send to which model (an index into [`Plan::models`]), in order, up to [`Plan::end`]. Nothing in a closed
-    /// loop, whose times nobody knows before: see [`Clients`].
+    /// When to send to which model (an index into [`Plan::models`]), in order, up to [`Plan::end`].
+    /// Nothing in a closed loop, whose times nobody knows before: see [`Clients`].
     ///
     /// Errors: a trace that can't be read.
     pub fn schedule(&self) -> io::Result<Schedule> {

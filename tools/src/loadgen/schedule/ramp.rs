@@ -1,5 +1,6 @@
-//! A rate that changes during a run: straight from one rate to another, or in equal steps. A [`Ramp`] bends the
-//! time of a stream of even rate, so every arrival process can ride on it and keeps its burstiness.
+//! A rate that changes during a run: straight from one rate to another, or in equal steps. A
+//! [`Ramp`] bends the time of a stream of even rate, so every arrival process can ride on it and
+//! keeps its burstiness.
 
 use symphony_transport::Nanos;
 
@@ -12,7 +13,8 @@ pub struct Ramp {
     pub to_rps: f64,
     /// How long it takes.
     pub over: Nanos,
-    /// In so many levels of equal length, the first at `from_rps` and the last at `to_rps`; `None` is a straight line.
+    /// In so many levels of equal length, the first at `from_rps` and the last at `to_rps`; `None`
+    /// is a straight line.
     pub steps: Option<u32>,
 }
 
@@ -44,7 +46,8 @@ impl Ramp {
         (self.from_rps + self.to_rps) / 2.0
     }
 
-    /// When the n-th arrival comes (`n` need not be whole), if the ramp starts at `warmup`; `None` for never.
+    /// When the n-th arrival comes (`n` need not be whole), if the ramp starts at `warmup`; `None`
+    /// for never.
     pub fn instant(&self, n: f64, warmup: Nanos) -> Option<Nanos> {
         let warmup_s = warmup.as_secs_f64();
         let before = self.from_rps * warmup_s;
@@ -79,8 +82,9 @@ impl Ramp {
     }
 }
 
-/// The t at which a rate that goes straight from `from` to `to` in `over` seconds has brought n arrivals: the root
-/// of from * t + (to - from) * t^2 / (2 * over) = n, in the form that does not cancel.
+/// The t at which a rate that goes straight from `from` to `to` in `over` seconds has brought n
+/// arrivals: the root of from * t + (to - from) * t^2 / (2 * over) = n, in the form that does not
+/// cancel.
 fn time_on_a_line(n: f64, from: f64, to: f64, over: f64) -> f64 {
     let root = (from * from + 2.0 * (to - from) * n / over).max(0.0).sqrt();
     if from + root > 0.0 { 2.0 * n / (from + root) } else { 0.0 }

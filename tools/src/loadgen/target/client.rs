@@ -1,6 +1,7 @@
-//! Load on a server over any protocol. The calling thread is the pacer: it sleeps until a request's time and hands it
-//! to one of the client threads, each of which sends, reads the answers and counts, on connections of its own. So
-//! neither a slow answer nor a burst of them keeps the next request from its time. What a protocol must do is [`Wire`].
+//! Load on a server over any protocol. The calling thread is the pacer: it sleeps until a request's
+//! time and hands it to one of the client threads, each of which sends, reads the answers and
+//! counts, on connections of its own. So neither a slow answer nor a burst of them keeps the next
+//! request from its time. What a protocol must do is [`Wire`].
 
 use super::describe::Description;
 use super::shared_memory::{FreeSlots, OutputSlots, Region};
@@ -46,7 +47,8 @@ pub(super) trait Wire: Sized + 'static {
     /// The connections that all threads together may have unless the user says otherwise.
     const CONNECTIONS: usize;
 
-    /// Requests of one thread with this many connections that may be under way, if connections bound that.
+    /// Requests of one thread with this many connections that may be under way, if connections
+    /// bound that.
     fn in_flight_limit(connections: usize) -> Option<usize>;
 
     /// Opens a first connection.
@@ -120,7 +122,8 @@ pub(super) struct Failure {
 pub struct Settings {
     /// Where it is.
     pub server: ServerUrl,
-    /// Connections that may be open at once, of all threads together; `None` is the protocol's own default.
+    /// Connections that may be open at once, of all threads together; `None` is the protocol's own
+    /// default.
     pub connections: Option<usize>,
     /// Threads that send.
     pub threads: usize,

@@ -8,7 +8,8 @@ use symphony_transport::Nanos;
 pub(super) struct Description {
     /// One row of each input.
     pub(super) inputs: Vec<InputSpec>,
-    /// One row of each output; `None` where a dimension is open or a type unknown, so that its size is not known.
+    /// One row of each output; `None` where a dimension is open or a type unknown, so that its size
+    /// is not known.
     pub(super) outputs: Vec<(String, Option<InputSpec>)>,
     /// Whether a request's tensors begin with a batch dimension.
     pub(super) batched: bool,
@@ -25,8 +26,8 @@ pub(super) struct TensorMetadata {
 }
 
 impl Description {
-    /// The description that metadata give. An open first dimension of every input is the batch dimension; other open
-    /// dimensions of inputs become 1.
+    /// The description that metadata give. An open first dimension of every input is the batch
+    /// dimension; other open dimensions of inputs become 1.
     ///
     /// Errors: a type for which no input can be made.
     pub(super) fn new(inputs: &[TensorMetadata], outputs: &[TensorMetadata]) -> Result<Description, String> {

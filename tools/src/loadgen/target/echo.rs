@@ -1,5 +1,6 @@
-//! A server that answers every infer request at once, over HTTP and gRPC: against it the generator shows what it can
-//! send by itself. It has one model, `echo`, which takes 16 numbers and answers with nothing; it infers nothing.
+//! A server that answers every infer request at once, over HTTP and gRPC: against it the generator
+//! shows what it can send by itself. It has one model, `echo`, which takes 16 numbers and answers
+//! with nothing; it infers nothing.
 
 use super::grpc::messages::{
     ModelIndex, ModelInferResponse, ModelMetadataResponse, RepositoryIndexResponse, TensorMetadata,
@@ -28,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Elements that the model takes.
 const ELEMENTS: i64 = 16;
 
-/// Serves on one thread until the process is ended. Prints `ready`, the HTTP and the gRPC address once it does.
+/// Serves on one thread until the process is ended. Prints `ready`, the HTTP and the gRPC address
+/// once it does.
 ///
 /// Errors: an address that can't be had.
 pub fn serve(http: SocketAddr, grpc: SocketAddr) -> Result<u8, RunError> {

@@ -1,5 +1,5 @@
-//! Load on an engine in this process, without HTTP: the calling thread owns a [`Frontend`], submits requests
-//! at their times and polls for answers in between. What is measured is the engine alone.
+//! Load on an engine in this process, without HTTP: the calling thread owns a [`Frontend`], submits
+//! requests at their times and polls for answers in between. What is measured is the engine alone.
 
 use super::{Requests, Target, Watch};
 use crate::loadgen::RunError;
@@ -27,19 +27,20 @@ const NAP: Duration = Duration::from_micros(20);
 /// Requests submitted between two looks at the answers.
 const PER_TURN: usize = 64;
 
-/// Starts the engine that `config` describes and makes a target of it, to be run by the calling thread: it is
-/// moved to the core that the engine keeps for it.
+/// Starts the engine that `config` describes and makes a target of it, to be run by the calling
+/// thread: it is moved to the core that the engine keeps for it.
 ///
-/// Errors: mistakes in CONFIG, all of them told; an engine that can't start.
+/// Errors: diagnostics in CONFIG, all of them told; an engine that can't start.
 pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
-    let config = read_config(config_file).map_err(|mistakes| RunError::Usage(mistakes.to_string()))?;
+    let config = read_config(config_file).map_err(|diagnostics| RunError::Usage(diagnostics.to_string()))?;
     let (engine, frontends) =
         Engine::start(config, 1, Arc::new(|line| eprintln!("{line}"))).map_err(cause)?;
     let first = frontends.into_iter().zip(engine.layout().frontends.iter().copied()).next();
-    let (frontend, seat) = first.ok_or_else(|| RunError::Machine("the engine has no frontend".into()))?;
-    seat.take("the load generator");
+    let (frontend, placement) =
+        first.ok_or_else(|| RunError::Machine("the engine has no frontend".into()))?;
+    placement.take("the load generator");
     let config = config_file.display().to_string();
-    let idle = seat.idle;
+    let idle = placement.idle;
     Ok(Box::new(InProcess { frontend, idle, models: Vec::new(), rows: 1, config, _engine: Some(engine) }))
 }
 
@@ -349,7 +350,7 @@ mod tests {
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
     use symphony::runtime::clock::Clock;
-    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, Standing};
+    use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, SlotState};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{ModelId, Request, Response};
 
@@ -364,7 +365,7 @@ mod tests {
             slo: Nanos::from_secs(60),
             max_batch: 8,
             thread: 0,
-            standing: Standing::Served,
+            state: SlotState::Serving,
             class: Class::HIGHEST,
         };
         let setup = FrontendSetup {

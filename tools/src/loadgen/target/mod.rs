@@ -1,4 +1,5 @@
-//! What load is sent to: servers over HTTP or gRPC, with or without shared memory, or an engine in this process.
+//! What load is sent to: servers over HTTP or gRPC, with or without shared memory, or an engine in
+//! this process.
 
 mod client;
 mod describe;
@@ -32,8 +33,8 @@ pub trait Target {
     /// Errors: it does not answer, or can't tell.
     fn model_names(&mut self) -> Result<Vec<String>, RunError>;
 
-    /// Makes requests for these models, which [`Target::run`] then sends, and tells each model's own SLO where that
-    /// is known.
+    /// Makes requests for these models, which [`Target::run`] then sends, and tells each model's
+    /// own SLO where that is known.
     ///
     /// Errors: a model that is not there, or that no request can be made for.
     fn prepare(
@@ -42,8 +43,9 @@ pub trait Target {
         requests: &Requests,
     ) -> Result<Vec<Option<Nanos>>, RunError>;
 
-    /// Sends what `plan` says to the models prepared, records in `watch` what comes of it, and returns when all is
-    /// answered or given up. May be called again with another plan for the same models.
+    /// Sends what `plan` says to the models prepared, records in `watch` what comes of it, and
+    /// returns when all is answered or given up. May be called again with another plan for the same
+    /// models.
     ///
     /// Errors: what keeps the run from starting. What goes wrong with single requests is recorded.
     fn run(&mut self, plan: &Plan, watch: &mut Watch) -> Result<(), RunError>;
@@ -109,8 +111,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What watches over a run of `plan`, which `stop` ends. `keep_records` keeps every single request;
-    /// `label` goes before what the progress bar says.
+    /// What watches over a run of `plan`, which `stop` ends. `keep_records` keeps every single
+    /// request; `label` goes before what the progress bar says.
     pub fn new(plan: &Plan, stop: Arc<AtomicBool>, keep_records: bool, label: &str) -> Watch {
         let live = Arc::<Live>::default();
         let tally = Tally::new(plan, Arc::clone(&live), keep_records);

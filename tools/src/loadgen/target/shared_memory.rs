@@ -1,5 +1,6 @@
-//! System shared memory for requests: one POSIX region a model, which holds the inputs of all its requests and a slot
-//! for the outputs of each request that may be under way. The server maps it; here it is written as a file.
+//! System shared memory for requests: one POSIX region a model, which holds the inputs of all its
+//! requests and a slot for the outputs of each request that may be under way. The server maps it;
+//! here it is written as a file.
 
 use super::Place;
 use crate::loadgen::inputs::Tensor;

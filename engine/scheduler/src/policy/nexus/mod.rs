@@ -1,7 +1,8 @@
-//! `nexus`: a static schedule for each epoch, as in Nexus (section 6) and as the Symphony paper runs it as a baseline
-//! (sections 2.3, 3.3 and 5). Squishy bin packing says which GPU hosts which models in batches of what size
-//! ([`packing`]); frontends that do not know of each other send each request straight to such a GPU ([`routing`]); a GPU
-//! goes round its models without ever waiting for a batch to grow ([`node`]). Only the simulator drives it.
+//! `nexus`: a static schedule for each epoch, as in Nexus (section 6) and as the Symphony paper
+//! runs it as a baseline (sections 2.3, 3.3 and 5). Squishy bin packing says which GPU hosts which
+//! models in batches of what size ([`packing`]); frontends that do not know of each other send each
+//! request straight to such a GPU ([`routing`]); a GPU goes round its models without ever waiting
+//! for a batch to grow ([`node`]). Only the simulator drives it.
 
 mod node;
 mod packing;

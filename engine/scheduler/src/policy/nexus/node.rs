@@ -1,5 +1,6 @@
-//! One GPU of a Nexus cluster: it runs a batch of each of its models in turn, as soon as it is free (Nexus, section 6.3).
-//! Owned by [`super::Nexus`]'s scheduler, which brings it requests and carries out what it selects.
+//! One GPU of a Nexus cluster: it runs a batch of each of its models in turn, as soon as it is free
+//! (Nexus, section 6.3). Owned by [`super::Nexus`]'s scheduler, which brings it requests and
+//! carries out what it selects.
 
 use super::super::queue::{DeadlineQueue, last_that};
 use super::packing::Share;
@@ -41,8 +42,9 @@ impl Node {
         core::mem::replace(&mut self.turns, shares.iter().map(turn).collect())
     }
 
-    /// The next turn that has a batch to run, and the batch's size; `None` if nothing waits. Requests that are given up go
-    /// to `drop`. The batch stays in the queue, for the caller to take.
+    /// The next turn that has a batch to run, and the batch's size; `None` if nothing waits.
+    /// Requests that are given up go to `drop`. The batch stays in the queue, for the caller to
+    /// take.
     pub(super) fn take_turn<'a>(
         &mut self,
         now: Nanos,

@@ -1,6 +1,6 @@
-//! Squishy bin packing: which GPU hosts which models, and in batches of what size, so that each model's rate is served
-//! within its SLO (Nexus, section 6.1, algorithm 1). Pure: rates come in, nodes go out; [`super::Nexus`] calls it when an
-//! epoch begins.
+//! Squishy bin packing: which GPU hosts which models, and in batches of what size, so that each
+//! model's rate is served within its SLO (Nexus, section 6.1, algorithm 1). Pure: rates come in,
+//! nodes go out; [`super::Nexus`] calls it when an epoch begins.
 
 use super::super::queue::last_that;
 use crate::profile::Profile;
@@ -28,7 +28,8 @@ pub(super) struct Share {
     pub(super) rate: f64,
 }
 
-/// One GPU's part of the schedule: it runs a batch of each share in turn, all of them within `cycle`.
+/// One GPU's part of the schedule: it runs a batch of each share in turn, all of them within
+/// `cycle`.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Node {
     pub(super) shares: Vec<Share>,
@@ -38,18 +39,21 @@ pub(super) struct Node {
     pub(super) occupancy: f64,
 }
 
-/// Doublings by which [`fit`] may lower the rates below what the GPUs could ideally serve, before it gives up.
+/// Doublings by which [`fit`] may lower the rates below what the GPUs could ideally serve, before
+/// it gives up.
 const FIT_DOUBLINGS: f64 = 24.0;
 
 /// Steps of [`fit`]'s bisection: the factor is right to 2^-24 of that.
 const FIT_STEPS: usize = 24;
 
-/// What the batches of a model that is too slow to wait for another batch may cost, in single requests.
+/// What the batches of a model that is too slow to wait for another batch may cost, in single
+/// requests.
 const LITTLE_MORE: f64 = 1.05;
 
-/// The schedule for a cluster of `gpus`: the rates are scaled by the largest common factor for which the packing needs
-/// no more GPUs than there are, so that spare GPUs (or what is missing) are shared out in proportion. Where even rates
-/// near zero need more, the emptiest nodes share a GPU, and some requests will be dropped. Rates must be positive.
+/// The schedule for a cluster of `gpus`: the rates are scaled by the largest common factor for
+/// which the packing needs no more GPUs than there are, so that spare GPUs (or what is missing) are
+/// shared out in proportion. Where even rates near zero need more, the emptiest nodes share a GPU,
+/// and some requests will be dropped. Rates must be positive.
 pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<Node> {
     let scaled = |factor: f64| {
         let sessions: Vec<_> =
@@ -104,8 +108,9 @@ impl Session<'_> {
         self.profile.latency(batch).as_secs_f64()
     }
 
-    /// B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a whole one. The paper
-    /// has no schedule for a model that is too slow for that; here it is planned for with single requests.
+    /// B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a
+    /// whole one. The paper has no schedule for a model that is too slow for that; here it is
+    /// planned for with single requests.
     fn largest_batch(&self) -> usize {
         self.steady_batch().max(1)
     }
@@ -115,7 +120,8 @@ impl Session<'_> {
         last_that(self.profile.max_batch(), fits)
     }
 
-    /// The batch that a full node runs: B; where there is none, what costs little more than a single request.
+    /// The batch that a full node runs: B; where there is none, what costs little more than a
+    /// single request.
     fn full_batch(&self) -> usize {
         let little_more = self.latency(1) * LITTLE_MORE;
         match self.steady_batch() {
@@ -135,9 +141,10 @@ impl Session<'_> {
         self.budget.as_secs_f64() - latency
     }
 
-    /// The node that serves `rate`, less than the peak, alone: the largest b with l(b) + b/r <= L (equation 2), within a
-    /// cycle of b/r. A rate too low to gather even one request in that time gets batches of one, in the longest cycle that
-    /// the SLO allows; one so near the peak that such batches could not keep up runs as a full node does.
+    /// The node that serves `rate`, less than the peak, alone: the largest b with l(b) + b/r <= L
+    /// (equation 2), within a cycle of b/r. A rate too low to gather even one request in that time
+    /// gets batches of one, in the longest cycle that the SLO allows; one so near the peak that
+    /// such batches could not keep up runs as a full node does.
     fn alone(&self, session: usize, rate: f64) -> Node {
         let gathers = |batch: usize| batch as f64 / rate <= self.gathering(self.latency(batch));
         let batch = last_that(self.profile.max_batch(), gathers).max(1);
@@ -192,8 +199,9 @@ fn schedule_residue(sessions: &[Session<'_>], residues: Vec<(usize, f64)>) -> Ve
     nodes
 }
 
-/// The occupancy of both nodes in the shorter of their cycles, in the batches that gather in it; `None` if they do not
-/// fit in it. Latencies stay within the SLOs, since neither the cycle nor a batch grows.
+/// The occupancy of both nodes in the shorter of their cycles, in the batches that gather in it;
+/// `None` if they do not fit in it. Latencies stay within the SLOs, since neither the cycle nor a
+/// batch grows.
 fn merged_occupancy(sessions: &[Session<'_>], node: &Node, new: &Node) -> Option<f64> {
     let cycle = node.cycle.min(new.cycle);
     let mut busy = 0.0;
@@ -217,7 +225,8 @@ fn merge(node: &mut Node, new: Node, occupancy: f64) {
 }
 
 impl Share {
-    /// The batch that gathers within `cycle`, no longer than the one that the share's own batch gathers in.
+    /// The batch that gathers within `cycle`, no longer than the one that the share's own batch
+    /// gathers in.
     fn squished(&self, cycle: f64) -> usize {
         /// Rounding may not cost a batch of one more.
         const ROUNDING: f64 = 1e-9;

@@ -1,5 +1,6 @@
-//! How a Nexus frontend chooses the GPU for a request: in turn among those that host the model, each as often as its share
-//! of the model's rate says. Frontends do not know of each other: each goes its own round, from a place of its own.
+//! How a Nexus frontend chooses the GPU for a request: in turn among those that host the model,
+//! each as often as its share of the model's rate says. Frontends do not know of each other: each
+//! goes its own round, from a place of its own.
 
 use super::packing;
 use alloc::collections::BinaryHeap;

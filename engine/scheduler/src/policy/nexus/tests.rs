@@ -77,7 +77,8 @@ fn an_epoch_later_gpus_follow_the_measured_rates() {
     for (model, rate) in models.iter_mut().zip([1_600.0, 10.0]) {
         model.arrival = offsets(rate, 90.0);
     }
-    // The workload says that both come equally often; a plan for that drops what one model's GPUs can't do.
+    // The workload says that both come equally often; a plan for that drops what one model's GPUs
+    // can't do.
     let equal = Workload { warmup: Nanos::ZERO, duration: EPOCH, ..workload(4, 1_600.0, models) };
     let (_, before) = run(&equal, 1);
     let later = Workload { warmup: EPOCH + Nanos::from_secs(1), duration: Nanos::from_secs(25), ..equal };

@@ -1,10 +1,11 @@
-//! Which models share which GPUs: the periodic half of [`super`]. Requests of one model are hard to predict, those of many
-//! together less so; hence groups, large enough to even out bursts and small enough to decide quickly. Pure.
+//! Which models share which GPUs: the periodic half of [`super`]. Requests of one model are hard to
+//! predict, those of many together less so; hence groups, large enough to even out bursts and small
+//! enough to decide quickly. Pure.
 
 use alloc::vec::Vec;
 
-/// GPUs that a group has when loads are even. The public descriptions say no number; this is our choice, and lets the
-/// clusters of the Symphony paper's comparisons (8 to 64 GPUs) be one group.
+/// GPUs that a group has when loads are even. The public descriptions say no number; this is our
+/// choice, and lets the clusters of the Symphony paper's comparisons (8 to 64 GPUs) be one group.
 const GROUP_GPUS: usize = 64;
 
 /// Models and the GPUs that only they use.
@@ -14,8 +15,9 @@ pub(super) struct Group {
     pub(super) gpus: core::ops::Range<usize>,
 }
 
-/// Puts each model and each of `gpus` GPUs into one group. `loads` are the GPUs' worth of work of each model: the largest
-/// first, each to the group that has least, then GPUs to groups in proportion.
+/// Puts each model and each of `gpus` GPUs into one group. `loads` are the GPUs' worth of work of
+/// each model: the largest first, each to the group that has least, then GPUs to groups in
+/// proportion.
 pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<Group> {
     let count = gpus.div_ceil(GROUP_GPUS).min(loads.len()).max(1);
     let mut members = vec![Vec::new(); count];
@@ -38,8 +40,8 @@ pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<Group> {
     with_gpus.collect()
 }
 
-/// Splits `gpus` in proportion to `totals`, at least one each: what is left over by rounding down goes to the largest
-/// remainders.
+/// Splits `gpus` in proportion to `totals`, at least one each: what is left over by rounding down
+/// goes to the largest remainders.
 fn shares(totals: &[f64], gpus: usize) -> Vec<usize> {
     let all: f64 = totals.iter().sum();
     let spare = gpus.saturating_sub(totals.len()) as f64;

@@ -1,10 +1,12 @@
-//! `shepherd`: like the scheduler of SHEPHERD (Zhang and others, NSDI 2023), as far as its public descriptions say how it
-//! works. From the paper's abstract: streams are put into groups of models and GPUs now and then ([`groups`]), and an online
-//! algorithm serves each group, with preemptions. From the public source of the Symphony paper's authors, who ran that
-//! algorithm (they call it flex) as a baseline: a free GPU takes the largest batch that can still meet its first deadline,
-//! whatever model it is of; a new request may preempt a running batch if the batch that it completes is at least 3.03
-//! times as large; for the model that runs, that batch includes what runs; requests of a preempted batch count as new.
-//! All code is our own. Only the simulator drives it.
+//! `shepherd`: like the scheduler of SHEPHERD (Zhang and others, NSDI 2023), as far as its public
+//! descriptions say how it works. From the paper's abstract: streams are put into groups of models
+//! and GPUs now and then ([`groups`]), and an online algorithm serves each group, with preemptions.
+//! From the public source of the Symphony paper's authors, who ran that algorithm (they call it
+//! flex) as a baseline: a free GPU takes the largest batch that can still meet its first deadline,
+//! whatever model it is of; a new request may preempt a running batch if the batch that it
+//! completes is at least 3.03 times as large; for the model that runs, that batch includes what
+//! runs; requests of a preempted batch count as new. All code is our own. Only the simulator drives
+//! it.
 
 mod groups;
 
@@ -89,7 +91,8 @@ struct Gpu {
 }
 
 impl Model {
-    /// GPU-seconds per second that the model needs at this rate, in the largest batches that may wait for one other.
+    /// GPU-seconds per second that the model needs at this rate, in the largest batches that may
+    /// wait for one other.
     fn load(&self, rate: f64) -> f64 {
         let fits = |size: usize| self.profile.latency(size).0.saturating_mul(2) <= self.slo.0;
         let size = last_that(self.profile.max_batch(), fits).max(1);
@@ -194,7 +197,8 @@ impl Herds {
         }
     }
 
-    /// Preempts, GPU by GPU, each batch that one with this model's requests is `factor` times as large as.
+    /// Preempts, GPU by GPU, each batch that one with this model's requests is `factor` times as
+    /// large as.
     fn preempt(&mut self, now: Nanos, model: usize, out: &mut dyn Decisions) {
         for gpu in self.groups[self.models[model].group].gpus.clone() {
             let Some(running) = self.gpus[gpu].running else { continue };

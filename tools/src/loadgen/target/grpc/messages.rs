@@ -1,5 +1,5 @@
-//! The protocol's messages, as far as a load generator needs them; field numbers are the protocol's. Fields that are
-//! not here are skipped when a message is read.
+//! The protocol's messages, as far as a load generator needs them; field numbers are the
+//! protocol's. Fields that are not here are skipped when a message is read.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -88,7 +88,8 @@ pub(in crate::loadgen::target) struct ModelInferResponse {
     pub(in crate::loadgen::target) parameters: Parameters,
 }
 
-/// Also ModelConfigRequest and SystemSharedMemoryUnregisterRequest, whose first field is a name too.
+/// Also ModelConfigRequest and SystemSharedMemoryUnregisterRequest, whose first field is a name
+/// too.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::loadgen::target) struct NameRequest {
     #[prost(string, tag = "1")]

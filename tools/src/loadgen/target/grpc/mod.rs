@@ -1,6 +1,6 @@
-//! The KServe v2 protocol over gRPC: unary calls, multiplexed on a few HTTP/2 connections of hyper. What gRPC adds to
-//! HTTP/2 for such calls is a frame of five bytes around each message, a header with the time limit, and a status in
-//! the trailers.
+//! The KServe v2 protocol over gRPC: unary calls, multiplexed on a few HTTP/2 connections of hyper.
+//! What gRPC adds to HTTP/2 for such calls is a frame of five bytes around each message, a header
+//! with the time limit, and a status in the trailers.
 
 pub(super) mod messages;
 
@@ -24,7 +24,8 @@ use std::net::SocketAddr;
 use symphony_transport::Nanos;
 use tokio::task::spawn_local;
 
-/// A frame's length of what comes before its message: whether it is compressed, and four bytes of length.
+/// A frame's length of what comes before its message: whether it is compressed, and four bytes of
+/// length.
 const FRAME_HEAD: usize = 5;
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Flow control windows that no answer of a usual size has to wait for.
@@ -308,7 +309,8 @@ impl Grpc {
             on_send.take().into_iter().for_each(|on_send| on_send());
             match sender.try_send_request(next).await {
                 Ok(response) => return read(response).await,
-                // Nothing of it went out: the server had closed the connection. It goes over another one.
+                // Nothing of it went out: the server had closed the connection. It goes over
+                // another one.
                 Err(mut error) => match error.take_message() {
                     Some(request) => next = request,
                     None => return Err(broken(error.error())),

@@ -1,5 +1,5 @@
-//! The bodies of the protocol over HTTP: requests with tensors as JSON, as raw bytes after the JSON, or in shared
-//! memory; and what is read of answers. Pure.
+//! The bodies of the protocol over HTTP: requests with tensors as JSON, as raw bytes after the
+//! JSON, or in shared memory; and what is read of answers. Pure.
 
 use super::{end_of, end_of_status};
 use crate::loadgen::inputs::Tensor;
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use symphony_transport::Nanos;
 
-/// The body of an infer request, and the length of its JSON if raw tensors follow that. With inputs in shared memory
-/// the JSON is left open: [`with_outputs`] ends it.
+/// The body of an infer request, and the length of its JSON if raw tensors follow that. With inputs
+/// in shared memory the JSON is left open: [`with_outputs`] ends it.
 ///
 /// Errors: values that JSON can't say.
 pub(super) fn infer(call: &Call<'_>) -> Result<(Bytes, Option<usize>), String> {

@@ -1,5 +1,5 @@
-//! The KServe v2 protocol over HTTP/1.1: a pool of kept connections that grows as requests overlap. What goes into
-//! bodies and comes out of them is `body`.
+//! The KServe v2 protocol over HTTP/1.1: a pool of kept connections that grows as requests overlap.
+//! What goes into bodies and comes out of them is `body`.
 
 mod body;
 
@@ -28,7 +28,8 @@ use tokio::time::timeout;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of one thread made before the first request, so that the first ones are not late for it.
+/// Connections of one thread made before the first request, so that the first ones are not late for
+/// it.
 const OPENED_AHEAD: usize = 16;
 /// Times that a request is sent again after a kept connection turned out to be closed.
 pub(super) const MAX_RESENDS: u32 = 3;
@@ -39,7 +40,8 @@ const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-conten
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Connections to the server: kept ones are used again, the last one first; new ones are made as needed.
+/// Connections to the server: kept ones are used again, the last one first; new ones are made as
+/// needed.
 pub(super) struct Http {
     server: ServerUrl,
     host: Option<HeaderValue>,
@@ -172,7 +174,8 @@ impl Http {
         request
     }
 
-    /// Sends a request when a connection is free, calling `on_send` as it goes out, and reads the answer.
+    /// Sends a request when a connection is free, calling `on_send` as it goes out, and reads the
+    /// answer.
     async fn send(&self, request: Request<Full<Bytes>>, on_send: impl FnOnce()) -> Result<Answer, Failure> {
         let closed = |_| Failure { reason: "the pool of connections is closed".into(), refused: false };
         let _permit = self.permits.acquire().await.map_err(closed)?;
@@ -182,7 +185,8 @@ impl Http {
         for _ in 0..MAX_RESENDS {
             match sender.try_send_request(next).await {
                 Ok(response) => return self.read(response, sender).await,
-                // Nothing of it went out: the server had closed a kept connection. It goes over another one.
+                // Nothing of it went out: the server had closed a kept connection. It goes over
+                // another one.
                 Err(mut error) => match error.take_message() {
                     Some(request) => next = request,
                     None => return Err(broken(error.error())),

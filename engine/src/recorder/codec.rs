@@ -1,10 +1,11 @@
-//! Records as a file has them: one to four words of 64 bits. What is said of a batch has a short form, where its times
-//! are near the turn's; everything can be written in full. Used by the tape, in both directions. Requests, of which
-//! there are most, are neither: they follow a [`Kind::Came`] as four plain words each.
+//! Records as a file has them: one to four words of 64 bits. What is said of a batch has a short
+//! form, where its times are near the turn's; everything can be written in full. Used by the
+//! journal, in both directions. Requests, of which there are most, are neither: they follow a
+//! [`Kind::Came`] as four plain words each.
 //!
-//! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with [`SHORT`] added, and
-//! every bit of a short form means something or is zero, so a bit that is flipped in a file is a record that is
-//! changed.
+//! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with
+//! [`SHORT`] added, and every bit of a short form means something or is zero, so a bit that is
+//! flipped in a file is a record that is changed.
 
 use super::record::{Kind, Record};
 use symphony_transport::Nanos;
@@ -51,15 +52,16 @@ fn bits(word: u64, at: u32, bits: u32) -> u64 {
 const KIND_AT: u32 = 16;
 
 impl Record {
-    /// The record's words, of a turn at `now`. The kind is mostly known where this is called, so most of it is
-    /// decided by the compiler.
+    /// The record's words, of a turn at `now`. The kind is mostly known where this is called, so
+    /// most of it is decided by the compiler.
     #[inline(always)]
     pub(super) fn words(&self, now: Nanos) -> Words {
         let now = now.0;
         let Record { flag, small, model, a, b, c, .. } = *self;
         let (model, flag, small) = (u64::from(model), u64::from(flag), u64::from(small));
         let kind = u64::from(self.code() | SHORT) << KIND_AT;
-        // What every record begins with, and the same where the model's number is short and leaves an upper half.
+        // What every record begins with, and the same where the model's number is short and leaves
+        // an upper half.
         let head = small | kind | flag << 24 | model << 32;
         let with_upper = |upper: u64| model | kind | flag << 24 | upper << 32;
         match self.kind() {
@@ -116,8 +118,8 @@ impl Record {
         Words::Four(bytemuck::cast(*self))
     }
 
-    /// The record that `words` begin with and how many of them it takes, of a turn at `now`. `None` if that is no
-    /// record, or cut short.
+    /// The record that `words` begin with and how many of them it takes, of a turn at `now`. `None`
+    /// if that is no record, or cut short.
     pub(super) fn read(words: &[u64], now: Nanos) -> Option<(Record, usize)> {
         let first = *words.first()?;
         let now = now.0;

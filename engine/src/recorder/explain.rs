@@ -1,8 +1,8 @@
-//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled by replay's sink,
-//! shown by `symphony replay --request`.
+//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled
+//! by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
-use symphony_scheduler::deferral::Terms;
+use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::Dispatch;
 use symphony_scheduler::model::selection::Finish;
@@ -132,7 +132,7 @@ impl Story {
         ending: Ending,
         now: Nanos,
         event: Event,
-        terms: &Terms,
+        terms: &QueueConfig,
         target: usize,
     ) {
         if !self.about(request) {
@@ -149,7 +149,7 @@ impl Story {
     }
 }
 
-fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &Terms, target: usize) -> String {
+fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &QueueConfig, target: usize) -> String {
     let gpu_free_at = match event {
         Event::Grant { free_at } => free_at,
         _ => Nanos::ZERO,

@@ -1,16 +1,17 @@
-//! The file under a recording: a header, a description in JSON, then a ring of segments of records, which are words of
-//! 64 bits here (`words.rs`). [`Tape`] writes it, one per recorded thread; [`Recording`] reads it, also that of a
-//! process that runs or was killed.
+//! The file under a recording: a header, a description in JSON, then a ring of segments of records,
+//! which are words of 64 bits here (`words.rs`). [`Journal`] writes it, one per recorded thread;
+//! [`Recording`] reads it, also that of a process that runs or was killed.
 //!
-//! A segment starts with its number and is written from front to back. A reader takes, of the segments that the head
-//! says are written, those whose number is the expected one: the writer numbers a segment anew before it writes
-//! anything else into it, so one that is being written over is never taken for the old one. The head counts whole
-//! turns: what a process that died was in the middle of is not seen.
+//! A segment starts with its number and is written from front to back. A reader takes, of the
+//! segments that the head says are written, those whose number is the expected one: the writer
+//! numbers a segment anew before it writes anything else into it, so one that is being written over
+//! is never taken for the old one. The head counts whole turns: what a process that died was in the
+//! middle of is not seen.
 
 use super::RecordError;
+use super::codec::{FULL, Words};
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
-use super::words::{FULL, Words};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,8 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if there aren't two.
+    /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if there
+    /// aren't two.
     pub(super) fn new(mib: usize, least: usize) -> Option<Split> {
         let words = mib.saturating_mul(1 << 20) / size_of::<u64>();
         let segments = (words / (FULL * least).max(1)).min(MAX_SEGMENTS);
@@ -63,7 +65,7 @@ impl Split {
 }
 
 /// The writing end of a recording.
-pub(super) struct Tape {
+pub(super) struct Journal {
     mapping: Mapping,
     split: Split,
     /// Words that one event can write at most: so many are left when it begins.
@@ -76,15 +78,16 @@ pub(super) struct Tape {
     start: usize,
     /// From here on no event begins in this segment.
     limit: usize,
-    /// The same within a turn; 0 between turns, so that one look tells whether anything is to be done first.
+    /// The same within a turn; 0 between turns, so that one look tells whether anything is to be
+    /// done first.
     turn_limit: usize,
     /// The time of the turn under way or of the last one.
     now: Nanos,
 }
 
-impl Tape {
-    /// Makes the file `path`, all of it on the disk, and its first segment empty. `reserve`: records that one event
-    /// can write at most.
+impl Journal {
+    /// Makes the file `path`, all of it on the disk, and its first segment empty. `reserve`:
+    /// records that one event can write at most.
     ///
     /// Errors: the file can't be had.
     pub(super) fn create(
@@ -92,7 +95,7 @@ impl Tape {
         description: &[u8],
         split: Split,
         reserve: usize,
-    ) -> Result<Tape, RecordError> {
+    ) -> Result<Journal, RecordError> {
         let failed = |error| RecordError::Create(path.to_owned(), error);
         let first = (HEADER_BYTES + description.len()).next_multiple_of(PAGE);
         let bytes = first + split.words() * size_of::<u64>();
@@ -103,7 +106,8 @@ impl Tape {
             .truncate(true)
             .open(path)
             .map_err(failed)?;
-        // A hole that the disk has no room to fill would kill the process at the store that meets it.
+        // A hole that the disk has no room to fill would kill the process at the store that meets
+        // it.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)
             .map_err(|error| failed(error.into()))?;
         let mut header = [0; HEADER_BYTES];
@@ -115,7 +119,7 @@ impl Tape {
         file.write_all(&header).and_then(|()| file.write_all(description)).map_err(failed)?;
         let mapping = Mapping::new(&file, HEAD_AT, first, split.words()).map_err(failed)?;
         let reserve = FULL * reserve;
-        Ok(Tape {
+        Ok(Journal {
             mapping,
             split,
             reserve,
@@ -134,8 +138,9 @@ impl Tape {
         self.segment
     }
 
-    /// An event begins: makes room for all it can write, and writes its time if it is the first since
-    /// [`Tape::publish`]; up to the next, `now` stays the same. True if a segment begins with it.
+    /// An event begins: makes room for all it can write, and writes its time if it is the first
+    /// since [`Journal::publish`]; up to the next, `now` stays the same. True if a segment begins
+    /// with it.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
         debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");
@@ -257,8 +262,8 @@ impl Recording {
         Ok(Recording { path: path.to_owned(), description: text, words, segments, forgotten })
     }
 
-    /// Every record of every whole segment, with its first word's place in the file. Where words are no record the
-    /// segment ends with [`Record::default`], which is of no kind.
+    /// Every record of every whole segment, with its first word's place in the file. Where words
+    /// are no record the segment ends with [`Record::default`], which is of no kind.
     pub(super) fn records(&self) -> impl Iterator<Item = (usize, Record)> {
         self.segments.iter().flat_map(|range| Segment {
             words: &self.words[..range.end],
@@ -316,8 +321,8 @@ impl Iterator for Segment<'_> {
     }
 }
 
-/// The contents of the segments that are whole, oldest first, when the head was at `head` before the words were
-/// read and at `later` after; and how many came before them.
+/// The contents of the segments that are whole, oldest first, when the head was at `head` before
+/// the words were read and at `later` after; and how many came before them.
 fn whole_segments(words: &[u64], split: Split, head: u64, later: u64) -> (Vec<std::ops::Range<usize>>, u64) {
     let length = split.length as u64;
     if head == 0 {
