@@ -530,7 +530,7 @@ mod tests {
         fn a_ring_does_what_a_bounded_queue_does(
             asked in 1..9usize,
             before_wrap in 0..40usize,
-            steps in proptest::collection::vec(step(), 1..200),
+            steps in proptest::collection::vec(step(), 1..if cfg!(miri) { 30 } else { 200 }),
         ) {
             let (mut producer, mut consumer) = ring_at::<u32>(asked, 0usize.wrapping_sub(before_wrap));
             let capacity = producer.capacity();

@@ -665,7 +665,9 @@ mod tests {
         })]
 
         #[test]
-        fn a_slab_does_what_a_table_of_live_slots_does(steps in proptest::collection::vec(step(), 1..200)) {
+        fn a_slab_does_what_a_table_of_live_slots_does(
+            steps in proptest::collection::vec(step(), 1..if cfg!(miri) { 30 } else { 200 }),
+        ) {
             let classes = [(64, 2), (128, 3), (256, 1)];
             let (mut owner, view) = slab(&classes);
             // Every id ever given, and the mark in each live slot.

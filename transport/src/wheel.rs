@@ -575,7 +575,7 @@ mod tests {
         #[test]
         fn a_wheel_does_what_a_sorted_set_does(
             start in span(),
-            steps in proptest::collection::vec(step(24), 1..300),
+            steps in proptest::collection::vec(step(24), 1..if cfg!(miri) { 20 } else { 300 }),
         ) {
             let mut pair = Pair { wheel: Wheel::new(24, start), armed: BTreeSet::new(), now: start };
             for step in steps {
