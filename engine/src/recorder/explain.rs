@@ -4,8 +4,8 @@
 use super::record::{Millis, Named};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::model::Dispatch;
 use symphony_scheduler::model::selection::Finish;
+use symphony_scheduler::model::{Dispatch, ModelEvent};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, Ending, Request};
 
@@ -24,13 +24,27 @@ impl Wanted {
     }
 }
 
-/// What happened to a model just then.
+/// The kind of event after which a queue decided something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
+pub(super) enum Cause {
     Request,
     Grant { free_at: Nanos },
     Timer,
     Stop,
+}
+
+impl From<ModelEvent<'_>> for Cause {
+    fn from(event: ModelEvent<'_>) -> Cause {
+        match event {
+            ModelEvent::Grant(grant) => Cause::Grant { free_at: grant.free_at },
+            ModelEvent::Timer => Cause::Timer,
+            ModelEvent::Stop => Cause::Stop,
+            ModelEvent::Enqueue(_)
+            | ModelEvent::Cancel(_)
+            | ModelEvent::Settle
+            | ModelEvent::StartReserving => Cause::Request,
+        }
+    }
 }
 
 /// The batch that a request was in, to be found again in the RankThread's recording.
@@ -91,7 +105,7 @@ impl Story {
         dispatch: Dispatch,
         batch: u64,
         size: usize,
-        ready: Option<(Nanos, Event)>,
+        ready: Option<(Nanos, Cause)>,
     ) {
         if !self.about(request) {
             return;
@@ -99,12 +113,12 @@ impl Story {
         let finish = dispatch.exec_at + dispatch.duration;
         let why = match ready {
             None => "the model's batch was schedulable before this history begins".to_owned(),
-            Some((at, event)) => {
-                let cause = match event {
-                    Event::Timer => "its frontrun had come: it could not wait for one more",
-                    Event::Request => "with the request that came then it could not grow any more in time",
-                    Event::Grant { .. } => "it was left when the batch before it was sent, its frontrun past",
-                    Event::Stop => "the engine stopped",
+            Some((at, cause)) => {
+                let cause = match cause {
+                    Cause::Timer => "its frontrun had come: it could not wait for one more",
+                    Cause::Request => "with the request that came then it could not grow any more in time",
+                    Cause::Grant { .. } => "it was left when the batch before it was sent, its frontrun past",
+                    Cause::Stop => "the engine stopped",
                 };
                 format!("its batch last changed as a schedulable one at {}, since {cause}", Millis(at.0))
             }
@@ -131,7 +145,7 @@ impl Story {
         request: &Request,
         ending: Ending,
         now: Nanos,
-        event: Event,
+        cause: Cause,
         terms: &QueueConfig,
         target: usize,
     ) {
@@ -139,7 +153,7 @@ impl Story {
             return;
         }
         let text = match ending {
-            Ending::DroppedInQueue => why_dropped(request, now, event, terms, target),
+            Ending::DroppedInQueue => why_dropped(request, now, cause, terms, target),
             Ending::Overloaded => "refused: its model's queue was full".to_owned(),
             Ending::Withdrawn => "ended: its client took it back".to_owned(),
             Ending::Stopped => "ended: the engine was stopped".to_owned(),
@@ -149,9 +163,9 @@ impl Story {
     }
 }
 
-fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &QueueConfig, target: usize) -> String {
-    let gpu_free_at = match event {
-        Event::Grant { free_at } => free_at,
+fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig, target: usize) -> String {
+    let gpu_free_at = match cause {
+        Cause::Grant { free_at } => free_at,
         _ => Nanos::ZERO,
     };
     let finish = Finish { terms, now, gpu_free_at };

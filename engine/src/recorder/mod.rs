@@ -49,6 +49,7 @@ pub mod replay;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};
+pub(crate) use record::Record;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@ use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;
 use crate::deferral::{QueueConfig, Slack};
 use crate::drop_rule::DropRule;
-use crate::model::{Dispatch, ModelQueue, ModelSink};
+use crate::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
+use crate::rank::{Grant, RankInput, RankState};
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -61,9 +61,10 @@ impl Deferred {
         if has_classes {
             rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
             for queue in models.iter().filter(|queue| queue.has_classes_below()) {
-                rank.hear(RankInput::Reserve { model: queue.terms().model, next: queue.reservation() });
+                let reservation = queue.reservation();
+                rank.handle(RankInput::Reserve { model: queue.terms().model, reservation });
             }
-            rank.hear(RankInput::AllReserved);
+            rank.handle(RankInput::AllReserved);
         }
         Deferred {
             timers: MinTree::new(models.len()),
@@ -108,14 +109,16 @@ impl Deferred {
                 word.apply(&mut self.rank, now, &mut grant);
             }
             let Some(granted) = self.grants.pop() else { return };
-            self.act_alone(granted.model, out, |queue, outbox| queue.on_grant(now, granted, outbox));
+            self.act_alone(granted.model, out, |queue, outbox| {
+                queue.apply(now, ModelEvent::Grant(granted), outbox);
+            });
         }
     }
 }
 
 impl Scheduler for Deferred {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        self.act(now, request.model, out, |queue, outbox| queue.on_request(now, request, outbox));
+        self.act(now, request.model, out, |queue, outbox| queue.apply_request(now, &request, outbox));
     }
 
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
@@ -126,7 +129,9 @@ impl Scheduler for Deferred {
 
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
         while let Some((_, model)) = self.timers.min().filter(|&(due, _)| due <= now) {
-            self.act(now, ModelId(model as u32), out, |queue, outbox| queue.on_timer(now, outbox));
+            self.act(now, ModelId(model as u32), out, |queue, outbox| {
+                queue.apply(now, ModelEvent::Timer, outbox);
+            });
         }
         if self.rank.next_timer() <= now {
             let grants = &mut self.grants;
@@ -148,16 +153,8 @@ struct Outbox<'a> {
 }
 
 impl ModelSink for Outbox<'_> {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.words.push(RankInput::Ready { model, offer });
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        self.words.push(RankInput::Withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.words.push(RankInput::Report(report));
+    fn to_rank(&mut self, message: RankInput) {
+        self.words.push(message);
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -168,13 +165,5 @@ impl ModelSink for Outbox<'_> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.out.end(request, ending, now);
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.words.push(RankInput::Reserve { model, next });
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.words.push(RankInput::Bounds { model, standing });
     }
 }

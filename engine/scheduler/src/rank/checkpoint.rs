@@ -83,20 +83,21 @@ impl RankState {
     }
 
     /// Whether lower classes can be served.
-    pub fn is_foretold(&self) -> bool {
-        self.foretold
+    pub fn are_all_reserved(&self) -> bool {
+        self.all_reserved
     }
 
     /// What each model of a lower class has told of itself.
-    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, BatchBounds)> {
-        let classes = self.classes.iter();
-        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.standing(id.0 as usize)?))))
+    pub fn saved_bounds(&self) -> impl Iterator<Item = (ModelId, BatchBounds)> {
+        let backfill = self.backfill.iter();
+        backfill.flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.bounds(id.0 as usize)?))))
     }
 
     /// What is known of each model's next batch, where there are classes below its own.
-    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, Reservation)> {
-        let classes = self.classes.iter();
-        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.next(id.0 as usize)?))))
+    pub fn saved_reservations(&self) -> impl Iterator<Item = (ModelId, Reservation)> {
+        let backfill = self.backfill.iter();
+        backfill
+            .flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.reservation(id.0 as usize)?))))
     }
 
     fn ids(&self) -> impl Iterator<Item = ModelId> {
@@ -106,10 +107,10 @@ impl RankState {
     /// Every model that is not as it was at the start.
     pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
         self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
-            let lower = self.classes.as_ref().filter(|classes| classes.is_lower(at));
+            let lower = self.backfill.as_ref().filter(|backfill| backfill.is_lower(at));
             let early = lower.is_none() && self.early.get(at) < Nanos::MAX;
             let latest = match lower {
-                Some(classes) => classes.waiting(at),
+                Some(backfill) => backfill.waiting(at),
                 None if early => self.early.get(at),
                 None => self.due.get(at),
             };
@@ -148,8 +149,8 @@ impl RankState {
         self.granted[at] = saved.granted;
         self.delay[at] = saved.offer.delay;
         self.forget(at);
-        if let Some(classes) = self.classes.as_mut().filter(|classes| classes.is_lower(at)) {
-            classes.set_waiting(at, saved.offer.latest);
+        if let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.is_lower(at)) {
+            backfill.set_waiting(at, saved.offer.latest);
         } else if saved.offer.early {
             self.early.set(at, saved.offer.latest);
         } else {
@@ -160,9 +161,9 @@ impl RankState {
 
     /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes
     /// can be served.
-    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
+    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, all_reserved: bool) {
         self.horizon = horizon;
         self.packing = packing;
-        self.foretold = foretold;
+        self.all_reserved = all_reserved;
     }
 }

@@ -20,14 +20,14 @@ pub enum RankInput {
         /// The model.
         model: ModelId,
         /// When, and how often.
-        next: Reservation,
+        reservation: Reservation,
     },
     /// A model of a lower class tells of itself, before its first candidate.
     Bounds {
         /// The model.
         model: ModelId,
         /// What it tells.
-        standing: BatchBounds,
+        bounds: BatchBounds,
     },
     /// Every model of the highest class has told of its next batch, and goes on to: lower classes
     /// can be served.
@@ -44,7 +44,7 @@ impl RankInput {
     /// Lets the matching have it and act on it at once.
     #[inline]
     pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        state.hear(self);
+        state.handle(self);
         state.on_timer(now, grant);
     }
 }

@@ -11,19 +11,19 @@
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when
 //! it is granted, one when its GPU is reported and one when it completes; each at most four levels.
 
+mod backfill;
 pub mod checkpoint;
-mod classes;
 mod input;
 pub mod min_tree;
 pub mod packing;
 
-pub use classes::{BatchBounds, Reservation};
+pub use backfill::{BatchBounds, Reservation};
 pub use input::RankInput;
 
 use crate::limits;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use classes::{Chosen, Classes};
+use backfill::{Backfill, Chosen};
 use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::Nanos;
@@ -117,9 +117,9 @@ pub struct RankState {
     keep_late: bool,
     next_timer: Nanos,
     /// Where models are of several classes.
-    classes: Option<Box<Classes>>,
+    backfill: Option<Box<Backfill>>,
     /// What the highest class will need is known, so that others can be served.
-    foretold: bool,
+    all_reserved: bool,
     /// GPUs that only run batches of lower classes: to those above they idle.
     lower: usize,
 }
@@ -161,8 +161,8 @@ impl RankState {
             completion_delay,
             keep_late,
             next_timer: Nanos::MAX,
-            classes: None,
-            foretold: false,
+            backfill: None,
+            all_reserved: false,
             lower: 0,
         }
     }
@@ -173,7 +173,7 @@ impl RankState {
         assert_eq!(classes.len(), self.granted.len(), "each model has a class");
         let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
         (self.due, self.early) = (MinTree::new(highest), MinTree::new(highest));
-        self.classes = Some(Box::new(Classes::new(classes)));
+        self.backfill = Some(Box::new(Backfill::new(classes)));
         self
     }
 
@@ -186,23 +186,23 @@ impl RankState {
     /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed
     /// before `now` changes, once for all that was heard.
     #[inline]
-    pub fn hear(&mut self, input: RankInput) {
+    pub fn handle(&mut self, input: RankInput) {
         match input {
-            RankInput::Ready { model, offer } => self.hear_ready(model, offer),
+            RankInput::Ready { model, offer } => self.on_ready(model, offer),
             RankInput::Withdraw(model) => self.forget(model.0 as usize),
-            RankInput::Report(report) => self.hear_report(report),
-            RankInput::Completion(completion) => self.hear_completion(completion),
-            RankInput::Reserve { model, next } => {
-                if let Some(classes) = &mut self.classes {
-                    classes.set_next(model.0 as usize, next);
+            RankInput::Report(report) => self.on_report(report),
+            RankInput::Completion(completion) => self.on_completion(completion),
+            RankInput::Reserve { model, reservation } => {
+                if let Some(backfill) = &mut self.backfill {
+                    backfill.set_reservation(model.0 as usize, reservation);
                 }
             }
-            RankInput::Bounds { model, standing } => {
-                if let Some(classes) = &mut self.classes {
-                    classes.set_standing(model.0 as usize, standing);
+            RankInput::Bounds { model, bounds } => {
+                if let Some(backfill) = &mut self.backfill {
+                    backfill.set_bounds(model.0 as usize, bounds);
                 }
             }
-            RankInput::AllReserved => self.foretold = true,
+            RankInput::AllReserved => self.all_reserved = true,
         }
     }
 
@@ -217,7 +217,7 @@ impl RankState {
     }
 
     /// `model` has a schedulable candidate. Replaces what was known of the model.
-    fn hear_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
+    fn on_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
         let at = model.0 as usize;
         if self.granted[at] {
             return;
@@ -225,10 +225,10 @@ impl RankState {
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
         let latest = latest.min(Nanos(u64::MAX - 1));
-        if let Some(classes) = &mut self.classes
-            && classes.is_lower(at)
+        if let Some(backfill) = &mut self.backfill
+            && backfill.is_lower(at)
         {
-            return classes.set_waiting(at, latest);
+            return backfill.set_waiting(at, latest);
         }
         if early {
             self.set_due(at, Nanos::MAX);
@@ -241,10 +241,10 @@ impl RankState {
 
     /// Takes a model's candidate out.
     fn forget(&mut self, at: usize) {
-        if let Some(classes) = &mut self.classes
-            && classes.is_lower(at)
+        if let Some(backfill) = &mut self.backfill
+            && backfill.is_lower(at)
         {
-            return classes.set_waiting(at, Nanos::MAX);
+            return backfill.set_waiting(at, Nanos::MAX);
         }
         self.set_due(at, Nanos::MAX);
         self.set_not_early(at);
@@ -268,7 +268,7 @@ impl RankState {
     }
 
     /// A granted model has used its GPU, or gives it back unused.
-    fn hear_report(&mut self, report: GpuReport) {
+    fn on_report(&mut self, report: GpuReport) {
         self.granted[report.model.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
@@ -289,7 +289,7 @@ impl RankState {
     }
 
     /// A batch has left its GPU: free_at becomes what it really is.
-    fn hear_completion(&mut self, completion: Completion) {
+    fn on_completion(&mut self, completion: Completion) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
         self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
@@ -324,7 +324,7 @@ impl RankState {
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_highest(now, grant);
-        if self.foretold && self.due.min_key() == Nanos::MAX {
+        if self.all_reserved && self.due.min_key() == Nanos::MAX {
             self.match_lower(now, grant);
         }
         self.packing.ask(self.busy - self.lower, self.waiting);
@@ -335,9 +335,9 @@ impl RankState {
     fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         while self.gpus.len() > self.busy
             && let Some(gpu) = self.free.first_at_most(now)
-            && let Some(classes) = &mut self.classes
+            && let Some(backfill) = &mut self.backfill
             && let Some(Chosen { model, until }) =
-                classes.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
+                backfill.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
         {
             self.try_grant(now, model, gpu, until, grant);
         }
@@ -399,7 +399,7 @@ impl RankState {
         }
         self.busy += usize::from(!state.is_busy());
         state.taken = true;
-        let lower = self.classes.as_ref().is_some_and(|classes| classes.is_lower(model));
+        let lower = self.backfill.as_ref().is_some_and(|backfill| backfill.is_lower(model));
         self.lower = self.lower + usize::from(lower) - usize::from(state.lower);
         state.lower = lower;
         self.granted[model] = true;

@@ -24,9 +24,9 @@ use crate::runtime::start::sub_clusters::{Division, Group};
 use crate::runtime::threads::agenda::Agenda;
 use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement, measure_lateness};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
-use crate::runtime::threads::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
-use crate::runtime::threads::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
-use crate::runtime::threads::watch::ModelWatch;
+use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProgress, RingOutlets};
+use crate::runtime::threads::monitor::ModelMonitor;
+use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, RankThread, SubCluster};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -366,11 +366,11 @@ impl Builder {
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         let (links, completions) = plumbing.rank_thread(at);
         Ok(RankThread {
-            watch: RankWatch { counting: plumbing.counters.of_rank(at), recorder },
+            monitor: RankMonitor { counting: plumbing.counters.of_rank(at), recorder },
             clusters: terms.iter().map(sub_cluster).collect(),
             cluster_of: lanes.each(&self.division.place_on_rank()),
-            foretold: Foretold::default(),
-            words: links.words,
+            backfill: BackfillPhase::default(),
+            messages: links.messages,
             completions,
             grants: Grants { thread_of: Arc::clone(&plumbing.thread_of), threads: links.grants },
         })
@@ -411,13 +411,13 @@ impl Builder {
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.words, outlets).of_lanes(lanes);
+        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.messages, outlets).of_lanes(lanes);
         let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
-            watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
+            monitor: ModelMonitor { counting: plumbing.counters.of_models(at), recorder },
             agenda: Agenda::new(queues.len()),
             queues,
             place,
@@ -425,7 +425,7 @@ impl Builder {
             grants: links.grants,
             outbox,
             changes: None,
-            foretelling: Foretelling::new(own.len(), self.layout.ranks.len()),
+            reservations: ReservationProgress::new(own.len(), self.layout.ranks.len()),
         })
     }
 }

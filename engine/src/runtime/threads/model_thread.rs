@@ -11,26 +11,26 @@
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::changes::Taker;
-use super::watch::ModelWatch;
+use super::monitor::ModelMonitor;
 use crate::runtime::counters::raise;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, RankInput};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when
-/// it will start or how its model stands.
-const WORDS_PER_EVENT: usize = 3;
+/// The most messages to the RankThread that one event causes: a report, the next candidate, and a
+/// reservation or bounds.
+const MESSAGES_PER_EVENT: usize = 3;
 
-/// The same of an event without a grant.
-const WORDS_PER_SETTLING: usize = 2;
+/// The most messages to the RankThread that an event other than a grant causes.
+const MESSAGES_PER_SETTLING: usize = 2;
 
 /// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
 /// core.
@@ -85,33 +85,34 @@ pub struct ModelThread<I, O> {
     /// Where decisions go.
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
-    pub watch: ModelWatch,
+    pub monitor: ModelMonitor,
     /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
     /// place together.
     pub changes: Option<Taker<Box<SlotQueues>>>,
-    /// How far the thread's models foretell their batches.
-    pub foretelling: Foretelling,
+    /// The progress of the first reservations.
+    pub reservations: ReservationProgress,
 }
 
 /// The queues of a place for a model, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
-/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to
-/// serve lower classes. Each RankThread wishes so once, when the first request of a lower class has
-/// come to one of its models.
-pub struct Foretelling {
-    /// Models of the highest class: the first so many queues.
+/// The progress of a ModelThread's first reservations, which a RankThread orders once, when the first
+/// request of a lower class has come to one of its models.
+pub struct ReservationProgress {
+    /// The number of queues of the highest class, which are the thread's first.
     highest: usize,
-    /// For each RankThread that has wished so, how many of those it was told of or passed over.
-    told: Vec<Option<usize>>,
-    /// RankThreads that are not told all.
+    /// For each RankThread that has ordered reservations, the number of those queues that are done:
+    /// one more once [`RankInput::AllReserved`] is sent.
+    done: Vec<Option<usize>>,
+    /// The number of RankThreads that wait for reservations.
     under_way: usize,
 }
 
-impl Foretelling {
-    /// Nobody has wished so; the first `highest` queues are of the highest class.
-    pub fn new(highest: usize, rank_threads: usize) -> Foretelling {
-        Foretelling { highest, told: vec![None; rank_threads], under_way: 0 }
+impl ReservationProgress {
+    /// The progress of a thread whose first `highest` queues are of the highest class, before any
+    /// order.
+    pub fn new(highest: usize, rank_threads: usize) -> ReservationProgress {
+        ReservationProgress { highest, done: vec![None; rank_threads], under_way: 0 }
     }
 }
 
@@ -167,67 +168,67 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
     /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
-        let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
+        let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const WORDS: usize = Taker::<SlotQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
-        if outbox.room_for_words(WORDS) < WORDS {
+        const MESSAGES: usize = Taker::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
+        if outbox.room_for_messages(MESSAGES) < MESSAGES {
             return 0;
         }
         changes.take(now, |change| {
-            let places = (change.place..).step_by(foretelling.highest.max(1));
+            let places = (change.place..).step_by(reservations.highest.max(1));
             for (place, new) in places.zip(change.thing.iter_mut()) {
                 let Some(new) = new else { continue };
                 let queue = &mut queues[place];
                 if !queue.is_empty() {
-                    watch.stop(place, queue, now, outbox);
+                    monitor.apply(place, queue, now, ModelEvent::Stop, outbox);
                 }
                 std::mem::swap(queue, new);
                 agenda.set_timer(place, queue.next_timer());
             }
             let queue = &mut queues[change.place];
             let rank = outbox.rank_of[queue.terms().model.0 as usize];
-            if foretelling.told[rank as usize].is_some_and(|told| told > change.place) {
-                watch.foretell(change.place, queue, now, outbox);
+            if reservations.done[rank as usize].is_some_and(|done| done > change.place) {
+                monitor.apply(change.place, queue, now, ModelEvent::StartReserving, outbox);
             }
         })
     }
 
-    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is
-    /// room for words.
+    /// Sends the first reservations to the RankThreads that have ordered them, as far as there is room
+    /// for messages.
     #[cold]
-    fn foretell(&mut self, now: Nanos) -> usize {
-        let ModelThread { foretelling, queues, watch, outbox, .. } = self;
-        let mut words = 0;
-        for (rank, told) in foretelling.told.iter_mut().enumerate() {
-            let Some(told) = told.as_mut().filter(|told| **told <= foretelling.highest) else { continue };
+    fn start_reserving(&mut self, now: Nanos) -> usize {
+        let ModelThread { reservations, queues, monitor, outbox, .. } = self;
+        let mut messages = 0;
+        for (rank, done) in reservations.done.iter_mut().enumerate() {
+            let Some(done) = done.as_mut().filter(|done| **done <= reservations.highest) else { continue };
             let mut room = outbox.ranks[rank].free();
-            while room > 0 && *told < foretelling.highest {
-                let queue = &mut queues[*told];
+            while room > 0 && *done < reservations.highest {
+                let queue = &mut queues[*done];
                 if outbox.rank_of[queue.terms().model.0 as usize] as usize == rank {
-                    watch.foretell(*told, queue, now, outbox);
-                    (room, words) = (room - 1, words + 1);
+                    monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
+                    (room, messages) = (room - 1, messages + 1);
                 }
-                *told += 1;
+                *done += 1;
             }
             if room > 0 {
-                outbox.write(rank, RankMessage::foretold());
-                *told += 1;
-                foretelling.under_way -= 1;
-                words += 1;
+                outbox.write(rank, RankInput::AllReserved.into());
+                *done += 1;
+                reservations.under_way -= 1;
+                messages += 1;
             }
         }
-        words
+        messages
     }
 
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
-            raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
+            raise(&mut self.monitor.counting.tally.grant_ring_high, self.grants[at].len());
             while let Some(message) = self.grants[at].peek() {
-                if message.is_foretell() {
+                if message.is_start_reserving() {
                     self.grants[at].pop();
-                    self.foretelling.told[at] = Some(0);
-                    self.foretelling.under_way += 1;
+                    self.reservations.done[at] = Some(0);
+                    self.reservations.under_way += 1;
                     continue;
                 }
                 let grant = Grant::from(message);
@@ -236,9 +237,9 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, self.foretelling.highest, grant.model) {
+                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.model) {
                     let queue = &mut self.queues[place];
-                    self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
+                    self.monitor.apply(place, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
                     self.agenda.set_timer(place, queue.next_timer());
                 }
                 taken += 1;
@@ -250,11 +251,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
         while let Some((place, due)) = self.agenda.due(now)
-            && self.outbox.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+            && self.outbox.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
         {
             self.outbox.due = due;
             let queue = &mut self.queues[place];
-            self.watch.on_timer(place, queue, now, &mut self.outbox);
+            self.monitor.apply(place, queue, now, ModelEvent::Timer, &mut self.outbox);
             self.agenda.set_timer(place, queue.next_timer());
             fired += 1;
         }
@@ -262,13 +263,14 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 
     fn take_requests(&mut self, now: Nanos) -> usize {
-        let (mut taken, mut taken_back) = (0, 0);
+        let (mut taken, mut cancelled) = (0, 0);
         for at in 0..self.requests.len() {
-            raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            // A model that is settled says a few words at most, and no more models are than
-            // requests came.
-            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * WORDS_PER_SETTLING;
-            let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
+            raise(&mut self.monitor.counting.tally.request_ring_high, self.requests[at].waiting());
+            // A queue that is settled sends a few messages at most, and no more queues are settled
+            // than requests came.
+            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
+            let mut left =
+                (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(taken);
             // A request's rows are all taken in the same turn, so that no batch finds only some of
             // them.
             let mut rows_after = 0;
@@ -277,30 +279,42 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 left = left.saturating_sub(1);
                 rows_after = request.rows_after;
                 if request.takes_back != 0 {
-                    self.take_back(&request, now);
-                    taken_back += 1;
+                    self.cancel(&request, now);
+                    cancelled += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, self.foretelling.highest, request.model)
-                    && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
+                if let Some(place) = place_of(&self.place, self.reservations.highest, request.model)
+                    && self.monitor.apply(
+                        place,
+                        &mut self.queues[place],
+                        now,
+                        ModelEvent::Enqueue(&request),
+                        &mut self.outbox,
+                    )
                 {
                     self.agenda.touch(place, request.arrival);
                 }
                 taken += 1;
             }
         }
-        self.watch.counting.tally.requests += taken as u64;
-        if taken + taken_back > 0 {
+        self.monitor.counting.tally.requests += taken as u64;
+        if taken + cancelled > 0 {
             self.settle(now);
         }
-        taken + taken_back
+        taken + cancelled
     }
 
-    /// Takes a request out of its queue, if it is still there.
+    /// Cancels a request that still waits in its queue.
     #[cold]
-    fn take_back(&mut self, wish: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, self.foretelling.highest, wish.model)
-            && self.watch.take_back(place, &mut self.queues[place], now, wish, &mut self.outbox)
+    fn cancel(&mut self, first_row: &Request, now: Nanos) {
+        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.model)
+            && self.monitor.apply(
+                place,
+                &mut self.queues[place],
+                now,
+                ModelEvent::Cancel(first_row),
+                &mut self.outbox,
+            )
         {
             self.agenda.touch(place, now);
         }
@@ -308,11 +322,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     /// Re-selects the models that requests have come for.
     fn settle(&mut self, now: Nanos) {
-        let ModelThread { queues, agenda, outbox, watch, .. } = self;
+        let ModelThread { queues, agenda, outbox, monitor, .. } = self;
         agenda.for_each_touched(|timers, Touched { place, since }| {
             outbox.due = since;
             let queue = &mut queues[place];
-            watch.settle(place, queue, now, outbox);
+            monitor.apply(place, queue, now, ModelEvent::Settle, outbox);
             timers.set(place, queue.next_timer());
         });
     }
@@ -339,32 +353,32 @@ fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.watch.turn_begins(now);
+        self.monitor.cycle_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
         work += self.take_changes(now);
-        if self.foretelling.under_way > 0 {
-            work += self.foretell(now);
+        if self.reservations.under_way > 0 {
+            work += self.start_reserving(now);
         }
         self.outbox.publish();
-        self.watch.turn_ends(now, work);
+        self.monitor.cycle_ends(now, work);
         work
     }
 
     fn stop(&mut self, now: Nanos) {
         for (place, queue) in self.queues.iter_mut().enumerate() {
-            self.watch.stop(place, queue, now, &mut self.outbox);
+            self.monitor.apply(place, queue, now, ModelEvent::Stop, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
                 if request.takes_back != 0 {
                     continue;
                 }
-                self.watch.counting.tally.stopped += 1;
+                self.monitor.counting.tally.stopped += 1;
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
         self.outbox.publish();
-        self.watch.publish();
+        self.monitor.publish();
     }
 }
 
@@ -430,19 +444,15 @@ impl<O: Outlets> Outbox<O> {
         &mut self.outlets
     }
 
-    /// For how many words, up to `wanted`, there is room on the way to any RankThread.
-    fn room_for_words(&mut self, wanted: usize) -> usize {
+    /// The number of messages, up to `wanted`, that fit the ring to any RankThread.
+    fn room_for_messages(&mut self, wanted: usize) -> usize {
         let room =
             |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
         self.ranks.iter_mut().map(room).min().unwrap_or(wanted)
     }
 
     fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
-        self.outlets.has_room(gpu) && self.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
-    }
-
-    fn say(&mut self, model: ModelId, message: RankMessage) {
-        self.write(self.rank_of[model.0 as usize] as usize, message);
+        self.outlets.has_room(gpu) && self.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
     }
 
     #[inline]
@@ -458,32 +468,37 @@ impl<O: Outlets> Outbox<O> {
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
-    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache
-    /// line.
+    /// Publishes the messages written to RankThreads: once a duty cycle, since each look of theirs
+    /// moves a cache line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
     }
 }
 
 impl<O: Outlets> ModelSink for Outbox<O> {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
-            if waiting.since == Nanos::MAX {
-                waiting.since = self.due;
+    #[inline(always)]
+    fn to_rank(&mut self, message: RankInput) {
+        let model = match message {
+            RankInput::Ready { model, offer } => {
+                if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+                    if waiting.since == Nanos::MAX {
+                        waiting.since = self.due;
+                    }
+                    waiting.delay = offer.delay;
+                }
+                model
             }
-            waiting.delay = offer.delay;
-        }
-        self.say(model, RankMessage::ready(model, offer));
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        self.no_more_waiting(model);
-        self.say(model, RankMessage::withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.no_more_waiting(report.model);
-        self.say(report.model, RankMessage::report(report));
+            RankInput::Withdraw(model) | RankInput::Report(GpuReport { model, .. }) => {
+                self.no_more_waiting(model);
+                model
+            }
+            RankInput::Reserve { model, .. } | RankInput::Bounds { model, .. } => model,
+            RankInput::Completion(_) | RankInput::AllReserved => {
+                debug_assert!(false, "no queue sends {message:?}");
+                return;
+            }
+        };
+        self.write(self.rank_of[model.0 as usize] as usize, message.into());
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -500,14 +515,6 @@ impl<O: Outlets> ModelSink for Outbox<O> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.outlets.end(request, ending, now);
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.say(model, RankMessage::reservation(model, next));
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.say(model, RankMessage::standing(model, standing));
     }
 }
 
@@ -546,14 +553,13 @@ impl Outlets for RingOutlets {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::ModelWatch;
+    use super::super::monitor::ModelMonitor;
     use super::*;
     use crate::runtime::threads::link;
     use symphony_scheduler::deferral::{QueueConfig, Slack};
     use symphony_scheduler::drop_rule::DropRule;
     use symphony_scheduler::policy;
     use symphony_scheduler::profile::Profile;
-    use symphony_scheduler::rank::RankInput;
     use symphony_scheduler::workload::Network;
 
     const MODELS: usize = 10;
@@ -609,7 +615,7 @@ mod tests {
     /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
     struct World {
         thread: ModelThread<Steady, Counted>,
-        words: Consumer<RankMessage>,
+        messages: Consumer<RankMessage>,
         grants: Producer<GrantMessage>,
         now: Nanos,
     }
@@ -635,25 +641,30 @@ mod tests {
                 agenda: Agenda::new(MODELS),
                 requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
                 grants: models.grants,
-                outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
-                watch: ModelWatch::unseen(),
+                outbox: Outbox::new(0, vec![0; MODELS].into(), models.messages, outlets),
+                monitor: ModelMonitor::unpublished(),
                 changes: None,
-                foretelling: Foretelling::new(MODELS, 1),
+                reservations: ReservationProgress::new(MODELS, 1),
             };
-            World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
+            World {
+                thread,
+                messages: rank.messages.remove(0),
+                grants: rank.grants.remove(0),
+                now: Nanos::ZERO,
+            }
         }
 
-        /// Takes a turn, which takes the time that its work costs; how old the oldest request was.
+        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request was.
         fn turn(&mut self) -> Nanos {
             let counted = |tally: &crate::runtime::counters::ModelTally| {
                 (tally.requests, tally.settled + tally.timers + tally.grants)
             };
-            let before = counted(&self.thread.watch.counting.tally);
+            let before = counted(&self.thread.monitor.counting.tally);
             self.thread.requests[0].lag = Nanos::ZERO;
             self.thread.poll(self.now);
-            let after = counted(&self.thread.watch.counting.tally);
-            while let Some(word) = self.words.pop() {
-                if let RankInput::Ready { model, .. } = word.input() {
+            let after = counted(&self.thread.monitor.counting.tally);
+            while let Some(message) = self.messages.pop() {
+                if let RankInput::Ready { model, .. } = message.input() {
                     let grant = Grant { model, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
                     self.grants.push(grant.into()).unwrap();
                 }
@@ -677,7 +688,7 @@ mod tests {
         let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
         let worst = world.work_until(Nanos::from_millis(50));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let tally = world.thread.watch.counting.tally;
+        let tally = world.thread.monitor.counting.tally;
         assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
         assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
     }
@@ -694,7 +705,7 @@ mod tests {
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
         let Counted { batched, dropped } = *world.thread.outbox.outlets();
         let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
-        assert_eq!((batched + waiting) as u64, world.thread.watch.counting.tally.requests);
+        assert_eq!((batched + waiting) as u64, world.thread.monitor.counting.tally.requests);
         assert_eq!(dropped, 0);
     }
 }

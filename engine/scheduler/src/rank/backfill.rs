@@ -65,14 +65,14 @@ fn margin(starts: usize) -> usize {
     (4 * starts).isqrt().div_ceil(4)
 }
 
-/// Classes that have one below them.
+/// Backfill that have one below them.
 const UPPER: usize = Class::COUNT - 1;
 
 /// See the module's description.
-pub(super) struct Classes {
+pub(super) struct Backfill {
     /// The class of each model's requests.
     classes: Vec<Class>,
-    standings: Vec<BatchBounds>,
+    bounds: Vec<BatchBounds>,
     /// `latest` of each lower model's candidate, by class, from class 1.
     waiting: [MinTree; UPPER],
     /// When each model of a class with classes below it, and with requests that wait, starts its
@@ -97,12 +97,12 @@ pub(super) struct Chosen {
     pub(super) until: Nanos,
 }
 
-impl Classes {
+impl Backfill {
     /// Of models of these classes, which have told nothing.
-    pub(super) fn new(classes: Vec<Class>) -> Classes {
+    pub(super) fn new(classes: Vec<Class>) -> Backfill {
         let tree = || core::array::from_fn(|_| MinTree::new(classes.len()));
-        Classes {
-            standings: vec![BatchBounds::UNKNOWN; classes.len()],
+        Backfill {
+            bounds: vec![BatchBounds::UNKNOWN; classes.len()],
             waiting: tree(),
             starts: tree(),
             silent: tree(),
@@ -139,39 +139,39 @@ impl Classes {
 
     /// A lower model tells of itself. Nothing is known of its batches to come but that there may be
     /// some.
-    pub(super) fn set_standing(&mut self, model: usize, standing: BatchBounds) {
-        self.standings[model] = standing;
-        self.set_next(model, Reservation { at: standing.patience, silent: true, every: Nanos::MAX });
+    pub(super) fn set_bounds(&mut self, model: usize, bounds: BatchBounds) {
+        self.bounds[model] = bounds;
+        self.set_reservation(model, Reservation { at: bounds.patience, silent: true, every: Nanos::MAX });
     }
 
     /// What a lower model has told of itself, if it has.
-    pub(super) fn standing(&self, model: usize) -> Option<BatchBounds> {
-        let standing = self.standings[model];
-        (standing != BatchBounds::UNKNOWN).then_some(standing)
+    pub(super) fn bounds(&self, model: usize) -> Option<BatchBounds> {
+        let bounds = self.bounds[model];
+        (bounds != BatchBounds::UNKNOWN).then_some(bounds)
     }
 
     /// What is known of a model's next batch: nothing where it is of the lowest class, or has told
     /// nothing.
-    pub(super) fn next(&self, model: usize) -> Option<Reservation> {
+    pub(super) fn reservation(&self, model: usize) -> Option<Reservation> {
         let class = self.class(model);
         let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
         let at = starts.min(silent);
-        let next = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
-        (at < Nanos::MAX).then_some(next)
+        let reservation = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
+        (at < Nanos::MAX).then_some(reservation)
     }
 
     /// A model tells of its next batch.
-    pub(super) fn set_next(&mut self, model: usize, next: Reservation) {
+    pub(super) fn set_reservation(&mut self, model: usize, reservation: Reservation) {
         let class = self.class(model);
         if class < UPPER {
-            let (of, other) = if next.silent {
+            let (of, other) = if reservation.silent {
                 (&mut self.silent[class], &mut self.starts[class])
             } else {
                 (&mut self.starts[class], &mut self.silent[class])
             };
             other.set(model, Nanos::MAX);
-            of.set(model, next.at);
-            self.every[model] = next.every;
+            of.set(model, reservation.at);
+            self.every[model] = reservation.every;
         }
     }
 
@@ -203,7 +203,7 @@ impl Classes {
     /// The longest time that the first candidate of a class can run.
     fn longest_waiting(&self, class: usize) -> Option<Nanos> {
         let (_, model) = self.waiting[class - 1].min()?;
-        Some(self.standings[model].longest)
+        Some(self.bounds[model].longest)
     }
 
     fn first_within(
@@ -214,7 +214,7 @@ impl Classes {
         until: Nanos,
     ) -> Option<(usize, Nanos)> {
         while let Some((latest, model)) = self.waiting[class - 1].min() {
-            let (start, shortest) = (now + delay[model], self.standings[model].shortest);
+            let (start, shortest) = (now + delay[model], self.bounds[model].shortest);
             if shortest < Nanos::MAX && start + shortest <= until && start <= latest {
                 return Some((model, until));
             }
