@@ -19,7 +19,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{Class, Completion, Ending, NO_DEADLINE, QueueId, Request};
 
 /// Kinds of records, as the file has them in their short forms.
 const END: u8 = 0x80 + 2;
@@ -131,8 +131,8 @@ impl World {
         };
         let classes: Vec<Class> = (0..queues).map(class).collect();
         let terms: Vec<QueueConfig> = (0..queues as u32)
-            .map(|model| QueueConfig {
-                model: ModelId(model),
+            .map(|queue| QueueConfig {
+                queue: QueueId(queue),
                 profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
                 slo,
                 network: setting.network,
@@ -155,7 +155,7 @@ impl World {
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
         let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
         let queue = |(terms, &class): (QueueConfig, &Class)| match class {
-            Class::HIGHEST if terms.model.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
+            Class::HIGHEST if terms.queue.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
             _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),
         };
@@ -212,7 +212,7 @@ impl World {
                 id: self.sent,
                 arrival: self.now,
                 deadline: self.now + due - Nanos(self.rng.random_range(0..=self.hurry.0)),
-                model: ModelId(place as u32),
+                queue: QueueId(place as u32),
                 frontend: 3,
                 ..Request::default()
             };
@@ -299,7 +299,7 @@ impl World {
         self.rank.on_timer(self.now, &mut |grant| grants.push(grant));
         grants.iter().for_each(|&grant| self.matching.granted(0, grant));
         for grant in grants {
-            let place = grant.model.0 as usize;
+            let place = grant.queue.0 as usize;
             self.apply(place, ModelEvent::Grant(grant));
         }
         self.send_batches();
@@ -309,7 +309,8 @@ impl World {
         for (dispatch, _) in &self.out.batches[self.placed..] {
             let batch = (1 << 48) + self.placed as u64;
             self.placed += 1;
-            let Dispatch { model, gpu, exec_at, duration, .. } = *dispatch;
+            let Dispatch { queue, gpu, exec_at, duration, .. } = *dispatch;
+            let model = queue.only_model();
             let finished = exec_at + duration + Nanos(self.rng.random_range(0..300_000));
             let completion = Completion { batch, started: exec_at, finished, model, gpu };
             self.completions.insert((finished, batch), completion);
@@ -526,7 +527,7 @@ fn a_turn_that_was_not_over_is_not_seen() {
     world.run(1_000, SETTING.gap);
     let seen = same(&files(folder.path())[0]);
     // A process that dies here leaves an event without its head.
-    let request = Request { id: 1, model: ModelId(0), deadline: Nanos::MAX, ..Request::default() };
+    let request = Request { id: 1, queue: QueueId(0), deadline: Nanos::MAX, ..Request::default() };
     let (queue, now) = (&mut world.queues[0], world.now + Nanos(1));
     assert!(world.models.apply(0, queue, now, ModelEvent::Enqueue(&request), &mut world.out));
     world.models.apply(0, queue, now, ModelEvent::Settle, &mut world.out);
@@ -601,22 +602,22 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     };
     let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), early: false };
     for (lane, &class) in classes.iter().enumerate() {
-        let model = ModelId(lane as u32);
+        let queue = QueueId(lane as u32);
         if class > Class::HIGHEST {
             let bounds = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
-            handle(Nanos(0), RankInput::Bounds { model, bounds }, &mut grants);
-            handle(Nanos(0), RankInput::Ready { model, offer }, &mut grants);
+            handle(Nanos(0), RankInput::Bounds { queue, bounds }, &mut grants);
+            handle(Nanos(0), RankInput::Ready { queue, offer }, &mut grants);
         } else {
             let reservation = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
-            handle(Nanos(0), RankInput::Reserve { model, reservation }, &mut grants);
+            handle(Nanos(0), RankInput::Reserve { queue, reservation }, &mut grants);
         }
     }
     for round in 0..20 * limits::MAX_GPUS as u64 {
-        let model = ModelId((round % limits::MAX_MODELS as u64) as u32);
+        let queue = QueueId((round % limits::MAX_MODELS as u64) as u32);
         let now = Nanos(round * 1_000);
-        handle(now, RankInput::Ready { model, offer }, &mut grants);
-        for Grant { model, gpu, .. } in std::mem::take(&mut grants) {
-            let report = GpuReport { model, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
+        handle(now, RankInput::Ready { queue, offer }, &mut grants);
+        for Grant { queue, gpu, .. } in std::mem::take(&mut grants) {
+            let report = GpuReport { queue, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
             handle(now, RankInput::Report(report), &mut grants);
         }
     }

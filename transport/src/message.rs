@@ -12,10 +12,32 @@ use crate::Nanos;
 use crate::slab::SlotId;
 use bytemuck::{Pod, Zeroable};
 
-/// Which model: an index into the engine's table of models.
+/// A model's number: an index into the engine's table of models.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct ModelId(pub u32);
+
+impl ModelId {
+    /// The model's only queue, where each model has one, of the same number: in the simulator.
+    #[inline]
+    pub const fn only_queue(self) -> QueueId {
+        QueueId(self.0)
+    }
+}
+
+/// The number of a per-class queue: the requests of one class of one model, which the scheduler
+/// schedules by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct QueueId(pub u32);
+
+impl QueueId {
+    /// The queue's model, where each model has one queue, of the same number: in the simulator.
+    #[inline]
+    pub const fn only_model(self) -> ModelId {
+        ModelId(self.0)
+    }
+}
 
 /// Which GPU (or other device that runs one batch at a time): an index into the engine's table of
 /// GPUs.
@@ -69,8 +91,8 @@ pub struct Request {
     /// How much later than `deadline` the answer is really due: what the frontend keeps back for
     /// lateness of all kinds.
     pub reserve: Nanos,
-    /// The model asked for; where an engine keeps a model's classes apart, its lane for `class`.
-    pub model: ModelId,
+    /// The queue of the request's model and class.
+    pub queue: QueueId,
     /// Zero. Else it is no request, but the wish to take back the one of this id, whose other
     /// fields it repeats.
     pub takes_back: u32,

@@ -6,7 +6,7 @@ use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::ModelId;
+use symphony_transport::message::QueueId;
 
 /// How long a batch is held back.
 pub trait Deferral: Sync + Send + core::fmt::Debug {
@@ -70,11 +70,11 @@ pub struct Moment<'a> {
     pub terms: &'a QueueConfig,
 }
 
-/// What is fixed about a model's scheduling.
+/// The parameters of a queue's scheduling.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
-    /// The model.
-    pub model: ModelId,
+    /// The queue's number.
+    pub queue: QueueId,
     /// How long its batches take.
     pub profile: Profile,
     /// The latency promised.

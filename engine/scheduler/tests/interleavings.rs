@@ -12,7 +12,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{BatchHeader, Class, Completion, Ending, NO_DEADLINE, QueueId, Request};
 
 const SLO: Nanos = Nanos::from_millis(20);
 
@@ -35,7 +35,7 @@ impl ModelSink for Rings {
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
-        self.batches.push_back((dispatch.header(0, size), size));
+        self.batches.push_back((dispatch.header(dispatch.queue.only_model(), 0, size), size));
     }
 
     fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
@@ -55,7 +55,7 @@ struct Engine {
 impl Engine {
     fn new(policy: &str, models: u32, gpus: usize) -> Engine {
         let terms = |model| QueueConfig {
-            model: ModelId(model),
+            queue: QueueId(model),
             profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
             slo: SLO,
             network: Network::default(),
@@ -89,7 +89,7 @@ impl Engine {
         let request = Request {
             arrival: self.now,
             deadline: self.now + if never { NO_DEADLINE } else { SLO },
-            model: ModelId(model),
+            queue: QueueId(model),
             ..Request::default()
         };
         self.models[model as usize].apply_request(self.now, &request, &mut self.rings);
@@ -106,7 +106,7 @@ impl Engine {
             }
             1 => {
                 if let Some(grant) = rings.grants.pop_front() {
-                    models[grant.model.0 as usize].apply(*now, ModelEvent::Grant(grant), rings);
+                    models[grant.queue.0 as usize].apply(*now, ModelEvent::Grant(grant), rings);
                 }
             }
             2 => {

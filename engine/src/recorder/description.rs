@@ -8,7 +8,7 @@ use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, ModelId};
+use symphony_transport::message::{Class, QueueId};
 
 /// No network takes longer, an hour: what a configuration may say is far below.
 const MAX_DELAY_NS: u64 = 3_600_000_000_000;
@@ -100,7 +100,7 @@ impl ModelsDescription {
                 made.profiles.push(table);
             }
             made.models.push(ModelDescription {
-                id: terms.model.0,
+                id: terms.queue.0,
                 name: name.to_owned(),
                 slo_ns: terms.slo.0,
                 frontrun_slack_ns: terms.slack.frontrun.0,
@@ -136,7 +136,7 @@ impl ModelsDescription {
             .iter()
             .map(|model| {
                 Ok(QueueConfig {
-                    model: ModelId(model.id),
+                    queue: QueueId(model.id),
                     profile: profile(model)?,
                     slo: Nanos(model.slo_ns),
                     network,

@@ -87,7 +87,7 @@ impl ModelRecorder {
             }
             ModelEvent::Settle => {
                 let new = self.begin(place, queue, now);
-                self.journal.write(Record::came(queue.terms().model, new));
+                self.journal.write(Record::came(queue.terms().queue, new));
                 let (first, rest) = queue.last(new);
                 self.journal.write_requests(first);
                 self.journal.write_requests(rest);
@@ -95,7 +95,7 @@ impl ModelRecorder {
             _ => {
                 let new = self.begin(place, queue, now);
                 debug_assert_eq!(new, 0, "a queue is settled before another event");
-                self.journal.write(Record::event(queue.terms().model, event));
+                self.journal.write(Record::event(queue.terms().queue, event));
             }
         }
         queue.apply(now, event, &mut self.around(sink));
@@ -117,7 +117,7 @@ impl ModelRecorder {
         let new = self.begin(place, queue, now);
         let (first, rest) = queue.last(new);
         first.iter().chain(rest).for_each(|request| self.journal.write(Record::request(request)));
-        self.journal.write(Record::event(queue.terms().model, event));
+        self.journal.write(Record::event(queue.terms().queue, event));
         let changed = queue.apply(now, event, &mut self.around(sink));
         self.models[place].recorded = queue.len();
         changed
@@ -156,10 +156,10 @@ impl ModelRecorder {
 
 /// The records of a model's state at `now`, before the last `new` requests came.
 pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut record: impl FnMut(Record)) {
-    let model = queue.terms().model;
+    let id = queue.terms().queue;
     let (saved, queued) = (queue.saved(now, new), queue.len() - new);
-    Record::saved_model(model, &saved, queued).into_iter().for_each(&mut record);
-    Record::saved_counts(model, &saved).for_each(&mut record);
+    Record::saved_model(id, &saved, queued).into_iter().for_each(&mut record);
+    Record::saved_counts(id, &saved).for_each(&mut record);
     queue.queued().take(queued).map(Record::saved_request).for_each(record);
 }
 

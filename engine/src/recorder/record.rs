@@ -16,7 +16,7 @@ use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
 /// makes them -1.
@@ -148,11 +148,11 @@ impl From<RankInput> for Record {
     #[inline(always)]
     fn from(input: RankInput) -> Record {
         match input {
-            RankInput::Ready { model, offer } => Record::ready(model, offer),
-            RankInput::Reserve { model, reservation } => Record::reservation(model, reservation),
-            RankInput::Bounds { model, bounds } => Record::bounds(model, bounds),
-            RankInput::AllReserved => Record::of(Kind::AllReserved, ModelId(0)),
-            RankInput::Withdraw(model) => Record::of(Kind::Withdraw, model),
+            RankInput::Ready { queue, offer } => Record::ready(queue, offer),
+            RankInput::Reserve { queue, reservation } => Record::reservation(queue, reservation),
+            RankInput::Bounds { queue, bounds } => Record::bounds(queue, bounds),
+            RankInput::AllReserved => Record::of(Kind::AllReserved, QueueId(0)),
+            RankInput::Withdraw(queue) => Record::of(Kind::Withdraw, queue),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),
         }
@@ -161,8 +161,8 @@ impl From<RankInput> for Record {
 
 impl Record {
     #[inline(always)]
-    fn of(kind: Kind, model: ModelId) -> Record {
-        Record { kind: kind as u8, model: model.0, ..Record::default() }
+    fn of(kind: Kind, queue: QueueId) -> Record {
+        Record { kind: kind as u8, model: queue.0, ..Record::default() }
     }
 
     /// A record of these fields.
@@ -182,24 +182,24 @@ impl Record {
         Kind::of(self.kind)
     }
 
-    /// The model that it is about, where it is about one. A request's rows after it are in the
+    /// The queue, or of a completion the model, that it is about, where it is about one. A request's rows after it are in the
     /// upper half.
     #[inline]
-    pub(crate) fn model(&self) -> ModelId {
-        ModelId(self.model & 0xffff)
+    pub(crate) fn queue(&self) -> QueueId {
+        QueueId(self.model & 0xffff)
     }
 
     pub(super) fn segment(number: u64, now: Nanos) -> Record {
-        Record { a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
+        Record { a: number, b: now.0, ..Record::of(Kind::Segment, QueueId(0)) }
     }
 
     pub(super) fn end() -> Record {
-        Record::of(Kind::End, ModelId(0))
+        Record::of(Kind::End, QueueId(0))
     }
 
     #[inline]
     pub(super) fn turn(now: Nanos) -> Record {
-        Record { a: now.0, ..Record::of(Kind::Turn, ModelId(0)) }
+        Record { a: now.0, ..Record::of(Kind::Turn, QueueId(0)) }
     }
 
     #[inline]
@@ -217,7 +217,7 @@ impl Record {
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
             | u64::from(request.class.number()) << 40
-            | u64::from(request.model.0) << 48;
+            | u64::from(request.queue.0) << 48;
         [request.arrival.0, request.deadline.0, request.id, last]
     }
 
@@ -239,7 +239,7 @@ impl Record {
             kind: kind as u8,
             flag: 0,
             small: request.row,
-            model: request.model.0 | u32::from(request.rows_after) << 16,
+            model: request.queue.0 | u32::from(request.rows_after) << 16,
             a: request.id | origin << ID_BITS,
             b: request.arrival.0,
             c: request.deadline.0,
@@ -252,7 +252,7 @@ impl Record {
             id: self.a & ((1 << ID_BITS) - 1),
             arrival: Nanos(self.b),
             deadline: Nanos(self.c),
-            model: self.model(),
+            queue: self.queue(),
             row: self.small,
             rows_after: (self.model >> 16) as u16,
             frontend: (self.a >> ID_BITS) as u8,
@@ -263,8 +263,8 @@ impl Record {
 
     #[inline]
     pub(super) fn grant(grant: Grant) -> Record {
-        let Grant { model, gpu, free_at, until } = grant;
-        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, model) }
+        let Grant { queue, gpu, free_at, until } = grant;
+        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
     }
 
     /// The same of the RankThread that decided it.
@@ -274,29 +274,29 @@ impl Record {
     }
 
     pub(super) fn as_grant(&self) -> Grant {
-        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
+        Grant { queue: self.queue(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
     }
 
     /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit
     /// 16 bits.
     #[inline]
-    pub(super) fn came(model: ModelId, count: usize) -> Record {
+    pub(super) fn came(queue: QueueId, count: usize) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
-        Record { small: count as u16, ..Record::of(Kind::Came, model) }
+        Record { small: count as u16, ..Record::of(Kind::Came, queue) }
     }
 
-    /// The record of an event of the queue `model`, but for [`ModelEvent::Settle`], whose record is
+    /// The record of an event of `queue`, but for [`ModelEvent::Settle`], whose record is
     /// made by [`Record::came`].
     #[inline(always)]
-    pub(super) fn event(model: ModelId, event: ModelEvent<'_>) -> Record {
+    pub(super) fn event(queue: QueueId, event: ModelEvent<'_>) -> Record {
         match event {
             ModelEvent::Enqueue(request) => Record::request(request),
             ModelEvent::Cancel(first_row) => Record::of_request(Kind::Cancel, first_row),
-            ModelEvent::Settle => Record::came(model, 0),
-            ModelEvent::Timer => Record::of(Kind::Timer, model),
+            ModelEvent::Settle => Record::came(queue, 0),
+            ModelEvent::Timer => Record::of(Kind::Timer, queue),
             ModelEvent::Grant(grant) => Record::grant(grant),
-            ModelEvent::StartReserving => Record::of(Kind::StartReserving, model),
-            ModelEvent::Stop => Record::of(Kind::Stop, model),
+            ModelEvent::StartReserving => Record::of(Kind::StartReserving, queue),
+            ModelEvent::Stop => Record::of(Kind::Stop, queue),
         }
     }
 
@@ -319,15 +319,15 @@ impl Record {
     /// of a saved state is the input that restores it.
     #[inline(always)]
     pub(crate) fn as_rank_input(&self) -> Option<RankInput> {
-        let model = self.model();
+        let queue = self.queue();
         Some(match self.kind()? {
-            Kind::Ready | Kind::Early => RankInput::Ready { model, offer: self.as_offer() },
-            Kind::Withdraw => RankInput::Withdraw(model),
+            Kind::Ready | Kind::Early => RankInput::Ready { queue, offer: self.as_offer() },
+            Kind::Withdraw => RankInput::Withdraw(queue),
             Kind::Report => RankInput::Report(self.as_report()),
             Kind::Reserve | Kind::SavedReservation => {
-                RankInput::Reserve { model, reservation: self.as_reservation() }
+                RankInput::Reserve { queue, reservation: self.as_reservation() }
             }
-            Kind::Bounds | Kind::SavedBounds => RankInput::Bounds { model, bounds: self.as_bounds() },
+            Kind::Bounds | Kind::SavedBounds => RankInput::Bounds { queue, bounds: self.as_bounds() },
             Kind::AllReserved => RankInput::AllReserved,
             Kind::Completion => RankInput::Completion(self.as_completion()),
             _ => return None,
@@ -335,9 +335,9 @@ impl Record {
     }
 
     #[inline]
-    fn ready(model: ModelId, offer: Offer) -> Record {
+    fn ready(queue: QueueId, offer: Offer) -> Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
-        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, model) }
+        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, queue) }
     }
 
     #[inline]
@@ -347,9 +347,9 @@ impl Record {
     }
 
     #[inline]
-    fn reservation(model: ModelId, reservation: Reservation) -> Record {
+    fn reservation(queue: QueueId, reservation: Reservation) -> Record {
         let Reservation { at, silent, every } = reservation;
-        Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Reserve, model) }
+        Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Reserve, queue) }
     }
 
     fn as_reservation(&self) -> Reservation {
@@ -357,9 +357,9 @@ impl Record {
     }
 
     #[inline]
-    fn bounds(model: ModelId, bounds: BatchBounds) -> Record {
+    fn bounds(queue: QueueId, bounds: BatchBounds) -> Record {
         let BatchBounds { shortest, longest, patience } = bounds;
-        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Bounds, model) }
+        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Bounds, queue) }
     }
 
     fn as_bounds(&self) -> BatchBounds {
@@ -373,14 +373,14 @@ impl Record {
             a: report.exec_at.unwrap_or(Nanos::ZERO).0,
             b: report.free_at.0,
             c: u64::from(report.gpu.0),
-            ..Record::of(Kind::Report, report.model)
+            ..Record::of(Kind::Report, report.queue)
         }
     }
 
     #[inline]
     fn as_report(&self) -> GpuReport {
         GpuReport {
-            model: self.model(),
+            queue: self.queue(),
             gpu: GpuId(self.c as u32),
             exec_at: (self.small != 0).then_some(Nanos(self.a)),
             free_at: Nanos(self.b),
@@ -397,7 +397,7 @@ impl Record {
             a: completion.batch,
             b: completion.started.0,
             c: completion.finished.0,
-            ..Record::of(Kind::Completion, completion.model)
+            ..Record::of(Kind::Completion, QueueId(completion.model.0))
         }
     }
 
@@ -406,14 +406,14 @@ impl Record {
             batch: self.a,
             started: Nanos(self.b),
             finished: Nanos(self.c),
-            model: self.model(),
+            model: ModelId(self.queue().0),
             gpu: GpuId(u32::from(self.small)),
         }
     }
 
     #[inline]
     pub(super) fn matched() -> Record {
-        Record::of(Kind::Match, ModelId(0))
+        Record::of(Kind::Match, QueueId(0))
     }
 
     /// The record, of this sub-cluster.
@@ -430,13 +430,13 @@ impl Record {
             a: batch,
             b: dispatch.exec_at.0,
             c: u64::from(dispatch.gpu.0),
-            ..Record::of(Kind::Dispatch, dispatch.model)
+            ..Record::of(Kind::Dispatch, dispatch.queue)
         };
         let second = Record {
             a: dispatch.latest.0,
             b: dispatch.duration.0,
             c: dispatch.batched.0,
-            ..Record::of(Kind::DispatchTimes, dispatch.model)
+            ..Record::of(Kind::DispatchTimes, dispatch.queue)
         };
         [first, second]
     }
@@ -447,7 +447,7 @@ impl Record {
     }
 
     /// The records of a model's scalars: [`SCALAR_RECORDS`] of them.
-    pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
+    pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
         let Offer { latest, delay, early } = saved.offer.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.offer.is_some())
@@ -457,7 +457,7 @@ impl Record {
             a: saved.last_start.0,
             b: latest.0,
             c: delay.0,
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
         let RateParts { at, filled, current, sample_ends, .. } = saved.rate;
         let second = Record {
@@ -466,7 +466,7 @@ impl Record {
             a: u64::from(current),
             b: sample_ends.0,
             c: u64::from(saved.losses.lost),
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
         let LastReservation { head, budget } =
             saved.reservation.unwrap_or(LastReservation { head: Nanos::ZERO, budget: Nanos::ZERO });
@@ -476,18 +476,18 @@ impl Record {
                 | u8::from(saved.unexpected) << 2,
             a: head.0,
             b: budget.0,
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
         [first, second, third]
     }
 
-    pub(super) fn saved_counts(model: ModelId, saved: &Saved) -> impl Iterator<Item = Record> {
+    pub(super) fn saved_counts(queue: QueueId, saved: &Saved) -> impl Iterator<Item = Record> {
         saved.rate.counts.chunks(COUNTS_PER_RECORD).map(move |chunk| {
             let pair = |at: usize| {
                 let count = |at| u64::from(chunk.get(at).copied().unwrap_or(0));
                 count(2 * at) | count(2 * at + 1) << 32
             };
-            Record { a: pair(0), b: pair(1), c: pair(2), ..Record::of(Kind::SavedCounts, model) }
+            Record { a: pair(0), b: pair(1), c: pair(2), ..Record::of(Kind::SavedCounts, queue) }
         })
     }
 
@@ -534,7 +534,7 @@ impl Record {
             a: horizon.0,
             b: average.to_bits(),
             c: since.0,
-            ..Record::of(Kind::SavedCluster, ModelId(0))
+            ..Record::of(Kind::SavedCluster, QueueId(0))
         }
         .in_cluster(cluster)
     }
@@ -547,12 +547,12 @@ impl Record {
         (Nanos(self.a), packing, self.small != 0)
     }
 
-    pub(super) fn saved_bounds(cluster: usize, model: ModelId, bounds: BatchBounds) -> Record {
-        Record { kind: Kind::SavedBounds as u8, ..Record::bounds(model, bounds) }.in_cluster(cluster)
+    pub(super) fn saved_bounds(cluster: usize, queue: QueueId, bounds: BatchBounds) -> Record {
+        Record { kind: Kind::SavedBounds as u8, ..Record::bounds(queue, bounds) }.in_cluster(cluster)
     }
 
-    pub(super) fn saved_reservation(cluster: usize, model: ModelId, reservation: Reservation) -> Record {
-        let record = Record::reservation(model, reservation);
+    pub(super) fn saved_reservation(cluster: usize, queue: QueueId, reservation: Reservation) -> Record {
+        let record = Record::reservation(queue, reservation);
         Record { kind: Kind::SavedReservation as u8, ..record }.in_cluster(cluster)
     }
 
@@ -589,14 +589,14 @@ impl Record {
             small: u16::from(saved.granted) | u16::from(saved.offer.early) << 1,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
-            ..Record::of(Kind::SavedCandidate, saved.model)
+            ..Record::of(Kind::SavedCandidate, saved.queue)
         }
         .in_cluster(cluster)
     }
 
     pub(super) fn as_saved_candidate(&self) -> SavedModel {
         SavedModel {
-            model: self.model(),
+            queue: self.queue(),
             offer: Offer { latest: Nanos(self.a), delay: Nanos(self.b), early: self.small & 2 != 0 },
             granted: self.small & 1 != 0,
         }
@@ -607,7 +607,7 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { small, a, b, c, .. } = *self;
-        let model = self.model().0;
+        let model = self.queue().0;
         let Some(kind) = self.kind() else { return write!(f, "unknown record of kind {}", self.kind) };
         match kind {
             Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
@@ -711,12 +711,12 @@ mod tests {
 
     #[test]
     fn records_turn_back_into_what_they_were_made_of() {
-        let model = ModelId(5);
+        let queue = QueueId(5);
         let request = Request {
             id: (1 << 48) - 1,
             arrival: Nanos(3),
             deadline: Nanos(9),
-            model,
+            queue,
             row: 65_535,
             rows_after: 65_534,
             frontend: 255,
@@ -726,35 +726,40 @@ mod tests {
         assert_eq!(Record::request(&request).as_request(), request);
         assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
         for until in [Nanos(8), Nanos::MAX] {
-            let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until };
+            let grant = Grant { queue, gpu: GpuId(65_535), free_at: Nanos(7), until };
             assert_eq!(Record::granted(2, grant).as_grant(), grant);
         }
         let bounds = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(17 << 33 | 5) };
-        let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
-        let completion =
-            Completion { batch: 3, started: Nanos(1), finished: Nanos(2), model, gpu: GpuId(65_535) };
+        let report = GpuReport { queue, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
+        let completion = Completion {
+            batch: 3,
+            started: Nanos(1),
+            finished: Nanos(2),
+            model: ModelId(5),
+            gpu: GpuId(65_535),
+        };
         let mut inputs = vec![
-            RankInput::Bounds { model, bounds },
+            RankInput::Bounds { queue, bounds },
             RankInput::AllReserved,
-            RankInput::Withdraw(model),
+            RankInput::Withdraw(queue),
             RankInput::Report(report),
             RankInput::Report(GpuReport { exec_at: None, ..report }),
             RankInput::Completion(completion),
         ];
         for flag in [false, true] {
             let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag };
-            inputs.push(RankInput::Ready { model, offer });
+            inputs.push(RankInput::Ready { queue, offer });
             let reservation = Reservation { at: Nanos(1), silent: flag, every: Nanos(2) };
-            inputs.push(RankInput::Reserve { model, reservation });
-            let saved = Record::saved_reservation(1, model, reservation);
-            assert_eq!(saved.as_rank_input(), Some(RankInput::Reserve { model, reservation }));
+            inputs.push(RankInput::Reserve { queue, reservation });
+            let saved = Record::saved_reservation(1, queue, reservation);
+            assert_eq!(saved.as_rank_input(), Some(RankInput::Reserve { queue, reservation }));
         }
-        let saved = Record::saved_bounds(1, model, bounds);
-        assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { model, bounds }));
+        let saved = Record::saved_bounds(1, queue, bounds);
+        assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { queue, bounds }));
         for input in inputs {
             assert_eq!(Record::from(input).in_cluster(1).as_rank_input(), Some(input));
         }
-        let grant = Grant { model, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8) };
+        let grant = Grant { queue, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8) };
         let events = [
             ModelEvent::Enqueue(&request),
             ModelEvent::Cancel(&request),
@@ -765,7 +770,7 @@ mod tests {
             ModelEvent::Stop,
         ];
         for event in events {
-            assert_eq!(Record::event(model, event).as_event(&request), Some(event));
+            assert_eq!(Record::event(queue, event).as_event(&request), Some(event));
         }
         let gpu = SavedGpu {
             gpu: GpuId(65_535),
@@ -797,8 +802,8 @@ mod tests {
             bounds_sent: true,
             unexpected: true,
         };
-        let scalars = Record::saved_model(ModelId(1), &saved, 8_192);
-        let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();
+        let scalars = Record::saved_model(QueueId(1), &saved, 8_192);
+        let counts: Vec<Record> = Record::saved_counts(QueueId(1), &saved).collect();
         assert_eq!(counts.len(), COUNT_RECORDS);
         assert_eq!(Record::as_saved(&scalars, &counts), saved);
     }

@@ -13,7 +13,7 @@ use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::rank::{RankInput, RankState};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, QueueId, Request};
 
 pub use super::explain::{Ride, Wanted, completed};
 
@@ -202,7 +202,7 @@ fn replay_models(
 ) -> Result<(), RecordError> {
     let terms = description.terms().map_err(|what| corrupt(recording, what))?;
     let mut models = Models {
-        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.model, place)).collect(),
+        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.queue, place)).collect(),
         queues: terms.iter().map(|_| None).collect(),
         ready: vec![None; terms.len()],
         names: description.models.iter().map(|model| model.name.clone()).collect(),
@@ -221,7 +221,7 @@ struct Models {
     names: Vec<String>,
     /// Which are of a lower class.
     lower: Vec<bool>,
-    place_of: HashMap<ModelId, usize>,
+    place_of: HashMap<QueueId, usize>,
     /// The models whose state is known.
     queues: Vec<Option<ModelQueue>>,
     /// When each model's batch last became schedulable, and by what.
@@ -262,7 +262,7 @@ impl Models {
     }
 
     fn place(&self, record: &Record) -> Result<usize, Halt> {
-        self.place_of.get(&record.model()).copied().ok_or_else(|| "a model that it does not list".into())
+        self.place_of.get(&record.queue()).copied().ok_or_else(|| "a model that it does not list".into())
     }
 
     fn decision(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
@@ -299,7 +299,7 @@ impl Models {
     ) -> Result<(), Halt> {
         for _ in 0..record.small {
             let (at, request) = records.next().ok_or("requests that are cut short")?;
-            if request.kind() != Some(Kind::Request) || request.model() != record.model() {
+            if request.kind() != Some(Kind::Request) || request.queue() != record.queue() {
                 return Err("requests that are damaged".into());
             }
             self.request(at, &request, run)?;
@@ -360,7 +360,7 @@ impl Models {
                 _ => Kind::SavedRequest,
             };
             let (_, piece) = records.next().ok_or("a model's state that is cut short")?;
-            if piece.kind() != Some(kind) || piece.model() != first.model() {
+            if piece.kind() != Some(kind) || piece.queue() != first.queue() {
                 return Err("a model's state that is damaged".into());
             }
             pieces.push(piece);
@@ -524,7 +524,7 @@ impl Rank {
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
             Some(Kind::SavedBounds | Kind::SavedReservation) => {
-                let input = record.as_rank_input().filter(|_| (record.model().0 as usize) < state.models());
+                let input = record.as_rank_input().filter(|_| (record.queue().0 as usize) < state.models());
                 input.map(|input| state.handle(input)).is_some()
             }
             _ => {
@@ -539,7 +539,7 @@ impl Rank {
     fn input(&mut self, record: &Record, run: &mut Run) -> Result<(), Halt> {
         let cluster = usize::from(record.flag);
         let state = self.states.get_mut(cluster).ok_or("a sub-cluster too many")?;
-        if record.model().0 as usize >= state.models() {
+        if record.queue().0 as usize >= state.models() {
             return Err("a model that it does not list".into());
         }
         let Some(input) = record.as_rank_input() else {

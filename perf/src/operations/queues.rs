@@ -12,7 +12,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::{Grant, RankInput};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Ending, GpuId, QueueId, Request};
 
 /// Between two requests of the model.
 const GAP: Nanos = Nanos::from_micros(1);
@@ -52,7 +52,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
     QueueConfig {
-        model: ModelId(0),
+        queue: QueueId(0),
         profile: Profile::linear(alpha, beta, max_batch).expect("the numbers are a profile's"),
         slo: Nanos::from_millis_f64(slo_ms),
         network: Network::default(),
@@ -105,7 +105,7 @@ fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
             }
             while std::mem::take(&mut sink.ready) || queue.len() >= at_most {
                 let grant =
-                    Grant { model: ModelId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
+                    Grant { queue: QueueId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
                 queue.apply(now, ModelEvent::Grant(grant), &mut sink);
             }
         }

@@ -241,8 +241,11 @@ impl World {
             let published = self.plan.watch == Watch::Counters;
             return Ok(if published { ModelMonitor::new(None) } else { ModelMonitor::unpublished() });
         };
-        let terms: Vec<QueueConfig> =
-            self.models_of(at).into_iter().map(|model| QueueConfig { model, ..self.terms() }).collect();
+        let terms: Vec<QueueConfig> = self
+            .models_of(at)
+            .into_iter()
+            .map(|model| QueueConfig { queue: model.only_queue(), ..self.terms() })
+            .collect();
         let named = terms.iter().map(|terms| ("a model", Class::HIGHEST, terms));
         ModelRecorder::create(
             &recording(folder),
@@ -294,7 +297,10 @@ impl World {
         let mut place = vec![None; models];
         own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
         let queue = |(place, &model): (usize, &ModelId)| {
-            ModelQueue::new(QueueConfig { model, ..terms.clone() }, measures_from(start, place, own.len()))
+            ModelQueue::new(
+                QueueConfig { queue: model.only_queue(), ..terms.clone() },
+                measures_from(start, place, own.len()),
+            )
         };
         // Next to each other, models of one thread belong to different sub-clusters, and so do its
         // batches.
@@ -319,7 +325,7 @@ impl World {
         // it.
         let rule = policy::by_name("symphony-published").expect("it is one of the policies");
         QueueConfig {
-            model: ModelId(0),
+            queue: ModelId(0).only_queue(),
             profile: self.plan.profile.clone(),
             slo: self.plan.slo,
             network: Network::default(),

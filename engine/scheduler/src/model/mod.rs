@@ -34,13 +34,13 @@ use losses::Losses;
 use rate::RateMeter;
 use selection::{Finish, Selection, partition_point, select, target_batch};
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
 /// A batch on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dispatch {
-    /// The model.
-    pub model: ModelId,
+    /// The queue.
+    pub queue: QueueId,
     /// The granted GPU.
     pub gpu: GpuId,
     /// When it was put together.
@@ -54,14 +54,14 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The batch as the backend is told of it.
-    pub fn header(&self, batch: u64, size: usize) -> BatchHeader {
+    /// The header of the batch, for the backend. `model`: the queue's.
+    pub fn header(&self, model: ModelId, batch: u64, size: usize) -> BatchHeader {
         BatchHeader {
             batch,
             exec_at: self.exec_at,
             latest: self.latest,
             duration: self.duration,
-            model: self.model,
+            model,
             gpu: self.gpu,
             size: size as u32,
             ..BatchHeader::default()
@@ -340,7 +340,7 @@ impl ModelQueue {
             self.shrink(now, grant);
         }
         let mut report =
-            GpuReport { model: grant.model, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
+            GpuReport { queue: grant.queue, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
         if let Some(candidate) = self.candidate.take() {
             let dispatch = self.finalise(now, grant, candidate);
             report.exec_at = Some(dispatch.exec_at);
@@ -399,7 +399,7 @@ impl ModelQueue {
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
         let exec_at = finish.earliest_start(candidate.size).max(candidate.early + candidate.delay);
         Dispatch {
-            model: grant.model,
+            queue: grant.queue,
             gpu: grant.gpu,
             batched: now,
             exec_at,
@@ -552,7 +552,7 @@ impl ModelQueue {
         if offer != self.offered {
             if self.role == ClassRole::Below(false) {
                 self.role = ClassRole::Below(true);
-                sink.to_rank(RankInput::Bounds { model: self.terms.model, bounds: self.bounds() });
+                sink.to_rank(RankInput::Bounds { queue: self.terms.queue, bounds: self.bounds() });
             }
             self.send_offer(offer, sink);
         }
@@ -567,16 +567,16 @@ impl ModelQueue {
     /// Sends the candidate that now waits for a GPU, or withdraws the one before it.
     #[inline]
     fn send_offer(&mut self, offer: Option<Offer>, sink: &mut impl ModelSink) {
-        let model = self.terms.model;
+        let queue = self.terms.queue;
         match offer {
-            Some(offer) => sink.to_rank(RankInput::Ready { model, offer }),
-            None => sink.to_rank(RankInput::Withdraw(model)),
+            Some(offer) => sink.to_rank(RankInput::Ready { queue, offer }),
+            None => sink.to_rank(RankInput::Withdraw(queue)),
         }
         self.offered = offer;
     }
 
     fn send_reservation(&self, reservation: Reservation, sink: &mut impl ModelSink) {
-        sink.to_rank(RankInput::Reserve { model: self.terms.model, reservation });
+        sink.to_rank(RankInput::Reserve { queue: self.terms.queue, reservation });
     }
 
     /// Tells when the next batch will have to start at the earliest: once for each head.

@@ -62,7 +62,7 @@ impl Log {
 /// l(b) = b + 5 ms, SLO 20 ms.
 fn terms(policy: &str, drop: DropRule) -> QueueConfig {
     QueueConfig {
-        model: ModelId(0),
+        queue: QueueId(0),
         profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
         slo: ms(20.0),
         network: Network::default(),
@@ -82,7 +82,7 @@ fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
 }
 
 fn grant(free_at: Nanos) -> Grant {
-    Grant { model: ModelId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
+    Grant { queue: QueueId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
 }
 
 #[test]

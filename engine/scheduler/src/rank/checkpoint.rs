@@ -4,7 +4,7 @@
 use super::packing::Packing;
 use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::message::{GpuId, QueueId};
 
 /// What is known of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ pub struct SavedGpu {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedModel {
     /// Which.
-    pub model: ModelId,
+    pub queue: QueueId,
     /// Its candidate; a `latest` of [`Nanos::MAX`] if none waits.
     pub offer: Offer,
     /// Its grant is under way.
@@ -88,20 +88,20 @@ impl RankState {
     }
 
     /// What each model of a lower class has told of itself.
-    pub fn saved_bounds(&self) -> impl Iterator<Item = (ModelId, BatchBounds)> {
+    pub fn saved_bounds(&self) -> impl Iterator<Item = (QueueId, BatchBounds)> {
         let backfill = self.backfill.iter();
         backfill.flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.bounds(id.0 as usize)?))))
     }
 
     /// What is known of each model's next batch, where there are classes below its own.
-    pub fn saved_reservations(&self) -> impl Iterator<Item = (ModelId, Reservation)> {
+    pub fn saved_reservations(&self) -> impl Iterator<Item = (QueueId, Reservation)> {
         let backfill = self.backfill.iter();
         backfill
             .flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.reservation(id.0 as usize)?))))
     }
 
-    fn ids(&self) -> impl Iterator<Item = ModelId> {
-        (0..self.granted.len() as u32).map(ModelId)
+    fn ids(&self) -> impl Iterator<Item = QueueId> {
+        (0..self.granted.len() as u32).map(QueueId)
     }
 
     /// Every model that is not as it was at the start.
@@ -116,7 +116,7 @@ impl RankState {
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let offer = Offer { latest, delay, early };
-            known.then_some(SavedModel { model: ModelId(at as u32), offer, granted })
+            known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }
 
@@ -142,7 +142,7 @@ impl RankState {
 
     /// Puts a model into this state. False if there is no such model.
     pub fn restore_model(&mut self, saved: SavedModel) -> bool {
-        let at = saved.model.0 as usize;
+        let at = saved.queue.0 as usize;
         if at >= self.granted.len() {
             return false;
         }

@@ -3,7 +3,7 @@
 
 use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, ModelId};
+use symphony_transport::message::{Completion, QueueId};
 
 /// An input of a sub-cluster's matching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,21 +11,21 @@ pub enum RankInput {
     /// A model has a schedulable candidate.
     Ready {
         /// The model that has a candidate.
-        model: ModelId,
+        queue: QueueId,
         /// On what terms.
         offer: Offer,
     },
     /// A model tells when it starts its next batch: only where there are classes below its own.
     Reserve {
         /// The model.
-        model: ModelId,
+        queue: QueueId,
         /// When, and how often.
         reservation: Reservation,
     },
     /// A model of a lower class tells of itself, before its first candidate.
     Bounds {
         /// The model.
-        model: ModelId,
+        queue: QueueId,
         /// What it tells.
         bounds: BatchBounds,
     },
@@ -33,7 +33,7 @@ pub enum RankInput {
     /// can be served.
     AllReserved,
     /// This model has none any more.
-    Withdraw(ModelId),
+    Withdraw(QueueId),
     /// A granted model has used its GPU, or gives it back unused.
     Report(GpuReport),
     /// A batch has left its GPU.

@@ -27,7 +27,7 @@ use backfill::{Backfill, Chosen};
 use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, GpuId, ModelId};
+use symphony_transport::message::{Class, Completion, GpuId, QueueId};
 
 /// A model's candidate, as the RankThread is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +44,7 @@ pub struct Offer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The model, silent towards the RankThread until it reports the GPU back.
-    pub model: ModelId,
+    pub queue: QueueId,
     /// The GPU, taken until then.
     pub gpu: GpuId,
     /// When the GPU finishes what it was given before; may be past.
@@ -58,7 +58,7 @@ pub struct Grant {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuReport {
     /// The model it was granted to.
-    pub model: ModelId,
+    pub queue: QueueId,
     /// The GPU.
     pub gpu: GpuId,
     /// When the batch sent to it starts, `None` if nothing was left to run.
@@ -188,18 +188,18 @@ impl RankState {
     #[inline]
     pub fn handle(&mut self, input: RankInput) {
         match input {
-            RankInput::Ready { model, offer } => self.on_ready(model, offer),
-            RankInput::Withdraw(model) => self.forget(model.0 as usize),
+            RankInput::Ready { queue, offer } => self.on_ready(queue, offer),
+            RankInput::Withdraw(queue) => self.forget(queue.0 as usize),
             RankInput::Report(report) => self.on_report(report),
             RankInput::Completion(completion) => self.on_completion(completion),
-            RankInput::Reserve { model, reservation } => {
+            RankInput::Reserve { queue, reservation } => {
                 if let Some(backfill) = &mut self.backfill {
-                    backfill.set_reservation(model.0 as usize, reservation);
+                    backfill.set_reservation(queue.0 as usize, reservation);
                 }
             }
-            RankInput::Bounds { model, bounds } => {
+            RankInput::Bounds { queue, bounds } => {
                 if let Some(backfill) = &mut self.backfill {
-                    backfill.set_bounds(model.0 as usize, bounds);
+                    backfill.set_bounds(queue.0 as usize, bounds);
                 }
             }
             RankInput::AllReserved => self.all_reserved = true,
@@ -217,8 +217,8 @@ impl RankState {
     }
 
     /// `model` has a schedulable candidate. Replaces what was known of the model.
-    fn on_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
-        let at = model.0 as usize;
+    fn on_ready(&mut self, queue: QueueId, Offer { latest, delay, early }: Offer) {
+        let at = queue.0 as usize;
         if self.granted[at] {
             return;
         }
@@ -269,7 +269,7 @@ impl RankState {
 
     /// A granted model has used its GPU, or gives it back unused.
     fn on_report(&mut self, report: GpuReport) {
-        self.granted[report.model.0 as usize] = false;
+        self.granted[report.queue.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
         self.busy -= usize::from(gpu.is_busy());
@@ -405,7 +405,7 @@ impl RankState {
         self.granted[model] = true;
         let free_at = state.free_at;
         self.forget(model);
-        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
+        grant(Grant { queue: QueueId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
     }
 }
 

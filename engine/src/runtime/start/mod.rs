@@ -40,7 +40,7 @@ use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::RankState;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
+use symphony_transport::message::{BatchHeader, Completion, ModelId, QueueId, Request};
 use symphony_transport::ring::Consumer;
 
 /// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
@@ -225,18 +225,18 @@ impl Builder {
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
-    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
+    fn terms(&self) -> impl Fn(QueueId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
         let (division, lanes) = (self.division.clone(), self.lanes());
-        move |model, slo, profile, lateness: Nanos| QueueConfig {
-            model,
+        move |queue, slo, profile, lateness: Nanos| QueueConfig {
+            queue,
             profile,
             slo,
             network,
             drop,
             deferral,
             slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
-            gpus: division.gpus_for(lanes.model(model).0 as usize),
+            gpus: division.gpus_for(lanes.model(queue).0 as usize),
         }
     }
 
@@ -411,7 +411,8 @@ impl Builder {
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.messages, outlets).of_lanes(lanes);
+        let outbox =
+            Outbox::new(at, Arc::clone(&plumbing.rank_of), links.messages, outlets).of_classes(lanes);
         let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);

@@ -6,7 +6,7 @@ use crate::recorder::Record;
 use bytemuck::{Pod, Zeroable};
 use symphony_scheduler::rank::{Grant, RankInput};
 use symphony_transport::Nanos;
-use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::message::{GpuId, QueueId};
 
 /// A message from a ModelThread to the RankThread: an input of its matching, as a recording has it.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -21,10 +21,10 @@ impl From<RankInput> for RankMessage {
 }
 
 impl RankMessage {
-    /// The model that the message is about, where it is about one.
+    /// The queue that the message is about, where it is about one.
     #[inline]
-    pub(crate) fn model(self) -> ModelId {
-        self.0.model()
+    pub(crate) fn queue(self) -> QueueId {
+        self.0.queue()
     }
 
     /// The input that the message was made of.
@@ -32,7 +32,7 @@ impl RankMessage {
     pub(crate) fn input(self) -> RankInput {
         let input = self.0.as_rank_input();
         debug_assert!(input.is_some(), "a message is made of an input");
-        input.unwrap_or(RankInput::Withdraw(self.model()))
+        input.unwrap_or(RankInput::Withdraw(self.queue()))
     }
 }
 
@@ -41,39 +41,39 @@ impl RankMessage {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct GrantMessage {
-    model: ModelId,
+    queue: QueueId,
     gpu: GpuId,
     free_at: Nanos,
     until: Nanos,
 }
 
 impl GrantMessage {
-    /// The model of the order to send reservations, which no queue has.
-    const START_RESERVING: ModelId = ModelId(u32::MAX);
+    /// The queue of the order to send reservations, which no queue has.
+    const START_RESERVING: QueueId = QueueId(u32::MAX);
 
     /// The order that the thread's queues of the highest class send reservations.
     pub(crate) fn start_reserving() -> GrantMessage {
-        GrantMessage { model: GrantMessage::START_RESERVING, ..GrantMessage::default() }
+        GrantMessage { queue: GrantMessage::START_RESERVING, ..GrantMessage::default() }
     }
 
     /// True if the message is that order, and no grant.
     #[inline]
     pub(crate) fn is_start_reserving(&self) -> bool {
-        self.model == GrantMessage::START_RESERVING
+        self.queue == GrantMessage::START_RESERVING
     }
 }
 
 impl From<Grant> for GrantMessage {
     fn from(grant: Grant) -> GrantMessage {
-        let Grant { model, gpu, free_at, until } = grant;
-        GrantMessage { model, gpu, free_at, until }
+        let Grant { queue, gpu, free_at, until } = grant;
+        GrantMessage { queue, gpu, free_at, until }
     }
 }
 
 impl From<GrantMessage> for Grant {
     fn from(message: GrantMessage) -> Grant {
-        let GrantMessage { model, gpu, free_at, until } = message;
-        Grant { model, gpu, free_at, until }
+        let GrantMessage { queue, gpu, free_at, until } = message;
+        Grant { queue, gpu, free_at, until }
     }
 }
 
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn messages_survive_the_ring() {
-        let report = GpuReport { model: ModelId(7), gpu: GpuId(65_535), exec_at: None, free_at: Nanos(13) };
+        let report = GpuReport { queue: QueueId(7), gpu: GpuId(65_535), exec_at: None, free_at: Nanos(13) };
         assert_eq!(RankMessage::from(RankInput::Report(report)).input(), RankInput::Report(report));
-        let grant = Grant { model: ModelId(7), gpu: GpuId(3), free_at: Nanos(11), until: Nanos(13) };
+        let grant = Grant { queue: QueueId(7), gpu: GpuId(3), free_at: Nanos(11), until: Nanos(13) };
         let message = GrantMessage::from(grant);
         assert!(Grant::from(message) == grant && !message.is_start_reserving());
         assert!(GrantMessage::start_reserving().is_start_reserving());

@@ -21,7 +21,7 @@ use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::rank::{GpuReport, Grant, RankInput};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
-    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
+    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, QueueId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 
@@ -120,8 +120,8 @@ impl ReservationProgress {
 pub struct Outbox<O> {
     /// For each model of the engine, which RankThread ranks it.
     rank_of: Arc<[u32]>,
-    /// What backends know them by.
-    lanes: QueueIds,
+    /// The model of each queue, by which backends know them.
+    queue_ids: QueueIds,
     /// To each RankThread.
     ranks: Vec<Producer<RankMessage>>,
     /// To backends and frontends.
@@ -186,7 +186,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 agenda.set_timer(place, queue.next_timer());
             }
             let queue = &mut queues[change.place];
-            let rank = outbox.rank_of[queue.terms().model.0 as usize];
+            let rank = outbox.rank_of[queue.terms().queue.0 as usize];
             if reservations.done[rank as usize].is_some_and(|done| done > change.place) {
                 monitor.apply(change.place, queue, now, ModelEvent::StartReserving, outbox);
             }
@@ -204,7 +204,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let mut room = outbox.ranks[rank].free();
             while room > 0 && *done < reservations.highest {
                 let queue = &mut queues[*done];
-                if outbox.rank_of[queue.terms().model.0 as usize] as usize == rank {
+                if outbox.rank_of[queue.terms().queue.0 as usize] as usize == rank {
                     monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
                     (room, messages) = (room - 1, messages + 1);
                 }
@@ -237,7 +237,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.model) {
+                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.queue) {
                     let queue = &mut self.queues[place];
                     self.monitor.apply(place, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
                     self.agenda.set_timer(place, queue.next_timer());
@@ -283,7 +283,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                     cancelled += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, self.reservations.highest, request.model)
+                if let Some(place) = place_of(&self.place, self.reservations.highest, request.queue)
                     && self.monitor.apply(
                         place,
                         &mut self.queues[place],
@@ -307,7 +307,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// Cancels a request that still waits in its queue.
     #[cold]
     fn cancel(&mut self, first_row: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.model)
+        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.queue)
             && self.monitor.apply(
                 place,
                 &mut self.queues[place],
@@ -332,23 +332,23 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 }
 
-/// The place of a model in its thread, of which the first `highest` are of the highest class.
+/// The place of a queue in its thread, of which the first `highest` are of the highest class.
 #[inline]
-fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<usize> {
-    let place = match places.get(model.0 as usize) {
+fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let place = match places.get(queue.0 as usize) {
         Some(place) => place.map(|place| place as usize),
-        None => lower_place(places, highest, model),
+        None => lower_place(places, highest, queue),
     };
     debug_assert!(place.is_some(), "a message for a model of another thread");
     place
 }
 
-/// [`place_of`] a lane of a lower class.
+/// [`place_of`] a queue of a lower class.
 #[cold]
-fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
-    let lanes = QueueIds::new(places.len());
-    let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
-    Some(place as usize + highest * usize::from(lanes.class(lane).number()))
+fn lower_place(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let ids = QueueIds::new(places.len());
+    let place = places.get(ids.model(queue).0 as usize).copied().flatten()?;
+    Some(place as usize + highest * usize::from(ids.class(queue).number()))
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
@@ -409,7 +409,7 @@ impl<O: Outlets> Outbox<O> {
     ) -> Outbox<O> {
         Outbox {
             waiting: vec![Waiting::NOBODY; rank_of.len()],
-            lanes: QueueIds::new(rank_of.len()),
+            queue_ids: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
             outlets,
@@ -419,9 +419,10 @@ impl<O: Outlets> Outbox<O> {
         }
     }
 
-    /// The same, of models that are these lanes.
-    pub fn of_lanes(self, lanes: QueueIds) -> Outbox<O> {
-        Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
+    /// The outbox of a thread whose queues are these per-class queues.
+    pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
+        let models = queue_ids.count() / Class::COUNT;
+        Outbox { queue_ids, waiting: vec![Waiting::NOBODY; models], ..self }
     }
 
     /// The number of the first batch of the ModelThread numbered `thread`.
@@ -456,8 +457,8 @@ impl<O: Outlets> Outbox<O> {
     }
 
     #[inline]
-    fn no_more_waiting(&mut self, model: ModelId) {
-        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+    fn no_more_waiting(&mut self, queue: QueueId) {
+        if let Some(waiting) = self.waiting.get_mut(queue.0 as usize) {
             waiting.since = Nanos::MAX;
         }
     }
@@ -478,34 +479,34 @@ impl<O: Outlets> Outbox<O> {
 impl<O: Outlets> ModelSink for Outbox<O> {
     #[inline(always)]
     fn to_rank(&mut self, message: RankInput) {
-        let model = match message {
-            RankInput::Ready { model, offer } => {
-                if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+        let queue = match message {
+            RankInput::Ready { queue, offer } => {
+                if let Some(waiting) = self.waiting.get_mut(queue.0 as usize) {
                     if waiting.since == Nanos::MAX {
                         waiting.since = self.due;
                     }
                     waiting.delay = offer.delay;
                 }
-                model
+                queue
             }
-            RankInput::Withdraw(model) | RankInput::Report(GpuReport { model, .. }) => {
-                self.no_more_waiting(model);
-                model
+            RankInput::Withdraw(queue) | RankInput::Report(GpuReport { queue, .. }) => {
+                self.no_more_waiting(queue);
+                queue
             }
-            RankInput::Reserve { model, .. } | RankInput::Bounds { model, .. } => model,
+            RankInput::Reserve { queue, .. } | RankInput::Bounds { queue, .. } => queue,
             RankInput::Completion(_) | RankInput::AllReserved => {
                 debug_assert!(false, "no queue sends {message:?}");
                 return;
             }
         };
-        self.write(self.rank_of[model.0 as usize] as usize, message.into());
+        self.write(self.rank_of[queue.0 as usize] as usize, message.into());
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
-        let mut batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
-        batch.model = self.lanes.model(dispatch.model);
+        let (model, size) = (self.queue_ids.model(dispatch.queue), requests.0.len() + requests.1.len());
+        let batch = dispatch.header(model, self.next_batch, size);
         self.next_batch += 1;
-        let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
+        let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
         let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
         // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
         // this moment.
@@ -588,8 +589,8 @@ mod tests {
             self.lag = self.lag.max(now - arrival);
             self.id += 1;
             self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
-            let model = ModelId(self.id as u32 % MODELS as u32);
-            Some(Request { id: self.id, arrival, deadline: arrival + SLO, model, ..Request::default() })
+            let queue = QueueId(self.id as u32 % MODELS as u32);
+            Some(Request { id: self.id, arrival, deadline: arrival + SLO, queue, ..Request::default() })
         }
     }
 
@@ -625,7 +626,7 @@ mod tests {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
             let terms = |model| QueueConfig {
-                model: ModelId(model),
+                queue: QueueId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,
                 network: Network::default(),
@@ -664,8 +665,8 @@ mod tests {
             self.thread.poll(self.now);
             let after = counted(&self.thread.monitor.counting.tally);
             while let Some(message) = self.messages.pop() {
-                if let RankInput::Ready { model, .. } = message.input() {
-                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
+                if let RankInput::Ready { queue, .. } = message.input() {
+                    let grant = Grant { queue, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
                     self.grants.push(grant.into()).unwrap();
                 }
             }

@@ -118,7 +118,7 @@ pub struct Grants {
 impl Grants {
     /// Writes a grant to its ModelThread, which does not see it yet.
     fn write(&mut self, grant: Grant, first_gpu: u32) {
-        let thread = self.thread_of[grant.model.0 as usize];
+        let thread = self.thread_of[grant.queue.0 as usize];
         let message = GrantMessage::from(Grant { gpu: GpuId(grant.gpu.0 + first_gpu), ..grant });
         let written = self.threads[thread as usize].write(message);
         debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
@@ -161,7 +161,7 @@ impl<C: Completions> RankThread<C> {
             raise(&mut self.monitor.counting.tally.word_ring_high, self.messages[at].len());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(message) = self.messages[at].pop() else { break };
-                let cluster = self.cluster_of[message.model().0 as usize] as usize;
+                let cluster = self.cluster_of[message.queue().0 as usize] as usize;
                 let mut input = message.input();
                 taken += 1;
                 match &mut input {
