@@ -35,7 +35,7 @@ const MATCH: u8 = 0x80 + 36;
 const DISPATCH: u8 = 0x80 + 48;
 const DISPATCH_TIMES: u8 = 0x80 + 49;
 const GRANTED: u8 = 0x80 + 64;
-/// And of one that is always in full.
+/// The kind of a record that is always in full.
 const ENDED: u8 = 50;
 
 /// A thread's worth of models and a matching, both recorded, on made-up time.
@@ -54,7 +54,7 @@ struct World {
     highest: usize,
     /// True once these send reservations.
     reserving: bool,
-    /// By when they come.
+    /// Completions under way, by when they come.
     completions: BTreeMap<(Nanos, u64), Completion>,
     sent: u64,
     /// Batches whose completions are known.

@@ -1,5 +1,5 @@
-//! Which requests are given up when not all of them can be in time. Chosen by a policy or by the
-//! user; [`crate::model::selection`] carries it out.
+//! The rules by which requests are given up when not all of them can be in time. Chosen by a policy
+//! or by the user; [`crate::model::selection`] carries it out.
 
 /// What becomes of requests that stand in the way of a good batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Of a lower queue every other request has no deadline.
+    /// Enqueues a request. Every other request of a lower queue has no deadline.
     fn request(&mut self, model: u32) {
         let is_lower = model as usize >= self.models.len() / 2;
         let never = is_lower && self.now.0.is_multiple_of(2);

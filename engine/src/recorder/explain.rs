@@ -9,12 +9,12 @@ use symphony_scheduler::model::{Dispatch, ModelEvent};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, Ending, Request};
 
-/// Which request to tell of.
+/// The request to explain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Its id, unique among its frontend's.
+    /// The request's id, unique among its frontend's.
     pub id: u64,
-    /// Its frontend; any, if none is named.
+    /// The request's frontend; any, if none is named.
     pub frontend: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl From<ModelEvent<'_>> for Cause {
 /// The batch that a request was in, to be found again in the RankThread's recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ride {
-    /// Its number.
+    /// The batch's number.
     pub batch: u64,
     /// When the request's result had to be there.
     pub deadline: Nanos,
@@ -73,7 +73,7 @@ impl Story {
         self.lines.push(format!("{}: at {}: {text}", Named(request), Millis(now.0)));
     }
 
-    /// It has come, and `waiting` were there before it.
+    /// Notes that the request has come, and that `waiting` were there before it.
     pub(super) fn came(&mut self, request: &Request, now: Nanos, model: &str, waiting: usize) {
         if self.about(request) {
             let Request { arrival, deadline, .. } = request;
@@ -87,7 +87,7 @@ impl Story {
         }
     }
 
-    /// It waited already when the recording's history begins.
+    /// Notes that the request waited already when the recording's history begins.
     pub(super) fn waited(&mut self, request: &Request, now: Nanos, model: &str) {
         if self.about(request) {
             let text = format!(
@@ -98,7 +98,8 @@ impl Story {
         }
     }
 
-    /// It is in this batch. `ready`: when the batch became schedulable, and by what.
+    /// Notes that the request is in this batch. `ready`: when the batch became schedulable, and by
+    /// what.
     pub(super) fn batched(
         &mut self,
         request: &Request,
@@ -139,7 +140,8 @@ impl Story {
         self.rides.push(Ride { batch, deadline: request.deadline });
     }
 
-    /// It ended without having run. `target`: the batch size that the model's rate called for.
+    /// Notes that the request ended without having run. `target`: the batch size that the model's
+    /// rate called for.
     pub(super) fn ended(
         &mut self,
         request: &Request,

@@ -76,7 +76,7 @@ pub(super) struct Journal {
     next: usize,
     /// Where the segment begins.
     start: usize,
-    /// From here on no event begins in this segment.
+    /// The position from which on no event begins in this segment.
     limit: usize,
     /// The same within a turn; 0 between turns, so that one look tells whether anything is to be
     /// done first.
@@ -282,7 +282,7 @@ struct Segment<'a> {
     at: usize,
     /// The time of the turn that was read last.
     now: Nanos,
-    /// So many requests come next, as plain words.
+    /// The number of requests that come next, as plain words.
     requests: u16,
 }
 

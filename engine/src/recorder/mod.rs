@@ -8,8 +8,8 @@
 //! before, and what came before is overwritten; so a segment holds, besides inputs and decisions,
 //! the states that they start from:
 //!
-//! - **A ModelThread's models do not know of each other**, so each is written on its own: before
-//!   the first event of a model in a segment, its state (20 records of 32 bytes, and one per
+//! - **A ModelThread's queues are independent of each other**, so each is written on its own:
+//!   before the first event of a model in a segment, its state (20 records of 32 bytes, and one per
 //!   request in its queue). Nothing is written for models that are silent, and no turn has to write
 //!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written
@@ -28,7 +28,7 @@
 //!
 //! # What it costs
 //!
-//! A record is a store of 8 to 32 bytes into mapped memory (`words.rs`), of a request always 32,
+//! A record is a store of 8 to 32 bytes into mapped memory (`codec.rs`), of a request always 32,
 //! copied from the queue when its model is settled, so that nothing is done for a request as it
 //! comes. No call into the system, no lock, no allocation, and the head is stored once a turn. The
 //! file's pages are all taken when it is made. The system writes them to the disk, after which the

@@ -19,7 +19,7 @@ const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {
     journal: Journal,
-    /// By the model's place in the thread.
+    /// The state of each queue's recording, by its place in the thread.
     models: Vec<Model>,
     next_batch: u64,
 }
@@ -68,9 +68,9 @@ impl ModelRecorder {
         Ok(ModelRecorder { journal, models: vec![Model::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::apply`] to the queue at `place` in the thread, recorded. Requests that become the
-    /// last of their queue are recorded by the [`ModelEvent::Settle`] that is owed in the same duty
-    /// cycle, from where they are in the queue.
+    /// [`ModelQueue::apply`] to the queue at `place` in the thread, recorded. Requests that become
+    /// the last of their queue are recorded by the [`ModelEvent::Settle`] that is owed in the same
+    /// duty cycle, from where they are in the queue.
     #[inline(always)]
     pub fn apply(
         &mut self,
@@ -129,8 +129,8 @@ impl ModelRecorder {
         self.journal.publish();
     }
 
-    /// Begins an event of the queue at `place`. Returns the number of requests at the queue's end that
-    /// are not written yet.
+    /// Begins an event of the queue at `place`. Returns the number of requests at the queue's end
+    /// that are not written yet.
     #[inline]
     fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.journal.begin(now);

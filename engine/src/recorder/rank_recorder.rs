@@ -20,11 +20,11 @@ const RECORDS_OF_CLASSES: usize = 2;
 /// What is fixed about a sub-cluster's matching.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterTerms {
-    /// As [`RankState::new`] takes it.
+    /// The number of GPUs, for [`RankState::new`].
     pub gpus: usize,
-    /// As [`RankState::new`] takes it.
+    /// The argument of this name of [`RankState::new`].
     pub keep_late: bool,
-    /// As [`RankState::new`] takes it.
+    /// The argument of this name of [`RankState::new`].
     pub completion_delay: Nanos,
     /// The engine's number of its first GPU.
     pub first_gpu: u32,
@@ -74,8 +74,8 @@ impl RankRecorder {
         Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is handled. `states`: the thread's sub-clusters,
-    /// in order, which are written where a segment begins.
+    /// Records an input of a sub-cluster, before it is handled. `states`: the thread's
+    /// sub-clusters, in order, which are written where a segment begins.
     #[inline]
     pub fn input<'a>(
         &mut self,

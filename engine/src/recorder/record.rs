@@ -48,7 +48,7 @@ pub(super) enum Kind {
     StartReserving = 22,
     /// Inputs of a RankState; all but the last two are also decisions of a ModelQueue.
     Ready = 32,
-    /// As `Ready`, of a candidate that is early.
+    /// An input like `Ready`, of a candidate that is early.
     Early = 37,
     /// When a queue starts its next batch.
     Reserve = 38,
@@ -75,7 +75,7 @@ pub(super) enum Kind {
     SavedCluster = 96,
     SavedGpu = 97,
     SavedCandidate = 98,
-    /// Its bounds and reservations, by queue.
+    /// The bounds and reservations of a sub-cluster's queues.
     SavedBounds = 99,
     SavedReservation = 100,
 }
@@ -176,14 +176,14 @@ impl Record {
         self.kind
     }
 
-    /// Its kind, `None` where the byte names none.
+    /// The record's kind, `None` where the byte names none.
     #[inline(always)]
     pub(super) fn kind(&self) -> Option<Kind> {
         Kind::of(self.kind)
     }
 
-    /// The queue, or of a completion the model, that it is about, where it is about one. A request's rows after it are in the
-    /// upper half.
+    /// The queue, or of a completion the model, that it is about, where it is about one. A
+    /// request's rows after it are in the upper half.
     #[inline]
     pub(crate) fn queue(&self) -> QueueId {
         QueueId(self.model & 0xffff)
@@ -267,7 +267,7 @@ impl Record {
         Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
     }
 
-    /// The same of the RankThread that decided it.
+    /// The record of a grant, of the RankThread that decided it.
     #[inline]
     pub(super) fn granted(cluster: usize, grant: Grant) -> Record {
         Record { kind: Kind::Granted as u8, flag: cluster as u8, ..Record::grant(grant) }
@@ -315,8 +315,8 @@ impl Record {
         })
     }
 
-    /// The input of a matching that this record was made of; `None` if it is another record. A piece
-    /// of a saved state is the input that restores it.
+    /// The input of a matching that this record was made of; `None` if it is another record. A
+    /// piece of a saved state is the input that restores it.
     #[inline(always)]
     pub(crate) fn as_rank_input(&self) -> Option<RankInput> {
         let queue = self.queue();
@@ -603,7 +603,7 @@ impl Record {
     }
 }
 
-/// As a line of replay's report shows it.
+/// Formats a record as a line of replay's report.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { small, a, b, c, .. } = *self;

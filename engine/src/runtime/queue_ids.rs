@@ -1,6 +1,6 @@
 //! The numbers of an engine's per-class queues: for each model slot a queue for each class of its
-//! requests. The scheduler schedules queues; backends, frontends and counters know models. The queues
-//! of the highest class have their models' numbers: `queue = model + class * slots`.
+//! requests. The scheduler schedules queues; backends, frontends and counters know models. The
+//! queues of the highest class have their models' numbers: `queue = model + class * slots`.
 
 use std::sync::Arc;
 use symphony_transport::message::{Class, ModelId, QueueId};

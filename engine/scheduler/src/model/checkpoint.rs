@@ -46,8 +46,8 @@ pub enum NoState {
 }
 
 impl ModelQueue {
-    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this
-    /// very time.
+    /// Returns the state at `now`, the queue aside, as it was before the last `new` requests came,
+    /// at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
         let mut losses = self.losses;

@@ -1,4 +1,5 @@
-//! The events of a model's queue, as one value: for drivers that apply, count, record and replay them.
+//! The events of a model's queue, as one value: for drivers that apply, count, record and replay
+//! them.
 
 use crate::rank::Grant;
 use symphony_transport::message::Request;
@@ -6,12 +7,12 @@ use symphony_transport::message::Request;
 /// An event of a [`ModelQueue`](super::ModelQueue).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModelEvent<'a> {
-    /// A row of a request arrives. The queue ends it at once if there is no room. The candidate stays
-    /// as it was: a [`ModelEvent::Settle`] is owed before the time changes or another event comes,
-    /// once for all rows that came.
+    /// A row of a request arrives. The queue ends it at once if there is no room. The candidate
+    /// stays as it was: a [`ModelEvent::Settle`] is owed before the time changes or another event
+    /// comes, once for all rows that came.
     Enqueue(&'a Request),
-    /// A client cancels the request of this first row: all its rows that wait end. If there were any,
-    /// a [`ModelEvent::Settle`] is owed.
+    /// A client cancels the request of this first row: all its rows that wait end. If there were
+    /// any, a [`ModelEvent::Settle`] is owed.
     Cancel(&'a Request),
     /// All requests of this instant are enqueued or cancelled: the batch is selected anew.
     Settle,

@@ -20,7 +20,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// So many requests more are lost.
+    /// Counts lost requests.
     #[inline]
     pub fn add(&mut self, requests: usize) {
         self.lost = self.lost.saturating_add(requests as u32 * ONE_LOST);

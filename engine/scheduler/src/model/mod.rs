@@ -6,15 +6,15 @@
 //! request, grant or timer -> re-select the batch -> set the timer
 //!    before frontrun      the candidate may still grow: only this queue knows of it, unless it would take a GPU that
 //!                         idles (its policy's head start): then it is offered to the RankThread as early
-//!    frontrun .. latest   due: told to the RankThread, which grants a GPU or keeps it waiting
+//!    frontrun .. latest   due: offered to the RankThread, which grants a GPU or keeps it waiting
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 //!
-//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a
-//! model of its own: a lane. Such a queue holds nothing back. Where there are such, those of the
-//! highest class tell when they will need a GPU next.
+//! Each class of a model's requests has a queue of its own. The queue of a lower class holds
+//! nothing back. Where there are such, the queues of the highest class reserve a GPU for their next
+//! batch.
 //!
-//! A request of several rows is so many entries of the queue, one after the other, of one deadline.
+//! Each row of a request is an entry of the queue, one after the other, of one deadline.
 //! A batch holds all of them or none, unless they fit no batch that is in time. They are taken in
 //! together, or refused together.
 
@@ -86,46 +86,60 @@ pub trait ModelSink {
 enum ClassRole {
     /// None that it knows of.
     Alone,
-    /// The same, of a model whose own class is lower: nobody may ever ask for this one.
+    /// None, of a model whose own class is lower: there may never be a request of this one.
     Unexpected,
-    /// Some below: the RankThread is told of batches to come.
+    /// Some below: the queue sends reservations.
     Above(LastReservation),
-    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread
-    /// knows how it stands.
+    /// Some above: the queue uses what they leave, so it holds nothing back. True once its bounds
+    /// are sent.
     Below(bool),
-    /// The place has no model, and so no batches to come.
+    /// The model slot is vacant, so there are no batches to come.
     Nobody,
 }
 
-/// What the RankThread was told of a queue's batches to come.
+/// The last reservation that a queue has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LastReservation {
-    /// The deadline of the head that it was told of; the lowest if it was told that there is none.
+    /// The deadline of the head that it was for; the lowest if the queue had none.
     pub head: Nanos,
-    /// From a request's arrival to its deadline, of the last head.
+    /// The time from the last head's arrival to its deadline.
     pub budget: Nanos,
 }
 
-/// Of a queue without a head.
+/// The deadline that stands for a queue without a head.
 const NO_HEAD: Nanos = Nanos::ZERO;
 
-/// A head's deadline that no head has: nothing was told yet.
+/// A deadline that no head has: no reservation was sent yet.
 const NOT_SENT: Nanos = Nanos::MAX;
 
 /// The batch that the model would run next.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     size: usize,
-    /// From when it would take a GPU that idles, less its delay; at most `due`.
+    /// The time from which it would take a GPU that idles, less its delay; at most `due`.
     early: Nanos,
-    /// From when it takes any GPU: exec_at - delay(b).
+    /// The time from which it takes any GPU: exec_at - delay(b).
     due: Nanos,
     /// D - l(b), less its slack.
     latest: Nanos,
     delay: Nanos,
 }
 
-/// One model's queue and candidate. See the module's description.
+/// One model's queue of one class, and its candidate. See the module's description.
+///
+/// Methods come in groups:
+/// - *Constructors*: [`ModelQueue::new`] or [`ModelQueue::of_nothing`], then at most one of
+///   [`ModelQueue::above_others`], [`ModelQueue::below_others`] and [`ModelQueue::unexpected`].
+/// - *Getters*: [`ModelQueue::len`], [`ModelQueue::terms`], [`ModelQueue::reservation`] and the
+///   others that take `&self`. They may be called at any time.
+/// - *Inputs*: [`ModelQueue::apply`], and its short forms [`ModelQueue::apply_request`] and
+///   [`ModelQueue::push_last`].
+/// - *Outputs*: the [`ModelSink`] of each input, and [`ModelQueue::next_timer`].
+///
+/// `now` never decreases. After [`ModelEvent::Enqueue`] or [`ModelEvent::Cancel`] that returned
+/// true, [`ModelEvent::Settle`] comes before `now` changes and before any other kind of event.
+/// After each other event [`ModelQueue::next_timer`] is read anew; [`ModelEvent::Timer`] comes
+/// then.
 pub struct ModelQueue {
     terms: QueueConfig,
     queue: VecDeque<Request>,
@@ -150,7 +164,7 @@ impl ModelQueue {
         ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE_LENGTH))
     }
 
-    /// The queue of a place that has no model: it has no memory for requests, since none comes.
+    /// The queue of a vacant model slot: it has no memory for requests, since none comes.
     pub fn of_nothing(terms: QueueConfig, now: Nanos) -> ModelQueue {
         let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
         queue.role = ClassRole::Nobody;
@@ -176,20 +190,20 @@ impl ModelQueue {
         queue
     }
 
-    /// The same, of a class below which there are others.
+    /// Makes this the queue of a class that has classes below it.
     pub fn above_others(mut self) -> ModelQueue {
         self.role = ClassRole::Above(LastReservation { head: NOT_SENT, budget: self.promise() });
         self
     }
 
-    /// The same, of a class that only uses what others leave.
+    /// Makes this the queue of a class that only uses what others leave.
     pub fn below_others(mut self) -> ModelQueue {
         self.role = ClassRole::Below(false);
         self
     }
 
-    /// The same, of the highest class of a model whose own class is another: it has no batches to
-    /// come before its first request.
+    /// Makes this the queue of the highest class of a model whose own class is another: it has no
+    /// batches to come before its first request.
     pub fn unexpected(mut self) -> ModelQueue {
         self.role = ClassRole::Unexpected;
         self
@@ -230,7 +244,7 @@ impl ModelQueue {
         BatchBounds { shortest, longest, patience: self.patience(self.promise()) }
     }
 
-    /// From a request's arrival to its deadline, where it has what the model promises.
+    /// The time from a request's arrival to its deadline, if its SLO is the model's.
     fn promise(&self) -> Nanos {
         self.terms.slo - self.terms.network.result
     }
@@ -280,8 +294,8 @@ impl ModelQueue {
     }
 
     /// Applies [`ModelEvent::Enqueue`] if the request would be the last of the queue, as mostly:
-    /// there is room for it and its rows to come, no request of a later deadline waits, and its rows
-    /// before it were enqueued. False, and nothing done, if not.
+    /// there is room for it and its rows to come, no request of a later deadline waits, and its
+    /// rows before it were enqueued. False, and nothing done, if not.
     #[inline]
     pub fn push_last(&mut self, now: Nanos, request: &Request) -> bool {
         let last = self.queue.back();
@@ -302,8 +316,8 @@ impl ModelQueue {
         self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE_LENGTH
     }
 
-    /// Ends all rows of a request that still wait. False if none does: the request has been sent, or
-    /// has ended.
+    /// Ends all rows of a request that still wait. False if none does: the request has been sent,
+    /// or has ended.
     #[cold]
     fn cancel(&mut self, now: Nanos, first_row: &Request, sink: &mut impl ModelSink) -> bool {
         let from = self.queue.partition_point(|queued| queued.deadline < first_row.deadline);

@@ -82,7 +82,7 @@ pub fn select(
     }
 }
 
-/// Of a queue that can't run whole.
+/// Selects from a queue that can't run whole.
 fn select_window(
     finish: Finish<'_>,
     target: usize,

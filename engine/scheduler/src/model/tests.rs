@@ -534,7 +534,7 @@ fn symphony_profile() -> Profile {
     terms("symphony-published", DropRule::Window).profile
 }
 
-/// With a slack of 2 ms off frontrun and 1 ms off latest.
+/// The parameters of a queue with a slack of 2 ms off frontrun and 1 ms off latest.
 fn late_threads() -> QueueConfig {
     let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
     QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }

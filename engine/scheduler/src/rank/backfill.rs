@@ -1,4 +1,4 @@
-//! Which lower-class batches may run: those that are over before a model of a class above needs
+//! Backfilling: lower-class batches run if they are over before a queue of a class above needs
 //! their GPU. Owned by a [`RankState`](super::RankState) whose models are of several classes;
 //! others have none and pay nothing.
 //!
@@ -25,7 +25,7 @@ const MOST_STARTS: usize = 512;
 /// waits.
 const MOST_PASSED_OVER: usize = 64;
 
-/// What a model of a lower class tells of itself before its first candidate.
+/// The bounds of the batches of a lower class's queue, sent before its first candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchBounds {
     /// The time that a GPU must be free for: l(1), and what threads are late by.
@@ -37,12 +37,12 @@ pub struct BatchBounds {
 }
 
 impl BatchBounds {
-    /// Of a model that has told nothing: no GPU is free for so long.
+    /// The bounds of a queue that has sent none: no GPU is free for that time.
     const UNKNOWN: BatchBounds =
         BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
-/// When a model will start a batch next, as its queue tells.
+/// The time for which a queue reserves a GPU: its next batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reservation {
     /// When the batch that waits has to start at the earliest; where none waits, how long after a
@@ -55,7 +55,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Of a place without a model.
+    /// The reservation of a vacant model slot.
     pub const NEVER: Reservation = Reservation { at: Nanos::MAX, silent: true, every: Nanos::MAX };
 }
 
@@ -78,27 +78,27 @@ pub(super) struct Backfill {
     /// When each model of a class with classes below it, and with requests that wait, starts its
     /// next batch.
     starts: [MinTree; UPPER],
-    /// The same of models without, as the time from now.
+    /// The starts of queues in which no request waits, as the time from now.
     silent: [MinTree; UPPER],
     every: Vec<Nanos>,
     /// Starts put into the trees while looking ahead, to be taken out again: class, model, and what
     /// was there.
     looked_at: Vec<(usize, usize, Nanos, Nanos)>,
-    /// The same of GPUs.
+    /// GPUs put into the tree while looking ahead, to be taken out again.
     freed: Vec<(usize, Nanos)>,
-    /// The same of candidates that can't run now.
+    /// Candidates that can't run now, taken out of the trees and to be put back.
     passed_over: Vec<(usize, usize, Nanos)>,
 }
 
 /// A lower candidate that can run now.
 pub(super) struct Chosen {
     pub(super) model: usize,
-    /// By when its batch has to be over.
+    /// The time by which its batch has to be over.
     pub(super) until: Nanos,
 }
 
 impl Backfill {
-    /// Of models of these classes, which have told nothing.
+    /// The state of queues of these classes that have sent nothing.
     pub(super) fn new(classes: Vec<Class>) -> Backfill {
         let tree = || core::array::from_fn(|_| MinTree::new(classes.len()));
         Backfill {
@@ -132,26 +132,25 @@ impl Backfill {
         self.waiting[class - 1].set(model, latest);
     }
 
-    /// By when a lower model's candidate must start; [`Nanos::MAX`] if none waits.
+    /// The time by which a lower queue's candidate must start; [`Nanos::MAX`] if none waits.
     pub(super) fn waiting(&self, model: usize) -> Nanos {
         self.waiting[self.class(model) - 1].get(model)
     }
 
-    /// A lower model tells of itself. Nothing is known of its batches to come but that there may be
-    /// some.
+    /// Sets the bounds of a lower queue. Nothing is known of its batches to come but that there may
+    /// be some.
     pub(super) fn set_bounds(&mut self, model: usize, bounds: BatchBounds) {
         self.bounds[model] = bounds;
         self.set_reservation(model, Reservation { at: bounds.patience, silent: true, every: Nanos::MAX });
     }
 
-    /// What a lower model has told of itself, if it has.
+    /// The bounds of a lower queue, if it has sent them.
     pub(super) fn bounds(&self, model: usize) -> Option<BatchBounds> {
         let bounds = self.bounds[model];
         (bounds != BatchBounds::UNKNOWN).then_some(bounds)
     }
 
-    /// What is known of a model's next batch: nothing where it is of the lowest class, or has told
-    /// nothing.
+    /// The reservation of a queue; none where it is of the lowest class, or has sent none.
     pub(super) fn reservation(&self, model: usize) -> Option<Reservation> {
         let class = self.class(model);
         let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
@@ -160,7 +159,7 @@ impl Backfill {
         (at < Nanos::MAX).then_some(reservation)
     }
 
-    /// A model tells of its next batch.
+    /// Sets the reservation of a queue.
     pub(super) fn set_reservation(&mut self, model: usize, reservation: Reservation) {
         let class = self.class(model);
         if class < UPPER {

@@ -9,7 +9,7 @@ use symphony_transport::message::{GpuId, QueueId};
 /// What is known of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedGpu {
-    /// Which.
+    /// The GPU.
     pub gpu: GpuId,
     /// When it finishes what it was given.
     pub free_at: Nanos,
@@ -30,11 +30,11 @@ pub struct SavedGpu {
 /// What is known of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedModel {
-    /// Which.
+    /// The queue.
     pub queue: QueueId,
-    /// Its candidate; a `latest` of [`Nanos::MAX`] if none waits.
+    /// The candidate; a `latest` of [`Nanos::MAX`] if none waits.
     pub offer: Offer,
-    /// Its grant is under way.
+    /// True while a grant is under way.
     pub granted: bool,
 }
 
@@ -82,18 +82,18 @@ impl RankState {
         })
     }
 
-    /// Whether lower classes can be served.
+    /// True once lower classes can be served.
     pub fn are_all_reserved(&self) -> bool {
         self.all_reserved
     }
 
-    /// What each model of a lower class has told of itself.
+    /// The bounds of each queue of a lower class that has sent them.
     pub fn saved_bounds(&self) -> impl Iterator<Item = (QueueId, BatchBounds)> {
         let backfill = self.backfill.iter();
         backfill.flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.bounds(id.0 as usize)?))))
     }
 
-    /// What is known of each model's next batch, where there are classes below its own.
+    /// The reservation of each queue that has classes below its own.
     pub fn saved_reservations(&self) -> impl Iterator<Item = (QueueId, Reservation)> {
         let backfill = self.backfill.iter();
         backfill

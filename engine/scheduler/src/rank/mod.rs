@@ -29,14 +29,14 @@ use packing::Packing;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, GpuId, QueueId};
 
-/// A model's candidate, as the RankThread is told of it.
+/// A queue's candidate, as it is offered to the RankThread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offer {
-    /// It must start by then.
+    /// The time by which it must start.
     pub latest: Nanos,
-    /// It can start so long after it is granted a GPU.
+    /// The time from the grant of a GPU to the start.
     pub delay: Nanos,
-    /// It is not due: it may only have a GPU that would idle.
+    /// True if it is not due: it may only have a GPU that would idle.
     pub early: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Grant {
     pub until: Nanos,
 }
 
-/// What a ModelThread says of a GPU that it was granted.
+/// What a queue has done with a GPU that it was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuReport {
     /// The model it was granted to.
@@ -91,7 +91,7 @@ impl Gpu {
 }
 
 /// The matching of schedulable candidates to GPUs. See the module's description. Where a model has
-/// requests of several classes, each class of it is a model of its own here: a lane.
+/// requests of several classes, each class of it is a model of its own here.
 pub struct RankState {
     gpus: Vec<Gpu>,
     /// free_at of each GPU that may be granted.
@@ -100,7 +100,7 @@ pub struct RankState {
     due: MinTree,
     /// `latest` of each model with an early one.
     early: MinTree,
-    /// How many models have a due one.
+    /// The number of queues with a due one.
     waiting: usize,
     /// Which GPUs early ones may have.
     packing: Packing,
@@ -167,7 +167,7 @@ impl RankState {
         }
     }
 
-    /// The same, of models whose requests are of these classes. Lower ones wait for
+    /// Makes this the state of queues of these classes. Lower ones wait for
     /// [`RankInput::AllReserved`].
     pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
         assert_eq!(classes.len(), self.granted.len(), "each model has a class");
@@ -184,7 +184,7 @@ impl RankState {
     }
 
     /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed
-    /// before `now` changes, once for all that was heard.
+    /// before `now` changes, once for all inputs.
     #[inline]
     pub fn handle(&mut self, input: RankInput) {
         match input {
@@ -206,7 +206,7 @@ impl RankState {
         }
     }
 
-    /// The time that [`RankState::next_timer`] told has come.
+    /// Matches, since there were inputs or the time of [`RankState::next_timer`] has come.
     pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_waiting(now, grant);
     }

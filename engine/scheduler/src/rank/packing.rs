@@ -35,7 +35,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// On how many of `gpus` GPUs early candidates may start now.
+    /// The number of `gpus` GPUs on which early candidates may start now.
     #[inline]
     pub fn limit(&mut self, now: Nanos, gpus: usize) -> usize {
         let passed = (now - self.since).as_secs_f64();

@@ -46,15 +46,15 @@ pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }
 
-/// From when the model at `place` of `models` on a thread measures its rate. Spread over a sample:
-/// what follows from a rate takes a model a fraction of a microsecond, and of a thousand models at
-/// once it would hold the thread up.
+/// The time from which the model at `place` of `models` on a thread measures its rate. Spread over
+/// a sample: what follows from a rate takes a model a fraction of a microsecond, and of a thousand
+/// models at once it would hold the thread up.
 pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
     start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
 }
 
-/// Messages that a ring to a RankThread holds. A ModelThread whose ring is full applies its next event
-/// a duty cycle later.
+/// Messages that a ring to a RankThread holds. A ModelThread whose ring is full applies its next
+/// event a duty cycle later.
 const MESSAGE_RING: usize = 4_096;
 
 /// A ModelThread's ends of the rings to and from RankThreads, one of each per RankThread.
@@ -73,9 +73,9 @@ pub struct RankLinks {
     pub grants: Vec<Producer<GrantMessage>>,
 }
 
-/// Makes the rings between ModelThreads, which own these numbers of queues, and RankThreads. A queue
-/// has at most one grant under way, and the order to send reservations comes once, so a ring of
-/// grants is never full.
+/// Makes the rings between ModelThreads, which own these numbers of queues, and RankThreads. A
+/// queue has at most one grant under way, and the order to send reservations comes once, so a ring
+/// of grants is never full.
 pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
         (0..rank_threads).map(|_| RankLinks { messages: Vec::new(), grants: Vec::new() }).collect();

@@ -59,16 +59,20 @@ impl Intake for Consumer<Request> {
 pub trait Outlets {
     /// Whether any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have
-    /// been sent had every thread acted at once, since its frontrun had come and its GPU was about
-    /// to be free.
+    /// Sends a batch of these requests to the backend, `batch.size` in all. `due`: when the batch
+    /// could have been sent had every thread acted at once, since its frontrun had come and its GPU
+    /// was about to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
-    /// To its frontend: the request ends without having run.
+    /// Ends a request that has not run, at its frontend.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description. Its models are lanes, where requests are of several classes: see
+/// The agent of a ModelThread. See the module's description. Its queues are per-class queues: see
 /// [`QueueIds`].
+///
+/// One duty cycle polls its inputs in this order: grants, timers, requests (which settle the queues
+/// that they are for), changes of queues, and the first reservations. Each input is taken only if
+/// its outputs have room. What was written is published once, at the end of the cycle.
 pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
@@ -76,11 +80,11 @@ pub struct ModelThread<I, O> {
     /// For each model of the engine, the place in `queues` of its lane of the highest class, if it
     /// is this thread's.
     pub place: Vec<Option<u32>>,
-    /// Their timers, and which of them have new requests.
+    /// The queues' timers, and which of them have new requests.
     pub agenda: Agenda,
     /// One per frontend.
     pub requests: Vec<I>,
-    /// From each RankThread.
+    /// Grants from each RankThread.
     pub grants: Vec<Consumer<GrantMessage>>,
     /// Where decisions go.
     pub outbox: Outbox<O>,
@@ -96,8 +100,8 @@ pub struct ModelThread<I, O> {
 /// The queues of a place for a model, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
-/// The progress of a ModelThread's first reservations, which a RankThread orders once, when the first
-/// request of a lower class has come to one of its models.
+/// The progress of a ModelThread's first reservations, which a RankThread orders once, when the
+/// first request of a lower class has come to one of its models.
 pub struct ReservationProgress {
     /// The number of queues of the highest class, which are the thread's first.
     highest: usize,
@@ -122,9 +126,9 @@ pub struct Outbox<O> {
     rank_of: Arc<[u32]>,
     /// The model of each queue, by which backends know them.
     queue_ids: QueueIds,
-    /// To each RankThread.
+    /// The ring to each RankThread.
     ranks: Vec<Producer<RankMessage>>,
-    /// To backends and frontends.
+    /// The ways to backends and frontends.
     outlets: O,
     /// The number of the next batch. ModelThreads count from different starts, so numbers are
     /// unique.
@@ -143,7 +147,7 @@ pub struct Outbox<O> {
 struct Waiting {
     /// When it became schedulable; [`Nanos::MAX`] while none is.
     since: Nanos,
-    /// Its delay(b).
+    /// The candidate's delay(b).
     delay: Nanos,
 }
 
@@ -153,11 +157,11 @@ impl Waiting {
 
 /// The rings from a ModelThread to backends and frontends.
 pub struct RingOutlets {
-    /// To each backend thread.
+    /// The ring to each backend thread.
     pub backends: Vec<Producer<Frame>>,
     /// The backend thread of each GPU, by GPU.
     pub backend_of: Arc<[u32]>,
-    /// To each frontend.
+    /// The ring to each frontend.
     pub frontends: Vec<Producer<Response>>,
     /// Frames that the largest batch of this thread's models takes.
     pub largest_batch_frames: usize,
@@ -193,8 +197,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         })
     }
 
-    /// Sends the first reservations to the RankThreads that have ordered them, as far as there is room
-    /// for messages.
+    /// Sends the first reservations to the RankThreads that have ordered them, as far as there is
+    /// room for messages.
     #[cold]
     fn start_reserving(&mut self, now: Nanos) -> usize {
         let ModelThread { reservations, queues, monitor, outbox, .. } = self;
@@ -440,7 +444,7 @@ impl<O: Outlets> Outbox<O> {
         &self.outlets
     }
 
-    /// The same, to be told something.
+    /// Where batches and answers go, mutably.
     pub fn outlets_mut(&mut self) -> &mut O {
         &mut self.outlets
     }
@@ -655,7 +659,8 @@ mod tests {
             }
         }
 
-        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request was.
+        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request
+        /// was.
         fn turn(&mut self) -> Nanos {
             let counted = |tally: &crate::runtime::counters::ModelTally| {
                 (tally.requests, tally.settled + tally.timers + tally.grants)

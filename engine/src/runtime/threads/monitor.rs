@@ -1,5 +1,5 @@
-//! Counts and records each event and decision of a ModelThread's queues. The ModelThread applies its
-//! events through this monitor; the queues themselves neither count nor record.
+//! Counts and records each event and decision of a ModelThread's queues. The ModelThread applies
+//! its events through this monitor; the queues themselves neither count nor record.
 
 use crate::recorder::ModelRecorder;
 use crate::runtime::counters::{Board, Counting, ModelTally};
@@ -27,8 +27,8 @@ impl ModelMonitor {
         ModelMonitor { counting: Counting::unseen(), recorder: None }
     }
 
-    /// [`ModelQueue::apply`] to the queue at `place` in the thread, counted, and recorded if there is a
-    /// recorder.
+    /// [`ModelQueue::apply`] to the queue at `place` in the thread, counted, and recorded if there
+    /// is a recorder.
     #[inline(always)]
     pub(crate) fn apply(
         &mut self,

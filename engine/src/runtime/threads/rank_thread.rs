@@ -58,7 +58,11 @@ impl RankMonitor {
     }
 }
 
-/// See the module's description.
+/// The agent of a RankThread. See the module's description.
+///
+/// One duty cycle polls its inputs in this order: completions, messages of ModelThreads. Then it
+/// matches each sub-cluster that has had inputs or whose time has come, once, and publishes the
+/// grants.
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
@@ -69,7 +73,7 @@ pub struct RankThread<C> {
     pub messages: Vec<Consumer<RankMessage>>,
     /// One per backend thread that plays GPUs of these sub-clusters.
     pub completions: Vec<C>,
-    /// To the ModelThreads.
+    /// The rings of grants to the ModelThreads.
     pub grants: Grants,
     /// The phase of backfilling.
     pub backfill: BackfillPhase,
@@ -110,8 +114,8 @@ impl SubCluster {
 pub struct Grants {
     /// For each model of the engine, which ModelThread owns it.
     pub thread_of: Arc<[u32]>,
-    /// To each ModelThread. Each holds a grant for each of its models, and a model has at most one,
-    /// so it is never full.
+    /// The ring to each ModelThread. Each holds a grant for each of its models, and a model has at
+    /// most one, so it is never full.
     pub threads: Vec<Producer<GrantMessage>>,
 }
 
@@ -124,8 +128,8 @@ impl Grants {
         debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
     }
 
-    /// Writes the order to send reservations to each ModelThread, which does not see it yet. A ring has
-    /// room for it once.
+    /// Writes the order to send reservations to each ModelThread, which does not see it yet. A ring
+    /// has room for it once.
     fn write_start_reserving(&mut self) {
         for thread in &mut self.threads {
             let written = thread.write(GrantMessage::start_reserving());
