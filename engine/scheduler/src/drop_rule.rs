@@ -11,7 +11,7 @@ pub enum DropRule {
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
-    /// As the window, but requests are only dropped where at least as many more join the batch for
+    /// The window, but requests are only dropped where at least as many more join the batch for
     /// it; while the model is overloaded, the window.
     Exchange,
 }

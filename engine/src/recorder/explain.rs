@@ -1,4 +1,4 @@
-//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled
+//! Why a request was batched, dropped or late: what replay saw of it, in a few lines. Filled
 //! by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
@@ -187,7 +187,7 @@ fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig,
     )
 }
 
-/// What the RankThread heard of the batch, in a line.
+/// Describes the batch's completion, in a line.
 pub fn completed(ride: Ride, completion: Completion) -> String {
     let Completion { batch, started, finished, gpu, .. } = completion;
     if started == finished {

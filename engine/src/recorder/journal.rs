@@ -1,5 +1,5 @@
 //! The file under a recording: a header, a description in JSON, then a ring of segments of records,
-//! which are words of 64 bits here (`words.rs`). [`Journal`] writes it, one per recorded thread;
+//! which are words of 64 bits here (`codec.rs`). [`Journal`] writes it, one per recorded thread;
 //! [`Recording`] reads it, also that of a process that runs or was killed.
 //!
 //! A segment starts with its number and is written from front to back. A reader takes, of the

@@ -13,15 +13,15 @@
 //!   request in its queue). Nothing is written for models that are silent, and no turn has to write
 //!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written
-//!   whole at the start of a segment: a record per GPU and per lane of a model that was ever used,
-//!   and one or two more per lane where there are lower classes: 2.6 MB in one turn at the limit of
-//!   65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
+//!   whole at the start of a segment: a record per GPU and per queue of a model that was ever used,
+//!   and one or two more per queue where there are lower classes: 2.6 MB in one turn at the limit
+//!   of 65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
 //!   long as that, and by default eight to a file of 64 MiB, so this comes once in 8 MiB of
 //!   history.
 //!
 //! A turn's requests are recorded as the threads act on them: all that came for a model, in the
 //! order of its queue, then what followed when it was settled. A RankThread's inputs are recorded
-//! as they are heard, and where it matches.
+//! as they are handled, and where it matches.
 //!
 //! Where replay reaches such a state and has followed the machine up to there, it compares instead
 //! of restoring. So a recording checks itself.
@@ -127,7 +127,7 @@ pub enum RecordError {
     /// The file is not a sound recording.
     #[error("{}: not a sound recording: {}", .0.display(), .1)]
     Corrupt(PathBuf, String),
-    /// There is nothing to replay.
+    /// The folder holds no recording.
     #[error("{}: no file in this folder ends with .{EXTENSION}", .0.display())]
     Nothing(PathBuf),
 }

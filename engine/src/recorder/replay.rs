@@ -219,7 +219,7 @@ fn replay_models(
 struct Models {
     terms: Vec<QueueConfig>,
     names: Vec<String>,
-    /// Which are of a lower class.
+    /// The queues that are of a lower class.
     lower: Vec<bool>,
     place_of: HashMap<QueueId, usize>,
     /// The models whose state is known.

@@ -50,7 +50,7 @@ impl QueueIds {
         QueueIds::classes().flat_map(|class| std::iter::repeat_n(class, self.slots as usize)).collect()
     }
 
-    /// For each queue, the element of its model.
+    /// The elements of the queues' models, queue by queue.
     pub fn each<T: Clone>(self, of_models: &[T]) -> Arc<[T]> {
         debug_assert_eq!(of_models.len(), self.slots as usize);
         std::iter::repeat_n(of_models, Class::COUNT).flatten().cloned().collect()

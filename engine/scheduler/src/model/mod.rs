@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! request, grant or timer -> re-select the batch -> set the timer
-//!    before frontrun      the candidate may still grow: only this queue knows of it, unless it would take a GPU that
-//!                         idles (its policy's head start): then it is offered to the RankThread as early
+//!    before frontrun      the candidate may still grow and is not offered, unless it would take
+//!                         a GPU that idles (its policy's head start): offered as early
 //!    frontrun .. latest   due: offered to the RankThread, which grants a GPU or keeps it waiting
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
@@ -84,7 +84,7 @@ pub trait ModelSink {
 /// What other classes there are beside a queue's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClassRole {
-    /// None that it knows of.
+    /// No other class has had requests.
     Alone,
     /// None, of a model whose own class is lower: there may never be a request of this one.
     Unexpected,
@@ -209,7 +209,7 @@ impl ModelQueue {
         self
     }
 
-    /// Whether its RankThread is told of batches to come.
+    /// True if the queue sends reservations.
     pub fn has_classes_below(&self) -> bool {
         matches!(self.role, ClassRole::Above(_))
     }
@@ -530,7 +530,7 @@ impl ModelQueue {
         last.max(now) + Nanos(1)
     }
 
-    /// Tells the RankThread what has changed for it, and sets the timer.
+    /// Sends the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         match self.role {
             ClassRole::Alone | ClassRole::Unexpected | ClassRole::Nobody => {}
@@ -555,7 +555,7 @@ impl ModelQueue {
     }
 
     /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is
-    /// left, at once and as a batch of one. So a word is sent for a new head only.
+    /// left, at once and as a batch of one. So a message is sent for a new head only.
     #[cold]
     fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
@@ -593,7 +593,7 @@ impl ModelQueue {
         sink.to_rank(RankInput::Reserve { queue: self.terms.queue, reservation });
     }
 
-    /// Tells when the next batch will have to start at the earliest: once for each head.
+    /// Sends a reservation for the next batch: once for each head.
     #[cold]
     fn reserve(&mut self, last: LastReservation, sink: &mut impl ModelSink) {
         let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
@@ -635,9 +635,9 @@ impl ModelQueue {
         time - lead.min(Nanos(time.0 / 2))
     }
 
-    /// Whether what was told of an early candidate still serves: it has only grown, and takes at
-    /// most a third longer than was told. So a batch costs the RankThread a few words, however many
-    /// requests join it.
+    /// True if the offer of an early candidate still serves: the candidate has only grown, and
+    /// takes at most a third longer than was offered. So a batch costs the RankThread a few
+    /// messages, whatever the number of requests that join it.
     fn is_offered_enough(&self, offer: Option<Offer>) -> bool {
         let (Some(sent), Some(offer), Some(candidate)) = (self.offered, offer, self.candidate) else {
             return false;

@@ -463,12 +463,12 @@ fn a_request_that_is_taken_back_leaves_with_all_its_rows_and_no_others() {
     for id in 0..3 {
         take_in(&mut queue, Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), 2, &mut log);
     }
-    let wish = request(1, Nanos::ZERO, ms(20.0));
-    assert!(queue.apply(ms(1.0), ModelEvent::Cancel(&wish), &mut log));
+    let cancelled = request(1, Nanos::ZERO, ms(20.0));
+    assert!(queue.apply(ms(1.0), ModelEvent::Cancel(&cancelled), &mut log));
     queue.apply(ms(1.0), ModelEvent::Settle, &mut log);
     assert_eq!(log.take(), vec![Said::End(1, Ending::Withdrawn); 2]);
     assert_eq!(queue.next_timer(), ms(20.0 - 11.0), "the batch has become smaller: D - l(4 + 2)");
-    assert!(!queue.apply(ms(1.0), ModelEvent::Cancel(&wish), &mut log), "it is not there any more");
+    assert!(!queue.apply(ms(1.0), ModelEvent::Cancel(&cancelled), &mut log), "it is not there any more");
     assert!(
         !queue.apply(ms(1.0), ModelEvent::Cancel(&request(0, Nanos::ZERO, ms(19.0))), &mut log),
         "of another deadline"

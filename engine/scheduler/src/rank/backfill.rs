@@ -2,9 +2,9 @@
 //! their GPU. Owned by a [`RankState`](super::RankState) whose models are of several classes;
 //! others have none and pay nothing.
 //!
-//! Each model of a class above tells when its next batch will have to start at the earliest
+//! Each queue of a class above reserves: it says when its next batch has to start at the earliest
 //! ([`Reservation`]), once for each new head of its queue, and how far apart its batches start. A
-//! model whose queue is empty tells how long after a request that comes it will need a GPU: that
+//! queue that is empty says how long after a request that comes it will need a GPU: that
 //! request may come at any moment. So what is needed in the time to come is a list of starts, and
 //! what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
 //! through both in the order of time, each start takes a GPU; the first that would find none, were
@@ -21,7 +21,7 @@ use symphony_transport::message::Class;
 /// Starts that are looked at for one lower batch. It has to be over by the last of them.
 const MOST_STARTS: usize = 512;
 
-/// Candidates of a class that are looked at for one GPU: where so many can't run now, the class
+/// Candidates of a class that are looked at for one GPU: where that many can't run now, the class
 /// waits.
 const MOST_PASSED_OVER: usize = 64;
 
@@ -59,8 +59,8 @@ impl Reservation {
     pub const NEVER: Reservation = Reservation { at: Nanos::MAX, silent: true, every: Nanos::MAX };
 }
 
-/// GPUs that must be left over after so many starts, since batches may start sooner than was told:
-/// half of the square root of their number, found by trial (docs/scheduling.md).
+/// GPUs that must be left over after so many starts, since batches may start sooner than was
+/// reserved: half of the square root of their number, found by trial (docs/scheduling.md).
 fn margin(starts: usize) -> usize {
     (4 * starts).isqrt().div_ceil(4)
 }

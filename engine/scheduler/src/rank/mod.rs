@@ -102,7 +102,7 @@ pub struct RankState {
     early: MinTree,
     /// The number of queues with a due one.
     waiting: usize,
-    /// Which GPUs early ones may have.
+    /// The rule for the GPUs that early ones may have.
     packing: Packing,
     /// delay(b) of each model's candidate.
     delay: Vec<Nanos>,
@@ -132,7 +132,7 @@ impl RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
         assert!(
             models <= limits::MAX_QUEUES,
-            "{models} lanes of models; the limit is {}",
+            "{models} queues of models; the limit is {}",
             limits::MAX_QUEUES
         );
         let idle = Gpu {

@@ -241,7 +241,7 @@ fn a_candidate_is_early_or_due_but_not_both() {
     assert_eq!(bench.grants, []);
 }
 
-/// Of so many models, of which the last is of class 1.
+/// A bench of `models` queues, of which the last is of class 1.
 fn with_a_lower(gpus: usize, models: usize) -> Bench {
     let class = |model| if model + 1 == models { Class::new(1).unwrap() } else { Class::HIGHEST };
     let mut bench = Bench::new(gpus, models);

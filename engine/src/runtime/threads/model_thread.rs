@@ -77,8 +77,8 @@ pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
     pub queues: Vec<ModelQueue>,
-    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it
-    /// is this thread's.
+    /// The place in `queues` of the queue of the highest class of each of the engine's models, if
+    /// it is this thread's.
     pub place: Vec<Option<u32>>,
     /// The queues' timers, and which of them have new requests.
     pub agenda: Agenda,
@@ -105,7 +105,7 @@ pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 pub struct ReservationProgress {
     /// The number of queues of the highest class, which are the thread's first.
     highest: usize,
-    /// For each RankThread that has ordered reservations, the number of those queues that are done:
+    /// The number of those queues that are done, for each RankThread that has ordered reservations:
     /// one more once [`RankInput::AllReserved`] is sent.
     done: Vec<Option<usize>>,
     /// The number of RankThreads that wait for reservations.
@@ -122,7 +122,7 @@ impl ReservationProgress {
 
 /// Where a ModelThread's decisions go.
 pub struct Outbox<O> {
-    /// For each model of the engine, which RankThread ranks it.
+    /// The RankThread of each queue of the engine.
     rank_of: Arc<[u32]>,
     /// The model of each queue, by which backends know them.
     queue_ids: QueueIds,
@@ -137,8 +137,7 @@ pub struct Outbox<O> {
     due: Nanos,
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
-    /// For each model of the engine, the candidate of its highest class that the RankThread knows
-    /// of.
+    /// The candidate of each model's highest class that waits at the RankThread.
     waiting: Vec<Waiting>,
 }
 

@@ -66,8 +66,7 @@ impl RankMonitor {
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
-    /// For each model of the engine, its sub-cluster's place in `clusters`, where it is one of
-    /// these.
+    /// The place in `clusters` of each queue's sub-cluster, where it is one of these.
     pub cluster_of: Arc<[u32]>,
     /// One ring per ModelThread.
     pub messages: Vec<Consumer<RankMessage>>,
@@ -112,7 +111,7 @@ impl SubCluster {
 
 /// The sending ends of a RankThread's rings.
 pub struct Grants {
-    /// For each model of the engine, which ModelThread owns it.
+    /// The ModelThread of each queue of the engine.
     pub thread_of: Arc<[u32]>,
     /// The ring to each ModelThread. Each holds a grant for each of its models, and a model has at
     /// most one, so it is never full.
