@@ -20,13 +20,13 @@ const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 pub struct ModelRecorder {
     journal: Journal,
     /// The state of each queue's recording, by its place in the thread.
-    models: Vec<Model>,
+    models: Vec<QueueRecording>,
     next_batch: u64,
 }
 
 /// What is known of a model's recording.
 #[derive(Clone, Copy, Default)]
-struct Model {
+struct QueueRecording {
     /// The segment in which its state was last written.
     saved_in: u64,
     /// How long its queue was when all of it was recorded: what came behind that is not written
@@ -34,7 +34,7 @@ struct Model {
     recorded: usize,
 }
 
-impl Model {
+impl QueueRecording {
     /// Requests at the queue's end that are not written yet.
     #[inline]
     fn unwritten(&self, queue: &ModelQueue) -> usize {
@@ -65,7 +65,7 @@ impl ModelRecorder {
         let text = serde_json::to_vec(&Description::Models(description))
             .expect("a description is plain numbers and strings");
         let journal = Journal::create(&config.file(role), &text, split, RESERVE)?;
-        Ok(ModelRecorder { journal, models: vec![Model::default(); count], next_batch })
+        Ok(ModelRecorder { journal, models: vec![QueueRecording::default(); count], next_batch })
     }
 
     /// [`ModelQueue::apply`] to the queue at `place` in the thread, recorded. Requests that become

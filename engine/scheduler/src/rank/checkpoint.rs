@@ -2,7 +2,7 @@
 //! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
-use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
+use super::{BatchBounds, GpuState, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, QueueId};
 
@@ -127,7 +127,7 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         let busy = saved.taken || saved.outstanding > 0;
         self.lower = self.lower + usize::from(saved.lower && busy) - usize::from(gpu.lower);
-        *gpu = Gpu {
+        *gpu = GpuState {
             free_at: saved.free_at,
             last_duration: saved.last_duration,
             last_exec_at: saved.last_exec_at,

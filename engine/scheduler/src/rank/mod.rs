@@ -68,7 +68,7 @@ pub struct GpuReport {
 }
 
 #[derive(Clone, Copy)]
-struct Gpu {
+struct GpuState {
     /// When it finishes what it was given.
     free_at: Nanos,
     /// How long the batch that it was given last takes.
@@ -84,7 +84,7 @@ struct Gpu {
     lower: bool,
 }
 
-impl Gpu {
+impl GpuState {
     fn is_busy(&self) -> bool {
         self.taken || self.outstanding > 0
     }
@@ -93,7 +93,7 @@ impl Gpu {
 /// The matching of schedulable candidates to GPUs. See the module's description. Where a model has
 /// requests of several classes, each class of it is a model of its own here.
 pub struct RankState {
-    gpus: Vec<Gpu>,
+    gpus: Vec<GpuState>,
     /// free_at of each GPU that may be granted.
     free: MinTree,
     /// `latest` of each model with a due candidate.
@@ -135,7 +135,7 @@ impl RankState {
             "{models} queues of models; the limit is {}",
             limits::MAX_QUEUES
         );
-        let idle = Gpu {
+        let idle = GpuState {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,
             last_exec_at: Nanos::ZERO,

@@ -138,20 +138,20 @@ pub struct Outbox<O> {
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
     /// The candidate of each model's highest class that waits at the RankThread.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingCandidate>,
 }
 
 /// A candidate that waits for a GPU.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct WaitingCandidate {
     /// When it became schedulable; [`Nanos::MAX`] while none is.
     since: Nanos,
     /// The candidate's delay(b).
     delay: Nanos,
 }
 
-impl Waiting {
-    const NOBODY: Waiting = Waiting { since: Nanos::MAX, delay: Nanos::ZERO };
+impl WaitingCandidate {
+    const NOBODY: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
 }
 
 /// The rings from a ModelThread to backends and frontends.
@@ -411,7 +411,7 @@ impl<O: Outlets> Outbox<O> {
         outlets: O,
     ) -> Outbox<O> {
         Outbox {
-            waiting: vec![Waiting::NOBODY; rank_of.len()],
+            waiting: vec![WaitingCandidate::NOBODY; rank_of.len()],
             queue_ids: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
@@ -425,7 +425,7 @@ impl<O: Outlets> Outbox<O> {
     /// The outbox of a thread whose queues are these per-class queues.
     pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
         let models = queue_ids.count() / Class::COUNT;
-        Outbox { queue_ids, waiting: vec![Waiting::NOBODY; models], ..self }
+        Outbox { queue_ids, waiting: vec![WaitingCandidate::NOBODY; models], ..self }
     }
 
     /// The number of the first batch of the ModelThread numbered `thread`.
@@ -510,7 +510,7 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         let batch = dispatch.header(model, self.next_batch, size);
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
-        let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
+        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NOBODY);
         // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
         // this moment.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
@@ -597,12 +597,12 @@ mod tests {
         }
     }
 
-    struct Counted {
+    struct CountedOutlets {
         batched: usize,
         dropped: usize,
     }
 
-    impl Outlets for Counted {
+    impl Outlets for CountedOutlets {
         fn has_room(&mut self, _gpu: GpuId) -> bool {
             true
         }
@@ -618,7 +618,7 @@ mod tests {
 
     /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
     struct World {
-        thread: ModelThread<Steady, Counted>,
+        thread: ModelThread<Steady, CountedOutlets>,
         messages: Consumer<RankMessage>,
         grants: Producer<GrantMessage>,
         now: Nanos,
@@ -638,7 +638,7 @@ mod tests {
                 slack: Slack::default(),
                 gpus: 8,
             };
-            let outlets = Counted { batched: 0, dropped: 0 };
+            let outlets = CountedOutlets { batched: 0, dropped: 0 };
             let thread = ModelThread {
                 queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
                 place: (0..MODELS as u32).map(Some).collect(),
@@ -708,7 +708,7 @@ mod tests {
         world.work_until(burst.end + Nanos::from_millis(2));
         let worst = world.work_until(burst.end + Nanos::from_millis(30));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let Counted { batched, dropped } = *world.thread.outbox.outlets();
+        let CountedOutlets { batched, dropped } = *world.thread.outbox.outlets();
         let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
         assert_eq!((batched + waiting) as u64, world.thread.monitor.counting.tally.requests);
         assert_eq!(dropped, 0);
