@@ -13,13 +13,13 @@ use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{Class, Completion, Ending, NO_DEADLINE, QueueId, Request};
 
 /// Kinds of records, as the file has them in their short forms.
 const END: u8 = 0x80 + 2;
@@ -35,7 +35,7 @@ const MATCH: u8 = 0x80 + 36;
 const DISPATCH: u8 = 0x80 + 48;
 const DISPATCH_TIMES: u8 = 0x80 + 49;
 const GRANTED: u8 = 0x80 + 64;
-/// And of one that is always in full.
+/// The kind of a record that is always in full.
 const ENDED: u8 = 50;
 
 /// A thread's worth of models and a matching, both recorded, on made-up time.
@@ -52,9 +52,9 @@ struct World {
     out: Out,
     /// Models of the highest class; the queues after theirs are of others.
     highest: usize,
-    /// These foretell.
-    foretell: bool,
-    /// By when they come.
+    /// True once these send reservations.
+    reserving: bool,
+    /// Completions under way, by when they come.
     completions: BTreeMap<(Nanos, u64), Completion>,
     sent: u64,
     /// Batches whose completions are known.
@@ -63,30 +63,14 @@ struct World {
 
 #[derive(Default)]
 struct Out {
-    words: Vec<RankInput>,
+    messages: Vec<RankInput>,
     batches: Vec<(Dispatch, Vec<u64>)>,
     dropped: Vec<u64>,
 }
 
 impl ModelSink for Out {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.words.push(RankInput::Ready { model, offer });
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        self.words.push(RankInput::Withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.words.push(RankInput::Report(report));
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.words.push(RankInput::Reserve { model, next });
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.words.push(RankInput::Bounds { model, standing });
+    fn to_rank(&mut self, message: RankInput) {
+        self.messages.push(message);
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -147,8 +131,8 @@ impl World {
         };
         let classes: Vec<Class> = (0..queues).map(class).collect();
         let terms: Vec<QueueConfig> = (0..queues as u32)
-            .map(|model| QueueConfig {
-                model: ModelId(model),
+            .map(|queue| QueueConfig {
+                queue: QueueId(queue),
                 profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
                 slo,
                 network: setting.network,
@@ -171,7 +155,7 @@ impl World {
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
         let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
         let queue = |(terms, &class): (QueueConfig, &Class)| match class {
-            Class::HIGHEST if terms.model.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
+            Class::HIGHEST if terms.queue.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
             _ => ModelQueue::new(terms, Nanos::ZERO).below_others(),
         };
@@ -180,7 +164,7 @@ impl World {
             models,
             rank: if setting.lower > 0 { rank.among_classes(classes) } else { rank },
             highest: setting.models,
-            foretell: false,
+            reserving: false,
             matching,
             slo,
             now: Nanos::ZERO,
@@ -207,6 +191,11 @@ impl World {
         }
     }
 
+    /// Applies an event to the queue at `place`, recorded.
+    fn apply(&mut self, place: usize, event: ModelEvent<'_>) -> bool {
+        self.models.apply(place, &mut self.queues[place], self.now, event, &mut self.out)
+    }
+
     fn end_turn(&mut self) {
         self.models.publish();
         self.matching.publish();
@@ -223,19 +212,14 @@ impl World {
                 id: self.sent,
                 arrival: self.now,
                 deadline: self.now + due - Nanos(self.rng.random_range(0..=self.hurry.0)),
-                model: ModelId(place as u32),
+                queue: QueueId(place as u32),
                 frontend: 3,
                 ..Request::default()
             };
             self.sent += 1;
             let World { models, queues, now, out, .. } = self;
             let queue = &mut queues[place];
-            let queued = if queue.takes_last(&request) {
-                queue.push_last(*now, request);
-                true
-            } else {
-                models.enqueue(place, queue, *now, request, out)
-            };
+            let queued = models.apply(place, queue, *now, ModelEvent::Enqueue(&request), out);
             if queued && !touched.contains(&place) {
                 touched.push(place);
             }
@@ -244,13 +228,14 @@ impl World {
         let place = self.rng.random_range(0..self.queues.len());
         let at = self.rng.random_range(0..8);
         let queue = &mut self.queues[place];
-        let wish = queue.queued().nth(at).copied();
-        if let Some(wish) = wish {
-            assert!(self.models.take_back(place, queue, self.now, &wish, &mut self.out));
+        let cancelled = queue.queued().nth(at).copied();
+        if let Some(request) = cancelled {
+            let event = ModelEvent::Cancel(&request);
+            assert!(self.models.apply(place, queue, self.now, event, &mut self.out));
             touched.extend((!touched.contains(&place)).then_some(place));
         }
         for place in touched {
-            self.models.settle(place, &mut self.queues[place], self.now, &mut self.out);
+            self.apply(place, ModelEvent::Settle);
         }
     }
 
@@ -271,10 +256,10 @@ impl World {
             }
             self.now = turn;
             if due == timer {
-                self.models.on_timer(place, &mut self.queues[place], self.now, &mut self.out);
+                self.apply(place, ModelEvent::Timer);
             } else if due == completion {
                 let (_, completion) = self.completions.pop_first().unwrap();
-                self.out.words.push(RankInput::Completion(completion));
+                self.out.messages.push(RankInput::Completion(completion));
             } else {
                 self.match_waiting();
             }
@@ -283,28 +268,29 @@ impl World {
     }
 
     fn settle(&mut self) {
-        while !self.out.words.is_empty() {
-            for input in std::mem::take(&mut self.out.words) {
-                self.hear(input);
-                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.foretell, true) {
-                    self.foretell();
+        while !self.out.messages.is_empty() {
+            for input in std::mem::take(&mut self.out.messages) {
+                self.handle(input);
+                if matches!(input, RankInput::Bounds { .. }) && !std::mem::replace(&mut self.reserving, true)
+                {
+                    self.start_reserving();
                 }
             }
             self.match_waiting();
         }
     }
 
-    fn hear(&mut self, input: RankInput) {
+    fn handle(&mut self, input: RankInput) {
         self.matching.input(self.now, 0, input, std::iter::once(&self.rank));
-        self.rank.hear(input);
+        self.rank.handle(input);
     }
 
-    /// The first queue of a lower class has spoken.
-    fn foretell(&mut self) {
+    /// Starts reservations, since the first queue of a lower class has sent its bounds.
+    fn start_reserving(&mut self) {
         for place in 0..self.highest {
-            self.models.foretell(place, &mut self.queues[place], self.now, &mut self.out);
+            self.apply(place, ModelEvent::StartReserving);
         }
-        self.out.words.push(RankInput::AllReserved);
+        self.out.messages.push(RankInput::AllReserved);
     }
 
     fn match_waiting(&mut self) {
@@ -313,9 +299,8 @@ impl World {
         self.rank.on_timer(self.now, &mut |grant| grants.push(grant));
         grants.iter().for_each(|&grant| self.matching.granted(0, grant));
         for grant in grants {
-            let place = grant.model.0 as usize;
-            let queue = &mut self.queues[place];
-            self.models.on_grant(place, queue, self.now, grant, &mut self.out);
+            let place = grant.queue.0 as usize;
+            self.apply(place, ModelEvent::Grant(grant));
         }
         self.send_batches();
     }
@@ -324,7 +309,8 @@ impl World {
         for (dispatch, _) in &self.out.batches[self.placed..] {
             let batch = (1 << 48) + self.placed as u64;
             self.placed += 1;
-            let Dispatch { model, gpu, exec_at, duration, .. } = *dispatch;
+            let Dispatch { queue, gpu, exec_at, duration, .. } = *dispatch;
+            let model = queue.only_model();
             let finished = exec_at + duration + Nanos(self.rng.random_range(0..300_000));
             let completion = Completion { batch, started: exec_at, finished, model, gpu };
             self.completions.insert((finished, batch), completion);
@@ -541,10 +527,10 @@ fn a_turn_that_was_not_over_is_not_seen() {
     world.run(1_000, SETTING.gap);
     let seen = same(&files(folder.path())[0]);
     // A process that dies here leaves an event without its head.
-    let request = Request { id: 1, model: ModelId(0), deadline: Nanos::MAX, ..Request::default() };
+    let request = Request { id: 1, queue: QueueId(0), deadline: Nanos::MAX, ..Request::default() };
     let (queue, now) = (&mut world.queues[0], world.now + Nanos(1));
-    assert!(world.models.enqueue(0, queue, now, request, &mut world.out));
-    world.models.settle(0, queue, now, &mut world.out);
+    assert!(world.models.apply(0, queue, now, ModelEvent::Enqueue(&request), &mut world.out));
+    world.models.apply(0, queue, now, ModelEvent::Settle, &mut world.out);
     assert_eq!(same(&files(folder.path())[0]), seen);
     world.models.publish();
     assert_eq!(same(&files(folder.path())[0]).requests, seen.requests + 1);
@@ -604,9 +590,9 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     let mut state = state.among_classes(classes.clone());
     // Everything in use, so that a segment begins with as much state as there can be.
     let mut grants = Vec::new();
-    let mut hear = |now: Nanos, input: RankInput, grants: &mut Vec<Grant>| {
+    let mut handle = |now: Nanos, input: RankInput, grants: &mut Vec<Grant>| {
         recorder.input(now, 0, input, std::iter::once(&state));
-        state.hear(input);
+        state.handle(input);
         recorder.matching(now, 0, std::iter::once(&state));
         state.on_timer(now, &mut |grant| grants.push(grant));
         for &grant in grants.iter() {
@@ -616,23 +602,23 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     };
     let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), early: false };
     for (lane, &class) in classes.iter().enumerate() {
-        let model = ModelId(lane as u32);
+        let queue = QueueId(lane as u32);
         if class > Class::HIGHEST {
-            let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
-            hear(Nanos(0), RankInput::Bounds { model, standing }, &mut grants);
-            hear(Nanos(0), RankInput::Ready { model, offer }, &mut grants);
+            let bounds = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
+            handle(Nanos(0), RankInput::Bounds { queue, bounds }, &mut grants);
+            handle(Nanos(0), RankInput::Ready { queue, offer }, &mut grants);
         } else {
-            let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
-            hear(Nanos(0), RankInput::Reserve { model, next }, &mut grants);
+            let reservation = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
+            handle(Nanos(0), RankInput::Reserve { queue, reservation }, &mut grants);
         }
     }
     for round in 0..20 * limits::MAX_GPUS as u64 {
-        let model = ModelId((round % limits::MAX_MODELS as u64) as u32);
+        let queue = QueueId((round % limits::MAX_MODELS as u64) as u32);
         let now = Nanos(round * 1_000);
-        hear(now, RankInput::Ready { model, offer }, &mut grants);
-        for Grant { model, gpu, .. } in std::mem::take(&mut grants) {
-            let report = GpuReport { model, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
-            hear(now, RankInput::Report(report), &mut grants);
+        handle(now, RankInput::Ready { queue, offer }, &mut grants);
+        for Grant { queue, gpu, .. } in std::mem::take(&mut grants) {
+            let report = GpuReport { queue, gpu, exec_at: Some(now), free_at: now + Nanos(1 << 40) };
+            handle(now, RankInput::Report(report), &mut grants);
         }
     }
     let replayed = same(&folder.path().join("rank.symrec"));

@@ -12,13 +12,35 @@ use crate::Nanos;
 use crate::slab::SlotId;
 use bytemuck::{Pod, Zeroable};
 
-/// Which model: an index into the engine's table of models.
+/// A model's number: an index into the engine's table of models.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct ModelId(pub u32);
 
-/// Which GPU (or other device that runs one batch at a time): an index into the engine's table of
-/// GPUs.
+impl ModelId {
+    /// The model's only queue, where each model has one, of the same number: in the simulator.
+    #[inline]
+    pub const fn only_queue(self) -> QueueId {
+        QueueId(self.0)
+    }
+}
+
+/// The number of a per-class queue: the requests of one class of one model, which the scheduler
+/// schedules by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct QueueId(pub u32);
+
+impl QueueId {
+    /// The queue's model, where each model has one queue, of the same number: in the simulator.
+    #[inline]
+    pub const fn only_model(self) -> ModelId {
+        ModelId(self.0)
+    }
+}
+
+/// The number of a GPU (or other device that runs one batch at a time): an index into the engine's
+/// table of GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct GpuId(pub u32);
@@ -30,7 +52,7 @@ pub struct GpuId(pub u32);
 pub struct Class(u8);
 
 impl Class {
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = 4;
     /// The first.
     pub const HIGHEST: Class = Class(0);
@@ -42,7 +64,7 @@ impl Class {
         if (number as usize) < Class::COUNT { Some(Class(number)) } else { None }
     }
 
-    /// Its number, from 0.
+    /// The class's number, from 0.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -69,14 +91,13 @@ pub struct Request {
     /// How much later than `deadline` the answer is really due: what the frontend keeps back for
     /// lateness of all kinds.
     pub reserve: Nanos,
-    /// The model asked for; where an engine keeps a model's classes apart, its lane for `class`.
-    pub model: ModelId,
-    /// Zero. Else it is no request, but the wish to take back the one of this id, whose other
-    /// fields it repeats.
+    /// The queue of the request's model and class.
+    pub queue: QueueId,
+    /// Zero. Else the message cancels the request of this id, whose other fields it repeats.
     pub takes_back: u32,
-    /// Which of the request's rows it is, from 0.
+    /// The row's number among the request's rows, from 0.
     pub row: u16,
-    /// How many of the request's rows follow it.
+    /// The number of the request's rows that follow it.
     pub rows_after: u16,
     /// The frontend to answer.
     pub frontend: u8,
@@ -104,7 +125,7 @@ pub struct BatchEntry {
     pub slot: SlotId,
 }
 
-/// How many [`BatchEntry`]s fit in one ring element.
+/// The number of [`BatchEntry`]s that fit in one ring element.
 pub const ENTRIES_PER_FRAME: usize = 4;
 
 /// A batch on its way to a backend; [`BatchHeader::frames`] - 1 frames of entries follow it.
@@ -113,10 +134,10 @@ pub const ENTRIES_PER_FRAME: usize = 4;
 pub struct BatchHeader {
     /// Unique in the engine's life.
     pub batch: u64,
-    /// It must not start before this.
+    /// The time before which it must not start.
     pub exec_at: Nanos,
-    /// It must not start after this: its first request would be late. [`Nanos::MAX`] where late is
-    /// accepted.
+    /// The time after which it must not start: its first request would be late. [`Nanos::MAX`]
+    /// where late is accepted.
     pub latest: Nanos,
     /// What its execution should take, l(b).
     pub duration: Nanos,
@@ -124,7 +145,7 @@ pub struct BatchHeader {
     pub model: ModelId,
     /// The GPU to run it on.
     pub gpu: GpuId,
-    /// How many requests, b.
+    /// The number of requests, b.
     pub size: u32,
     /// Zero.
     pub reserved: [u32; 5],
@@ -187,20 +208,20 @@ pub struct Completion {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u32)]
 pub enum Ending {
-    /// It ran; its output is in its slot. Late or not is for the frontend to see.
+    /// The request ran; its output is in its slot. Late or not is for the frontend to see.
     Done = 0,
     /// Dropped from the queue: no batch that a sensible schedule would run could still meet its
     /// deadline.
     DroppedInQueue = 1,
-    /// Its batch reached the backend too late to start, and was cancelled there.
+    /// The request's batch reached the backend too late to start, and was cancelled there.
     DroppedAtBackend = 2,
-    /// Its model's queue was full.
+    /// The queue was full.
     Overloaded = 3,
     /// The executor failed on its batch.
     Failed = 4,
     /// The engine was stopped before it could run.
     Stopped = 5,
-    /// Its client took it back before it was in a batch.
+    /// The request's client cancelled it before it was in a batch.
     Withdrawn = 6,
 }
 
@@ -220,7 +241,7 @@ impl Ending {
 pub struct Response {
     /// The request's id.
     pub id: u64,
-    /// Its slot, the frontend's again from here on.
+    /// The request's slot, the frontend's again from here on.
     pub slot: SlotId,
     /// When its batch was put together; zero if it never was in one.
     pub batched: Nanos,
@@ -231,7 +252,7 @@ pub struct Response {
     pub finished: Nanos,
     /// The code of an [`Ending`].
     pub ending: u32,
-    /// Its batch's size; zero if it never was in one.
+    /// The size of its batch; zero if it never was in one.
     pub batch_size: u32,
     /// The GPU that its batch was sent to.
     pub gpu: GpuId,

@@ -6,18 +6,18 @@ use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::ModelId;
+use symphony_transport::message::QueueId;
 
-/// How long a batch is held back.
+/// A rule for how long a batch is held back.
 pub trait Deferral: Sync + Send + core::fmt::Debug {
-    /// Its name, unique among them: [`deferral`] finds it again, for recordings.
+    /// The name of the rule, unique among them: [`deferral`] finds it again, for recordings.
     fn name(&self) -> &'static str;
     /// The time from which the candidate of this moment may start (the `when` of
     /// docs/design/specification.md, "Deferral"). It is never held beyond `latest`, whatever this
     /// says.
     fn when(&self, moment: &Moment<'_>) -> Nanos;
-    /// From when, before that, the candidate would take a GPU that else idles. `None`: never. Asked
-    /// once a rate sample, not at each request.
+    /// The time from which, before that, the candidate would take a GPU that else idles. `None`:
+    /// never. Asked once a rate sample, not at each request.
     fn head_start(&self, _demand: &Demand<'_>) -> Option<HeadStart> {
         None
     }
@@ -38,9 +38,9 @@ pub struct Demand<'a> {
 /// two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeadStart {
-    /// So long after the start of the model's last batch.
+    /// The time after the start of the model's last batch.
     pub after_last: Nanos,
-    /// So long before `when`.
+    /// The time before `when`.
     pub lead: Nanos,
 }
 
@@ -70,11 +70,11 @@ pub struct Moment<'a> {
     pub terms: &'a QueueConfig,
 }
 
-/// What is fixed about a model's scheduling.
+/// The parameters of a queue's scheduling.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
-    /// The model.
-    pub model: ModelId,
+    /// The queue's number.
+    pub queue: QueueId,
     /// How long its batches take.
     pub profile: Profile,
     /// The latency promised.

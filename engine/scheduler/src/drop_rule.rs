@@ -1,5 +1,5 @@
-//! Which requests are given up when not all of them can be in time. Chosen by a policy or by the
-//! user; [`crate::model::selection`] carries it out.
+//! The rules by which requests are given up when not all of them can be in time. Chosen by a policy
+//! or by the user; [`crate::model::selection`] carries it out.
 
 /// What becomes of requests that stand in the way of a good batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +11,7 @@ pub enum DropRule {
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
-    /// As the window, but requests are only dropped where at least as many more join the batch for
+    /// The window, but requests are only dropped where at least as many more join the batch for
     /// it; while the model is overloaded, the window.
     Exchange,
 }

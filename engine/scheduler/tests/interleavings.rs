@@ -6,22 +6,22 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::policy::by_name;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
+use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Class, Completion, Ending, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{BatchHeader, Class, Completion, Ending, NO_DEADLINE, QueueId, Request};
 
 const SLO: Nanos = Nanos::from_millis(20);
 
 #[derive(Default)]
 struct Rings {
-    words: VecDeque<RankInput>,
+    messages: VecDeque<RankInput>,
     grants: VecDeque<Grant>,
-    /// The wish that models foretell is under way, or has been.
-    wish: Option<bool>,
+    /// True while the message that starts reservations is under way, false once it has arrived.
+    start_reserving: Option<bool>,
     batches: VecDeque<(BatchHeader, usize)>,
     completions: VecDeque<Completion>,
     ended: usize,
@@ -29,25 +29,15 @@ struct Rings {
 }
 
 impl ModelSink for Rings {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.words.push_back(RankInput::Ready { model, offer });
+    fn to_rank(&mut self, message: RankInput) {
+        self.messages.push_back(message);
     }
-    fn withdraw(&mut self, model: ModelId) {
-        self.words.push_back(RankInput::Withdraw(model));
-    }
-    fn report(&mut self, report: GpuReport) {
-        self.words.push_back(RankInput::Report(report));
-    }
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.words.push_back(RankInput::Reserve { model, next });
-    }
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.words.push_back(RankInput::Bounds { model, standing });
-    }
+
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let size = requests.0.len() + requests.1.len();
-        self.batches.push_back((dispatch.header(0, size), size));
+        self.batches.push_back((dispatch.header(dispatch.queue.only_model(), 0, size), size));
     }
+
     fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
         self.ended += 1;
     }
@@ -55,7 +45,7 @@ impl ModelSink for Rings {
 
 struct Engine {
     now: Nanos,
-    /// The highest class's lane of each model, then a lower class's.
+    /// The queue of each model's highest class, then the queue of a lower class of each.
     models: Vec<ModelQueue>,
     rank: RankState,
     rings: Rings,
@@ -65,7 +55,7 @@ struct Engine {
 impl Engine {
     fn new(policy: &str, models: u32, gpus: usize) -> Engine {
         let terms = |model| QueueConfig {
-            model: ModelId(model),
+            queue: QueueId(model),
             profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
             slo: SLO,
             network: Network::default(),
@@ -76,11 +66,11 @@ impl Engine {
             slack: Slack { frontrun: Nanos::from_millis(2), latest: Nanos::from_millis(1) },
             gpus,
         };
-        let lower = |lane| Class::new(1 + (lane % 3) as u8).unwrap();
-        let class = |lane| if lane < models { Class::HIGHEST } else { lower(lane) };
-        let queue = |lane| match class(lane) {
-            Class::HIGHEST => ModelQueue::new(terms(lane), Nanos::ZERO),
-            _ => ModelQueue::new(terms(lane), Nanos::ZERO).below_others(),
+        let lower = |queue| Class::new(1 + (queue % 3) as u8).unwrap();
+        let class = |queue| if queue < models { Class::HIGHEST } else { lower(queue) };
+        let queue = |queue| match class(queue) {
+            Class::HIGHEST => ModelQueue::new(terms(queue), Nanos::ZERO),
+            _ => ModelQueue::new(terms(queue), Nanos::ZERO).below_others(),
         };
         let rank = RankState::new(gpus, 2 * models as usize, false, Nanos::ZERO);
         Engine {
@@ -92,40 +82,40 @@ impl Engine {
         }
     }
 
-    /// Of a lower lane every other request has no deadline.
+    /// Enqueues a request. Every other request of a lower queue has no deadline.
     fn request(&mut self, model: u32) {
         let is_lower = model as usize >= self.models.len() / 2;
         let never = is_lower && self.now.0.is_multiple_of(2);
         let request = Request {
             arrival: self.now,
             deadline: self.now + if never { NO_DEADLINE } else { SLO },
-            model: ModelId(model),
+            queue: QueueId(model),
             ..Request::default()
         };
-        self.models[model as usize].on_request(self.now, request, &mut self.rings);
+        self.models[model as usize].apply_request(self.now, &request, &mut self.rings);
     }
 
-    /// One thread takes one turn; which, the test says.
-    fn turn(&mut self, thread: u8) {
+    /// Runs one duty cycle of the thread that the test chooses.
+    fn duty_cycle(&mut self, thread: u8) {
         let Engine { now, models, rank, rings, gpu_free_at } = self;
         match thread % 6 {
             0 => {
                 for model in models.iter_mut().filter(|model| model.next_timer() <= *now) {
-                    model.on_timer(*now, rings);
+                    model.apply(*now, ModelEvent::Timer, rings);
                 }
             }
             1 => {
                 if let Some(grant) = rings.grants.pop_front() {
-                    models[grant.model.0 as usize].on_grant(*now, grant, rings);
+                    models[grant.queue.0 as usize].apply(*now, ModelEvent::Grant(grant), rings);
                 }
             }
             2 => {
                 let mut grant = |grant| rings.grants.push_back(grant);
-                if let Some(word) = rings.words.pop_front() {
-                    if matches!(word, RankInput::Bounds { .. }) {
-                        rings.wish.get_or_insert(true);
+                if let Some(message) = rings.messages.pop_front() {
+                    if matches!(message, RankInput::Bounds { .. }) {
+                        rings.start_reserving.get_or_insert(true);
                     }
-                    word.apply(rank, *now, &mut grant);
+                    message.apply(rank, *now, &mut grant);
                 }
                 if rank.next_timer() <= *now {
                     rank.on_timer(*now, &mut grant);
@@ -147,11 +137,13 @@ impl Engine {
                 }
             }
             4 => {
-                if rings.wish == Some(true) {
-                    rings.wish = Some(false);
+                if rings.start_reserving == Some(true) {
+                    rings.start_reserving = Some(false);
                     let highest = models.len() / 2;
-                    models[..highest].iter_mut().for_each(|model| model.foretell(rings));
-                    rings.words.push_back(RankInput::AllReserved);
+                    for model in &mut models[..highest] {
+                        model.apply(*now, ModelEvent::StartReserving, rings);
+                    }
+                    rings.messages.push_back(RankInput::AllReserved);
                 }
             }
             // A completion does not come before its batch is over.
@@ -170,7 +162,7 @@ impl Engine {
     fn settle(&mut self) {
         for _ in 0..200 {
             self.now += Nanos::from_micros(500);
-            (0..120).for_each(|turn| self.turn(turn));
+            (0..120).for_each(|thread| self.duty_cycle(thread));
         }
     }
 }
@@ -183,8 +175,8 @@ proptest! {
         policy in prop::sample::select(vec!["symphony-published", "work-conserving"]),
         models in 1u32..4,
         gpus in 1usize..4,
-        // Of the first models only, whose lanes may then all be of the highest class.
-        lanes in 1u32..8,
+        // Of the first models only, whose queues may then all be of the highest class.
+        queues in 1u32..8,
         steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),
     ) {
         let mut engine = Engine::new(policy, models, gpus);
@@ -192,16 +184,16 @@ proptest! {
         for (step, micros) in steps {
             engine.now += Nanos::from_micros(micros);
             if step < 60 {
-                engine.request(u32::from(step) % lanes.min(2 * models));
+                engine.request(u32::from(step) % queues.min(2 * models));
                 sent += 1;
             } else {
-                engine.turn(step);
+                engine.duty_cycle(step);
             }
         }
         engine.settle();
         prop_assert_eq!(engine.rings.ended + engine.rings.served, sent);
         prop_assert_eq!(engine.rank.busy_gpus(), 0);
-        // Every lane can still be served, on GPUs that all are idle.
+        // Every queue can still be served, on GPUs that all are idle.
         for model in 0..2 * models {
             let served = engine.rings.served;
             engine.request(model);

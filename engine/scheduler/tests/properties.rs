@@ -80,7 +80,10 @@ impl Watch {
         let size = all.len();
         assert_eq!(size, batch.size as usize);
         assert!(size >= 1, "an empty batch was sent");
-        assert!(all.iter().all(|request| request.model == batch.model), "models are mixed in a batch");
+        assert!(
+            all.iter().all(|request| request.queue.only_model() == batch.model),
+            "models are mixed in a batch"
+        );
         assert_eq!(batch.duration, self.profiles[batch.model.0 as usize].latency(size));
         let inputs_there = match self.pushed {
             true => all.iter().map(|request| request.arrival + self.network.delay(1)).max(),

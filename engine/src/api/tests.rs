@@ -162,7 +162,7 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &Control) {
 
 /// The model of a request, whose lane it names.
 fn asked_for(request: &Request) -> &'static str {
-    MODELS[request.model.0 as usize % MODELS.len()]
+    MODELS[request.queue.0 as usize % MODELS.len()]
 }
 
 fn answer(peer: &FrontendPeer, request: Request, clock: &Clock) -> Response {

@@ -8,12 +8,12 @@ use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, ModelId};
+use symphony_transport::message::{Class, QueueId};
 
 /// No network takes longer, an hour: what a configuration may say is far below.
 const MAX_DELAY_NS: u64 = 3_600_000_000_000;
 
-/// Of any recorded thread.
+/// The description of any recorded thread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Description {
     /// A ModelThread.
@@ -22,7 +22,7 @@ pub(super) enum Description {
     Rank(RankDescription),
 }
 
-/// Of a ModelThread. Times are in nanoseconds.
+/// The description of a ModelThread. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct ModelsDescription {
     /// The name of the models' deferral.
@@ -36,7 +36,7 @@ pub(super) struct ModelsDescription {
     pub(super) models: Vec<ModelDescription>,
 }
 
-/// Of a model.
+/// The description of a queue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct ModelDescription {
     pub(super) id: u32,
@@ -44,7 +44,7 @@ pub(super) struct ModelDescription {
     slo_ns: u64,
     frontrun_slack_ns: u64,
     latest_slack_ns: u64,
-    /// Its place among the profiles.
+    /// The index of its profile.
     profile: usize,
     /// GPUs of its sub-cluster.
     gpus: usize,
@@ -52,7 +52,7 @@ pub(super) struct ModelDescription {
     pub(super) class: u8,
 }
 
-/// Of a RankThread.
+/// The description of a RankThread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RankDescription {
     pub(super) models: usize,
@@ -61,7 +61,7 @@ pub(super) struct RankDescription {
     pub(super) clusters: Vec<ClusterDescription>,
 }
 
-/// Of a sub-cluster.
+/// The description of a sub-cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct ClusterDescription {
     pub(super) gpus: usize,
@@ -100,7 +100,7 @@ impl ModelsDescription {
                 made.profiles.push(table);
             }
             made.models.push(ModelDescription {
-                id: terms.model.0,
+                id: terms.queue.0,
                 name: name.to_owned(),
                 slo_ns: terms.slo.0,
                 frontrun_slack_ns: terms.slack.frontrun.0,
@@ -136,7 +136,7 @@ impl ModelsDescription {
             .iter()
             .map(|model| {
                 Ok(QueueConfig {
-                    model: ModelId(model.id),
+                    queue: QueueId(model.id),
                     profile: profile(model)?,
                     slo: Nanos(model.slo_ns),
                     network,

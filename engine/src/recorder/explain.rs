@@ -1,20 +1,20 @@
-//! Why a request was batched, dropped or late: what replay saw of it, told in a few lines. Filled
+//! Why a request was batched, dropped or late: what replay saw of it, in a few lines. Filled
 //! by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::model::Dispatch;
 use symphony_scheduler::model::selection::Finish;
+use symphony_scheduler::model::{Dispatch, ModelEvent};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, Ending, Request};
 
-/// Which request to tell of.
+/// The request to explain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Its id, unique among its frontend's.
+    /// The request's id, unique among its frontend's.
     pub id: u64,
-    /// Its frontend; any, if none is named.
+    /// The request's frontend; any, if none is named.
     pub frontend: Option<u32>,
 }
 
@@ -24,19 +24,33 @@ impl Wanted {
     }
 }
 
-/// What happened to a model just then.
+/// The kind of event after which a queue decided something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
+pub(super) enum Cause {
     Request,
     Grant { free_at: Nanos },
     Timer,
     Stop,
 }
 
+impl From<ModelEvent<'_>> for Cause {
+    fn from(event: ModelEvent<'_>) -> Cause {
+        match event {
+            ModelEvent::Grant(grant) => Cause::Grant { free_at: grant.free_at },
+            ModelEvent::Timer => Cause::Timer,
+            ModelEvent::Stop => Cause::Stop,
+            ModelEvent::Enqueue(_)
+            | ModelEvent::Cancel(_)
+            | ModelEvent::Settle
+            | ModelEvent::StartReserving => Cause::Request,
+        }
+    }
+}
+
 /// The batch that a request was in, to be found again in the RankThread's recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ride {
-    /// Its number.
+    /// The batch's number.
     pub batch: u64,
     /// When the request's result had to be there.
     pub deadline: Nanos,
@@ -59,7 +73,7 @@ impl Story {
         self.lines.push(format!("{}: at {}: {text}", Named(request), Millis(now.0)));
     }
 
-    /// It has come, and `waiting` were there before it.
+    /// Notes that the request has come, and that `waiting` were there before it.
     pub(super) fn came(&mut self, request: &Request, now: Nanos, model: &str, waiting: usize) {
         if self.about(request) {
             let Request { arrival, deadline, .. } = request;
@@ -73,7 +87,7 @@ impl Story {
         }
     }
 
-    /// It waited already when the recording's history begins.
+    /// Notes that the request waited already when the recording's history begins.
     pub(super) fn waited(&mut self, request: &Request, now: Nanos, model: &str) {
         if self.about(request) {
             let text = format!(
@@ -84,14 +98,15 @@ impl Story {
         }
     }
 
-    /// It is in this batch. `ready`: when the batch became schedulable, and by what.
+    /// Notes that the request is in this batch. `ready`: when the batch became schedulable, and by
+    /// what.
     pub(super) fn batched(
         &mut self,
         request: &Request,
         dispatch: Dispatch,
         batch: u64,
         size: usize,
-        ready: Option<(Nanos, Event)>,
+        ready: Option<(Nanos, Cause)>,
     ) {
         if !self.about(request) {
             return;
@@ -99,12 +114,12 @@ impl Story {
         let finish = dispatch.exec_at + dispatch.duration;
         let why = match ready {
             None => "the model's batch was schedulable before this history begins".to_owned(),
-            Some((at, event)) => {
-                let cause = match event {
-                    Event::Timer => "its frontrun had come: it could not wait for one more",
-                    Event::Request => "with the request that came then it could not grow any more in time",
-                    Event::Grant { .. } => "it was left when the batch before it was sent, its frontrun past",
-                    Event::Stop => "the engine stopped",
+            Some((at, cause)) => {
+                let cause = match cause {
+                    Cause::Timer => "its frontrun had come: it could not wait for one more",
+                    Cause::Request => "with the request that came then it could not grow any more in time",
+                    Cause::Grant { .. } => "it was left when the batch before it was sent, its frontrun past",
+                    Cause::Stop => "the engine stopped",
                 };
                 format!("its batch last changed as a schedulable one at {}, since {cause}", Millis(at.0))
             }
@@ -125,13 +140,14 @@ impl Story {
         self.rides.push(Ride { batch, deadline: request.deadline });
     }
 
-    /// It ended without having run. `target`: the batch size that the model's rate called for.
+    /// Notes that the request ended without having run. `target`: the batch size that the model's
+    /// rate called for.
     pub(super) fn ended(
         &mut self,
         request: &Request,
         ending: Ending,
         now: Nanos,
-        event: Event,
+        cause: Cause,
         terms: &QueueConfig,
         target: usize,
     ) {
@@ -139,7 +155,7 @@ impl Story {
             return;
         }
         let text = match ending {
-            Ending::DroppedInQueue => why_dropped(request, now, event, terms, target),
+            Ending::DroppedInQueue => why_dropped(request, now, cause, terms, target),
             Ending::Overloaded => "refused: its model's queue was full".to_owned(),
             Ending::Withdrawn => "ended: its client took it back".to_owned(),
             Ending::Stopped => "ended: the engine was stopped".to_owned(),
@@ -149,9 +165,9 @@ impl Story {
     }
 }
 
-fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &QueueConfig, target: usize) -> String {
-    let gpu_free_at = match event {
-        Event::Grant { free_at } => free_at,
+fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig, target: usize) -> String {
+    let gpu_free_at = match cause {
+        Cause::Grant { free_at } => free_at,
         _ => Nanos::ZERO,
     };
     let finish = Finish { terms, now, gpu_free_at };
@@ -171,7 +187,7 @@ fn why_dropped(request: &Request, now: Nanos, event: Event, terms: &QueueConfig,
     )
 }
 
-/// What the RankThread heard of the batch, in a line.
+/// Describes the batch's completion, in a line.
 pub fn completed(ride: Ride, completion: Completion) -> String {
     let Completion { batch, started, finished, gpu, .. } = completion;
     if started == finished {

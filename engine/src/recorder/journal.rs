@@ -1,5 +1,5 @@
 //! The file under a recording: a header, a description in JSON, then a ring of segments of records,
-//! which are words of 64 bits here (`words.rs`). [`Journal`] writes it, one per recorded thread;
+//! which are words of 64 bits here (`codec.rs`). [`Journal`] writes it, one per recorded thread;
 //! [`Recording`] reads it, also that of a process that runs or was killed.
 //!
 //! A segment starts with its number and is written from front to back. A reader takes, of the
@@ -76,7 +76,7 @@ pub(super) struct Journal {
     next: usize,
     /// Where the segment begins.
     start: usize,
-    /// From here on no event begins in this segment.
+    /// The position from which on no event begins in this segment.
     limit: usize,
     /// The same within a turn; 0 between turns, so that one look tells whether anything is to be
     /// done first.
@@ -282,7 +282,7 @@ struct Segment<'a> {
     at: usize,
     /// The time of the turn that was read last.
     now: Nanos,
-    /// So many requests come next, as plain words.
+    /// The number of requests that come next, as plain words.
     requests: u16,
 }
 

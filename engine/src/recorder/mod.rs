@@ -8,27 +8,27 @@
 //! before, and what came before is overwritten; so a segment holds, besides inputs and decisions,
 //! the states that they start from:
 //!
-//! - **A ModelThread's models do not know of each other**, so each is written on its own: before
-//!   the first event of a model in a segment, its state (20 records of 32 bytes, and one per
+//! - **A ModelThread's queues are independent of each other**, so each is written on its own:
+//!   before the first event of a model in a segment, its state (20 records of 32 bytes, and one per
 //!   request in its queue). Nothing is written for models that are silent, and no turn has to write
 //!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written
-//!   whole at the start of a segment: a record per GPU and per lane of a model that was ever used,
-//!   and one or two more per lane where there are lower classes: 2.6 MB in one turn at the limit of
-//!   65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
+//!   whole at the start of a segment: a record per GPU and per queue of a model that was ever used,
+//!   and one or two more per queue where there are lower classes: 2.6 MB in one turn at the limit
+//!   of 65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
 //!   long as that, and by default eight to a file of 64 MiB, so this comes once in 8 MiB of
 //!   history.
 //!
 //! A turn's requests are recorded as the threads act on them: all that came for a model, in the
 //! order of its queue, then what followed when it was settled. A RankThread's inputs are recorded
-//! as they are heard, and where it matches.
+//! as they are handled, and where it matches.
 //!
 //! Where replay reaches such a state and has followed the machine up to there, it compares instead
 //! of restoring. So a recording checks itself.
 //!
 //! # What it costs
 //!
-//! A record is a store of 8 to 32 bytes into mapped memory (`words.rs`), of a request always 32,
+//! A record is a store of 8 to 32 bytes into mapped memory (`codec.rs`), of a request always 32,
 //! copied from the queue when its model is settled, so that nothing is done for a request as it
 //! comes. No call into the system, no lock, no allocation, and the head is stored once a turn. The
 //! file's pages are all taken when it is made. The system writes them to the disk, after which the
@@ -49,6 +49,7 @@ pub mod replay;
 
 pub use model_recorder::ModelRecorder;
 pub use rank_recorder::{ClusterTerms, RankRecorder};
+pub(crate) use record::Record;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -126,7 +127,7 @@ pub enum RecordError {
     /// The file is not a sound recording.
     #[error("{}: not a sound recording: {}", .0.display(), .1)]
     Corrupt(PathBuf, String),
-    /// There is nothing to replay.
+    /// The folder holds no recording.
     #[error("{}: no file in this folder ends with .{EXTENSION}", .0.display())]
     Nothing(PathBuf),
 }

@@ -7,10 +7,10 @@ use super::record::{COUNT_RECORDS, Record};
 use super::{RecordConfig, RecordError};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::rank::RankInput;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Ending, ModelId, Request};
+use symphony_transport::message::{Class, Ending, Request};
 
 /// Records that one event can write at most: the model's state, the requests that came, and an end
 /// for each request of the queue; the rest is for a batch, words and the segment's own.
@@ -19,14 +19,14 @@ const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {
     journal: Journal,
-    /// By the model's place in the thread.
-    models: Vec<Model>,
+    /// The state of each queue's recording, by its place in the thread.
+    models: Vec<QueueRecording>,
     next_batch: u64,
 }
 
 /// What is known of a model's recording.
 #[derive(Clone, Copy, Default)]
-struct Model {
+struct QueueRecording {
     /// The segment in which its state was last written.
     saved_in: u64,
     /// How long its queue was when all of it was recorded: what came behind that is not written
@@ -34,7 +34,7 @@ struct Model {
     recorded: usize,
 }
 
-impl Model {
+impl QueueRecording {
     /// Requests at the queue's end that are not written yet.
     #[inline]
     fn unwritten(&self, queue: &ModelQueue) -> usize {
@@ -65,97 +65,62 @@ impl ModelRecorder {
         let text = serde_json::to_vec(&Description::Models(description))
             .expect("a description is plain numbers and strings");
         let journal = Journal::create(&config.file(role), &text, split, RESERVE)?;
-        Ok(ModelRecorder { journal, models: vec![Model::default(); count], next_batch })
+        Ok(ModelRecorder { journal, models: vec![QueueRecording::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::enqueue`] of the model at `place`, recorded, of a request that the queue does
-    /// not [take last](ModelQueue::takes_last). All others are recorded by
-    /// [`ModelRecorder::settle`], which is owed in the same turn, from where they are in the queue.
-    #[cold]
-    pub fn enqueue(
+    /// [`ModelQueue::apply`] to the queue at `place` in the thread, recorded. Requests that become
+    /// the last of their queue are recorded by the [`ModelEvent::Settle`] that is owed in the same
+    /// duty cycle, from where they are in the queue.
+    #[inline(always)]
+    pub fn apply(
         &mut self,
         place: usize,
         queue: &mut ModelQueue,
         now: Nanos,
-        request: Request,
+        event: ModelEvent<'_>,
         sink: &mut impl ModelSink,
     ) -> bool {
-        self.write_new(place, queue, now);
-        self.journal.write(Record::request(&request));
-        let queued = queue.enqueue(now, request, &mut self.around(sink));
+        match event {
+            ModelEvent::Enqueue(request) if queue.push_last(now, request) => return true,
+            ModelEvent::Enqueue(_) | ModelEvent::Cancel(_) => {
+                return self.apply_elsewhere(place, queue, now, event, sink);
+            }
+            ModelEvent::Settle => {
+                let new = self.begin(place, queue, now);
+                self.journal.write(Record::came(queue.terms().queue, new));
+                let (first, rest) = queue.last(new);
+                self.journal.write_requests(first);
+                self.journal.write_requests(rest);
+            }
+            _ => {
+                let new = self.begin(place, queue, now);
+                debug_assert_eq!(new, 0, "a queue is settled before another event");
+                self.journal.write(Record::event(queue.terms().queue, event));
+            }
+        }
+        queue.apply(now, event, &mut self.around(sink));
         self.models[place].recorded = queue.len();
-        queued
+        false
     }
 
-    /// [`ModelQueue::take_back`], recorded; [`ModelRecorder::settle`] is owed in the same turn.
+    /// Records and applies an event that changes the queue elsewhere than at its end, after the
+    /// requests at its end that are not written yet.
     #[cold]
-    pub fn take_back(
+    fn apply_elsewhere(
         &mut self,
         place: usize,
         queue: &mut ModelQueue,
         now: Nanos,
-        wish: &Request,
+        event: ModelEvent<'_>,
         sink: &mut impl ModelSink,
     ) -> bool {
-        self.write_new(place, queue, now);
-        self.journal.write(Record::take_back(wish));
-        let found = queue.take_back(now, wish, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
-        found
-    }
-
-    /// Writes the requests at the queue's end that are not written yet: before it changes
-    /// elsewhere.
-    fn write_new(&mut self, place: usize, queue: &ModelQueue, now: Nanos) {
         let new = self.begin(place, queue, now);
         let (first, rest) = queue.last(new);
         first.iter().chain(rest).for_each(|request| self.journal.write(Record::request(request)));
-    }
-
-    /// [`ModelQueue::settle`], recorded with the requests that have come.
-    #[inline]
-    pub fn settle(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        let new = self.begin(place, queue, now);
-        self.journal.write(Record::came(queue.terms().model, new));
-        let (first, rest) = queue.last(new);
-        self.journal.write_requests(first);
-        self.journal.write_requests(rest);
-        queue.settle(now, &mut self.around(sink));
+        self.journal.write(Record::event(queue.terms().queue, event));
+        let changed = queue.apply(now, event, &mut self.around(sink));
         self.models[place].recorded = queue.len();
-    }
-
-    /// [`ModelQueue::on_grant`], recorded.
-    #[inline]
-    pub fn on_grant(
-        &mut self,
-        place: usize,
-        queue: &mut ModelQueue,
-        now: Nanos,
-        grant: Grant,
-        sink: &mut impl ModelSink,
-    ) {
-        self.event(place, queue, now, Record::grant(grant), sink, |queue, sink| {
-            queue.on_grant(now, grant, sink)
-        });
-    }
-
-    /// [`ModelQueue::on_timer`], recorded.
-    #[inline]
-    pub fn on_timer(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        let record = Record::timer(queue.terms().model);
-        self.event(place, queue, now, record, sink, |queue, sink| queue.on_timer(now, sink));
-    }
-
-    /// [`ModelQueue::foretell`], recorded.
-    pub fn foretell(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        let record = Record::foretell(queue.terms().model);
-        self.event(place, queue, now, record, sink, |queue, sink| queue.foretell(sink));
-    }
-
-    /// [`ModelQueue::stop`], recorded.
-    pub fn stop(&mut self, place: usize, queue: &mut ModelQueue, now: Nanos, sink: &mut impl ModelSink) {
-        let record = Record::stop(queue.terms().model);
-        self.event(place, queue, now, record, sink, |queue, sink| queue.stop(now, sink));
+        changed
     }
 
     /// Makes what was recorded count: call it at the end of each turn that found work.
@@ -164,26 +129,8 @@ impl ModelRecorder {
         self.journal.publish();
     }
 
-    /// An event that no request comes with.
-    #[inline]
-    fn event<S: ModelSink>(
-        &mut self,
-        place: usize,
-        queue: &mut ModelQueue,
-        now: Nanos,
-        record: Record,
-        sink: &mut S,
-        happen: impl FnOnce(&mut ModelQueue, &mut Recorded<'_, S>),
-    ) {
-        let new = self.begin(place, queue, now);
-        debug_assert_eq!(new, 0, "a model is settled before another event");
-        self.journal.write(record);
-        happen(queue, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
-    }
-
-    /// An event begins of the model at `place`; so many requests came before it and are not written
-    /// yet.
+    /// Begins an event of the queue at `place`. Returns the number of requests at the queue's end
+    /// that are not written yet.
     #[inline]
     fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.journal.begin(now);
@@ -209,14 +156,14 @@ impl ModelRecorder {
 
 /// The records of a model's state at `now`, before the last `new` requests came.
 pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut record: impl FnMut(Record)) {
-    let model = queue.terms().model;
+    let id = queue.terms().queue;
     let (saved, queued) = (queue.saved(now, new), queue.len() - new);
-    Record::saved_model(model, &saved, queued).into_iter().for_each(&mut record);
-    Record::saved_counts(model, &saved).for_each(&mut record);
+    Record::saved_model(id, &saved, queued).into_iter().for_each(&mut record);
+    Record::saved_counts(id, &saved).for_each(&mut record);
     queue.queued().take(queued).map(Record::saved_request).for_each(record);
 }
 
-/// Notes each decision and passes it on.
+/// Records each decision and passes it on.
 struct Recorded<'a, S> {
     journal: &'a mut Journal,
     next_batch: &'a mut u64,
@@ -224,22 +171,10 @@ struct Recorded<'a, S> {
 }
 
 impl<S: ModelSink> ModelSink for Recorded<'_, S> {
-    #[inline]
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.journal.write(Record::ready(model, offer));
-        self.sink.ready(model, offer);
-    }
-
-    #[inline]
-    fn withdraw(&mut self, model: ModelId) {
-        self.journal.write(Record::withdraw(model));
-        self.sink.withdraw(model);
-    }
-
-    #[inline]
-    fn report(&mut self, report: GpuReport) {
-        self.journal.write(Record::report(report));
-        self.sink.report(report);
+    #[inline(always)]
+    fn to_rank(&mut self, message: RankInput) {
+        self.journal.write(Record::from(message));
+        self.sink.to_rank(message);
     }
 
     #[inline]
@@ -256,16 +191,5 @@ impl<S: ModelSink> ModelSink for Recorded<'_, S> {
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.journal.write(Record::ended(request, ending));
         self.sink.end(request, ending, now);
-    }
-
-    #[inline]
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.journal.write(Record::reservation(model, next));
-        self.sink.reservation(model, next);
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.journal.write(Record::standing(model, standing));
-        self.sink.standing(model, standing);
     }
 }

@@ -1,5 +1,5 @@
-//! What a RankThread records: each word and completion that it hears, each timer, and each grant
-//! that it makes. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
+//! What a RankThread records: each input of its sub-clusters' matchings, each timer, and each grant
+//! that they make. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
 //! from 0.
 
 use super::description::{ClusterDescription, Description, RankDescription};
@@ -13,33 +13,18 @@ use symphony_transport::message::Class;
 /// Records that an event writes besides its grants and states.
 const FEW: usize = 64;
 
-/// What a state holds of a model besides, where there are classes: how it stands, and when its next
-/// batch starts.
+/// Records of a queue that a state holds besides, where there are classes: its bounds and its
+/// reservation.
 const RECORDS_OF_CLASSES: usize = 2;
-
-/// The record of an input of a sub-cluster's matching.
-#[inline]
-fn record_of(input: RankInput, cluster: usize) -> Record {
-    let record = match input {
-        RankInput::Ready { model, offer } => Record::ready(model, offer),
-        RankInput::Reserve { model, next } => Record::reservation(model, next),
-        RankInput::Bounds { model, standing } => Record::standing(model, standing),
-        RankInput::AllReserved => Record::foretold(),
-        RankInput::Withdraw(model) => Record::withdraw(model),
-        RankInput::Report(report) => Record::report(report),
-        RankInput::Completion(completion) => Record::completion(completion),
-    };
-    record.in_cluster(cluster)
-}
 
 /// What is fixed about a sub-cluster's matching.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterTerms {
-    /// As [`RankState::new`] takes it.
+    /// The number of GPUs, for [`RankState::new`].
     pub gpus: usize,
-    /// As [`RankState::new`] takes it.
+    /// The argument of this name of [`RankState::new`].
     pub keep_late: bool,
-    /// As [`RankState::new`] takes it.
+    /// The argument of this name of [`RankState::new`].
     pub completion_delay: Nanos,
     /// The engine's number of its first GPU.
     pub first_gpu: u32,
@@ -89,8 +74,8 @@ impl RankRecorder {
         Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is heard. `states`: the thread's sub-clusters,
-    /// in order, which are written where a segment begins.
+    /// Records an input of a sub-cluster, before it is handled. `states`: the thread's
+    /// sub-clusters, in order, which are written where a segment begins.
     #[inline]
     pub fn input<'a>(
         &mut self,
@@ -100,10 +85,10 @@ impl RankRecorder {
         states: impl Iterator<Item = &'a RankState>,
     ) {
         self.begin(now, states);
-        self.journal.write(record_of(input, cluster));
+        self.journal.write(Record::from(input).in_cluster(cluster));
     }
 
-    /// Records that a sub-cluster's matching acts on what it has heard, or since its time has come,
+    /// Records that a sub-cluster's matching acts on its inputs, or since its time has come,
     /// before it does.
     #[inline]
     pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
@@ -135,12 +120,12 @@ impl RankRecorder {
 
 /// The records of a sub-cluster's state.
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
-    record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.is_foretold()));
+    record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.are_all_reserved()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
-    // What is known of a next batch replaces what follows from how the model stands.
+    // A reservation replaces what follows from the bounds.
+    state.saved_bounds().for_each(|(model, bounds)| record(Record::saved_bounds(cluster, model, bounds)));
     state
-        .saved_standings()
-        .for_each(|(model, standing)| record(Record::saved_standing(cluster, model, standing)));
-    state.saved_starts().for_each(|(model, next)| record(Record::saved_next(cluster, model, next)));
+        .saved_reservations()
+        .for_each(|(model, reservation)| record(Record::saved_reservation(cluster, model, reservation)));
 }

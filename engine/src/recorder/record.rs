@@ -1,7 +1,8 @@
 //! The element of a recording: 32 bytes of plain data, one per input of a state machine, per
 //! decision of it and per piece of a checkpoint. Made here from the engine's types and turned back
 //! into them, by the recorders and by replay alike, so that "the same decision" means "the same 32
-//! bytes". `words.rs` says how a file has them.
+//! bytes". Messages to the RankThread travel as these records as well. `codec.rs` says how a file
+//! has them.
 
 use super::codec::FULL;
 use bytemuck::{Pod, Zeroable};
@@ -10,12 +11,12 @@ use symphony_scheduler::limits::RATE_SAMPLES;
 use symphony_scheduler::model::checkpoint::Saved;
 use symphony_scheduler::model::losses::Losses;
 use symphony_scheduler::model::rate::RateParts;
-use symphony_scheduler::model::{Dispatch, Foretold};
+use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
 /// makes them -1.
@@ -41,24 +42,24 @@ pub(super) enum Kind {
     Stop = 19,
     /// Requests have come for a model, so many, which follow; then it is settled.
     Came = 20,
-    /// A request is taken back.
-    TakeBack = 21,
-    /// From now on there are classes below.
-    Foretell = 22,
-    /// Inputs of a RankState; a report and a word are also decisions of a ModelQueue.
+    /// A request is cancelled.
+    Cancel = 21,
+    /// A queue sends reservations from now on.
+    StartReserving = 22,
+    /// Inputs of a RankState; all but the last two are also decisions of a ModelQueue.
     Ready = 32,
-    /// As `Ready`, of a candidate that is early.
+    /// An input like `Ready`, of a candidate that is early.
     Early = 37,
-    /// When a model of several classes starts its next batch.
-    Next = 38,
-    /// How a model of a lower class stands.
-    BatchBounds = 39,
-    /// All of the highest class has told when its next batches start.
-    Foretold = 40,
+    /// When a queue starts its next batch.
+    Reserve = 38,
+    /// The bounds of the batches of a queue of a lower class.
+    Bounds = 39,
+    /// Every queue of the highest class has sent a reservation.
+    AllReserved = 40,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
-    /// The matching acts on what it heard, or since its time has come.
+    /// The matching acts on its inputs, or since its time has come.
     Match = 36,
     /// Decisions of a ModelQueue besides.
     Dispatch = 48,
@@ -74,9 +75,9 @@ pub(super) enum Kind {
     SavedCluster = 96,
     SavedGpu = 97,
     SavedCandidate = 98,
-    /// What it knows of classes, by model.
-    SavedStanding = 99,
-    SavedNext = 100,
+    /// The bounds and reservations of a sub-cluster's queues.
+    SavedBounds = 99,
+    SavedReservation = 100,
 }
 
 impl Kind {
@@ -92,17 +93,17 @@ impl Kind {
             18 => Kind::Timer,
             19 => Kind::Stop,
             20 => Kind::Came,
-            21 => Kind::TakeBack,
-            22 => Kind::Foretell,
+            21 => Kind::Cancel,
+            22 => Kind::StartReserving,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
             35 => Kind::Completion,
             36 => Kind::Match,
             37 => Kind::Early,
-            38 => Kind::Next,
-            39 => Kind::BatchBounds,
-            40 => Kind::Foretold,
+            38 => Kind::Reserve,
+            39 => Kind::Bounds,
+            40 => Kind::AllReserved,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -113,8 +114,8 @@ impl Kind {
             96 => Kind::SavedCluster,
             97 => Kind::SavedGpu,
             98 => Kind::SavedCandidate,
-            99 => Kind::SavedStanding,
-            100 => Kind::SavedNext,
+            99 => Kind::SavedBounds,
+            100 => Kind::SavedReservation,
             _ => return None,
         })
     }
@@ -124,7 +125,7 @@ impl Kind {
 /// say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub(super) small: u16,
     kind: u8,
     pub(super) flag: u8,
@@ -143,10 +144,25 @@ pub(super) const SCALAR_RECORDS: usize = 3;
 /// Records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
 
+impl From<RankInput> for Record {
+    #[inline(always)]
+    fn from(input: RankInput) -> Record {
+        match input {
+            RankInput::Ready { queue, offer } => Record::ready(queue, offer),
+            RankInput::Reserve { queue, reservation } => Record::reservation(queue, reservation),
+            RankInput::Bounds { queue, bounds } => Record::bounds(queue, bounds),
+            RankInput::AllReserved => Record::of(Kind::AllReserved, QueueId(0)),
+            RankInput::Withdraw(queue) => Record::of(Kind::Withdraw, queue),
+            RankInput::Report(report) => Record::report(report),
+            RankInput::Completion(completion) => Record::completion(completion),
+        }
+    }
+}
+
 impl Record {
-    #[inline]
-    fn of(kind: Kind, model: ModelId) -> Record {
-        Record { kind: kind as u8, model: model.0, ..Record::default() }
+    #[inline(always)]
+    fn of(kind: Kind, queue: QueueId) -> Record {
+        Record { kind: kind as u8, model: queue.0, ..Record::default() }
     }
 
     /// A record of these fields.
@@ -160,29 +176,30 @@ impl Record {
         self.kind
     }
 
-    /// Its kind, `None` where the byte names none.
+    /// The record's kind, `None` where the byte names none.
     #[inline(always)]
     pub(super) fn kind(&self) -> Option<Kind> {
         Kind::of(self.kind)
     }
 
-    /// The model that it is about, where it is about one. A request's rows after it are in the
-    /// upper half.
-    pub(super) fn model(&self) -> ModelId {
-        ModelId(self.model & 0xffff)
+    /// The queue, or of a completion the model, that it is about, where it is about one. A
+    /// request's rows after it are in the upper half.
+    #[inline]
+    pub(crate) fn queue(&self) -> QueueId {
+        QueueId(self.model & 0xffff)
     }
 
     pub(super) fn segment(number: u64, now: Nanos) -> Record {
-        Record { a: number, b: now.0, ..Record::of(Kind::Segment, ModelId(0)) }
+        Record { a: number, b: now.0, ..Record::of(Kind::Segment, QueueId(0)) }
     }
 
     pub(super) fn end() -> Record {
-        Record::of(Kind::End, ModelId(0))
+        Record::of(Kind::End, QueueId(0))
     }
 
     #[inline]
     pub(super) fn turn(now: Nanos) -> Record {
-        Record { a: now.0, ..Record::of(Kind::Turn, ModelId(0)) }
+        Record { a: now.0, ..Record::of(Kind::Turn, QueueId(0)) }
     }
 
     #[inline]
@@ -200,7 +217,7 @@ impl Record {
             | u64::from(request.rows_after) << 16
             | u64::from(request.frontend) << 32
             | u64::from(request.class.number()) << 40
-            | u64::from(request.model.0) << 48;
+            | u64::from(request.queue.0) << 48;
         [request.arrival.0, request.deadline.0, request.id, last]
     }
 
@@ -209,10 +226,6 @@ impl Record {
         let (row, rows_after, origin, model) = (last, last >> 16 & 0xffff, last >> 32 & 0xffff, last >> 48);
         let id = id | origin << ID_BITS;
         Record::with(Kind::Request, 0, row, model | rows_after << 16, [id, arrival, deadline])
-    }
-
-    pub(super) fn take_back(wish: &Request) -> Record {
-        Record::of_request(Kind::TakeBack, wish)
     }
 
     pub(super) fn saved_request(request: &Request) -> Record {
@@ -226,7 +239,7 @@ impl Record {
             kind: kind as u8,
             flag: 0,
             small: request.row,
-            model: request.model.0 | u32::from(request.rows_after) << 16,
+            model: request.queue.0 | u32::from(request.rows_after) << 16,
             a: request.id | origin << ID_BITS,
             b: request.arrival.0,
             c: request.deadline.0,
@@ -239,7 +252,7 @@ impl Record {
             id: self.a & ((1 << ID_BITS) - 1),
             arrival: Nanos(self.b),
             deadline: Nanos(self.c),
-            model: self.model(),
+            queue: self.queue(),
             row: self.small,
             rows_after: (self.model >> 16) as u16,
             frontend: (self.a >> ID_BITS) as u8,
@@ -250,94 +263,124 @@ impl Record {
 
     #[inline]
     pub(super) fn grant(grant: Grant) -> Record {
-        let Grant { model, gpu, free_at, until } = grant;
-        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, model) }
+        let Grant { queue, gpu, free_at, until } = grant;
+        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
     }
 
-    /// The same of the RankThread that decided it.
+    /// The record of a grant, of the RankThread that decided it.
     #[inline]
     pub(super) fn granted(cluster: usize, grant: Grant) -> Record {
         Record { kind: Kind::Granted as u8, flag: cluster as u8, ..Record::grant(grant) }
     }
 
     pub(super) fn as_grant(&self) -> Grant {
-        Grant { model: self.model(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
-    }
-
-    #[inline]
-    pub(super) fn timer(model: ModelId) -> Record {
-        Record::of(Kind::Timer, model)
+        Grant { queue: self.queue(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
     }
 
     /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit
     /// 16 bits.
     #[inline]
-    pub(super) fn came(model: ModelId, count: usize) -> Record {
+    pub(super) fn came(queue: QueueId, count: usize) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
-        Record { small: count as u16, ..Record::of(Kind::Came, model) }
+        Record { small: count as u16, ..Record::of(Kind::Came, queue) }
     }
 
-    pub(super) fn stop(model: ModelId) -> Record {
-        Record::of(Kind::Stop, model)
+    /// The record of an event of `queue`, but for [`ModelEvent::Settle`], whose record is
+    /// made by [`Record::came`].
+    #[inline(always)]
+    pub(super) fn event(queue: QueueId, event: ModelEvent<'_>) -> Record {
+        match event {
+            ModelEvent::Enqueue(request) => Record::request(request),
+            ModelEvent::Cancel(first_row) => Record::of_request(Kind::Cancel, first_row),
+            ModelEvent::Settle => Record::came(queue, 0),
+            ModelEvent::Timer => Record::of(Kind::Timer, queue),
+            ModelEvent::Grant(grant) => Record::grant(grant),
+            ModelEvent::StartReserving => Record::of(Kind::StartReserving, queue),
+            ModelEvent::Stop => Record::of(Kind::Stop, queue),
+        }
     }
 
-    pub(super) fn foretell(model: ModelId) -> Record {
-        Record::of(Kind::Foretell, model)
+    /// The event that [`Record::event`] was made of; `None` if it is not of a queue. `request`: the
+    /// record's [`Record::as_request`].
+    pub(super) fn as_event<'a>(&self, request: &'a Request) -> Option<ModelEvent<'a>> {
+        Some(match self.kind()? {
+            Kind::Request => ModelEvent::Enqueue(request),
+            Kind::Cancel => ModelEvent::Cancel(request),
+            Kind::Came => ModelEvent::Settle,
+            Kind::Timer => ModelEvent::Timer,
+            Kind::Grant => ModelEvent::Grant(self.as_grant()),
+            Kind::StartReserving => ModelEvent::StartReserving,
+            Kind::Stop => ModelEvent::Stop,
+            _ => return None,
+        })
+    }
+
+    /// The input of a matching that this record was made of; `None` if it is another record. A
+    /// piece of a saved state is the input that restores it.
+    #[inline(always)]
+    pub(crate) fn as_rank_input(&self) -> Option<RankInput> {
+        let queue = self.queue();
+        Some(match self.kind()? {
+            Kind::Ready | Kind::Early => RankInput::Ready { queue, offer: self.as_offer() },
+            Kind::Withdraw => RankInput::Withdraw(queue),
+            Kind::Report => RankInput::Report(self.as_report()),
+            Kind::Reserve | Kind::SavedReservation => {
+                RankInput::Reserve { queue, reservation: self.as_reservation() }
+            }
+            Kind::Bounds | Kind::SavedBounds => RankInput::Bounds { queue, bounds: self.as_bounds() },
+            Kind::AllReserved => RankInput::AllReserved,
+            Kind::Completion => RankInput::Completion(self.as_completion()),
+            _ => return None,
+        })
     }
 
     #[inline]
-    pub(super) fn ready(model: ModelId, offer: Offer) -> Record {
+    fn ready(queue: QueueId, offer: Offer) -> Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
-        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, model) }
+        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, queue) }
     }
 
-    pub(super) fn as_offer(&self) -> Offer {
+    #[inline]
+    fn as_offer(&self) -> Offer {
         let early = self.kind() == Some(Kind::Early);
         Offer { latest: Nanos(self.a), delay: Nanos(self.b), early }
     }
 
     #[inline]
-    pub(super) fn reservation(model: ModelId, next: Reservation) -> Record {
-        let Reservation { at, silent, every } = next;
-        Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Next, model) }
+    fn reservation(queue: QueueId, reservation: Reservation) -> Record {
+        let Reservation { at, silent, every } = reservation;
+        Record { small: u16::from(silent), a: at.0, b: every.0, ..Record::of(Kind::Reserve, queue) }
     }
 
-    pub(super) fn as_next_start(&self) -> Reservation {
+    fn as_reservation(&self) -> Reservation {
         Reservation { at: Nanos(self.a), silent: self.small != 0, every: Nanos(self.b) }
     }
 
-    pub(super) fn standing(model: ModelId, standing: BatchBounds) -> Record {
-        let BatchBounds { shortest, longest, patience } = standing;
-        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::BatchBounds, model) }
+    #[inline]
+    fn bounds(queue: QueueId, bounds: BatchBounds) -> Record {
+        let BatchBounds { shortest, longest, patience } = bounds;
+        Record { a: shortest.0, b: longest.0, c: patience.0, ..Record::of(Kind::Bounds, queue) }
     }
 
-    pub(super) fn as_standing(&self) -> BatchBounds {
+    fn as_bounds(&self) -> BatchBounds {
         BatchBounds { shortest: Nanos(self.a), longest: Nanos(self.b), patience: Nanos(self.c) }
     }
 
-    pub(super) fn foretold() -> Record {
-        Record::of(Kind::Foretold, ModelId(0))
-    }
-
     #[inline]
-    pub(super) fn withdraw(model: ModelId) -> Record {
-        Record::of(Kind::Withdraw, model)
-    }
-
-    #[inline]
-    pub(super) fn report(report: GpuReport) -> Record {
+    fn report(report: GpuReport) -> Record {
         Record {
             small: u16::from(report.exec_at.is_some()),
             a: report.exec_at.unwrap_or(Nanos::ZERO).0,
             b: report.free_at.0,
             c: u64::from(report.gpu.0),
-            ..Record::of(Kind::Report, report.model)
+            ..Record::of(Kind::Report, report.queue)
         }
     }
 
-    pub(super) fn as_report(&self) -> GpuReport {
+    #[inline]
+    fn as_report(&self) -> GpuReport {
         GpuReport {
-            model: self.model(),
+            queue: self.queue(),
             gpu: GpuId(self.c as u32),
             exec_at: (self.small != 0).then_some(Nanos(self.a)),
             free_at: Nanos(self.b),
@@ -347,33 +390,33 @@ impl Record {
     /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`]
     /// is 65,536.
     #[inline]
-    pub(super) fn completion(completion: Completion) -> Record {
+    fn completion(completion: Completion) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << 16) };
         Record {
             small: completion.gpu.0 as u16,
             a: completion.batch,
             b: completion.started.0,
             c: completion.finished.0,
-            ..Record::of(Kind::Completion, completion.model)
+            ..Record::of(Kind::Completion, QueueId(completion.model.0))
         }
     }
 
-    pub(super) fn as_completion(&self) -> Completion {
+    fn as_completion(&self) -> Completion {
         Completion {
             batch: self.a,
             started: Nanos(self.b),
             finished: Nanos(self.c),
-            model: self.model(),
+            model: ModelId(self.queue().0),
             gpu: GpuId(u32::from(self.small)),
         }
     }
 
     #[inline]
     pub(super) fn matched() -> Record {
-        Record::of(Kind::Match, ModelId(0))
+        Record::of(Kind::Match, QueueId(0))
     }
 
-    /// The same, said of or to this sub-cluster.
+    /// The record, of this sub-cluster.
     #[inline]
     pub(super) fn in_cluster(self, cluster: usize) -> Record {
         Record { flag: cluster as u8, ..self }
@@ -387,13 +430,13 @@ impl Record {
             a: batch,
             b: dispatch.exec_at.0,
             c: u64::from(dispatch.gpu.0),
-            ..Record::of(Kind::Dispatch, dispatch.model)
+            ..Record::of(Kind::Dispatch, dispatch.queue)
         };
         let second = Record {
             a: dispatch.latest.0,
             b: dispatch.duration.0,
             c: dispatch.batched.0,
-            ..Record::of(Kind::DispatchTimes, dispatch.model)
+            ..Record::of(Kind::DispatchTimes, dispatch.queue)
         };
         [first, second]
     }
@@ -404,17 +447,17 @@ impl Record {
     }
 
     /// The records of a model's scalars: [`SCALAR_RECORDS`] of them.
-    pub(super) fn saved_model(model: ModelId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
-        let Offer { latest, delay, early } = saved.told.unwrap_or_default();
+    pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
+        let Offer { latest, delay, early } = saved.offer.unwrap_or_default();
         let first = Record {
-            flag: u8::from(saved.told.is_some())
+            flag: u8::from(saved.offer.is_some())
                 | u8::from(early) << 1
                 | u8::from(saved.losses.overloaded) << 2,
             small: queued as u16,
             a: saved.last_start.0,
             b: latest.0,
             c: delay.0,
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
         let RateParts { at, filled, current, sample_ends, .. } = saved.rate;
         let second = Record {
@@ -423,28 +466,28 @@ impl Record {
             a: u64::from(current),
             b: sample_ends.0,
             c: u64::from(saved.losses.lost),
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
-        let Foretold { head, budget } =
-            saved.foretold.unwrap_or(Foretold { head: Nanos::ZERO, budget: Nanos::ZERO });
+        let LastReservation { head, budget } =
+            saved.reservation.unwrap_or(LastReservation { head: Nanos::ZERO, budget: Nanos::ZERO });
         let third = Record {
-            flag: u8::from(saved.foretold.is_some())
-                | u8::from(saved.stands) << 1
+            flag: u8::from(saved.reservation.is_some())
+                | u8::from(saved.bounds_sent) << 1
                 | u8::from(saved.unexpected) << 2,
             a: head.0,
             b: budget.0,
-            ..Record::of(Kind::SavedModel, model)
+            ..Record::of(Kind::SavedModel, queue)
         };
         [first, second, third]
     }
 
-    pub(super) fn saved_counts(model: ModelId, saved: &Saved) -> impl Iterator<Item = Record> {
+    pub(super) fn saved_counts(queue: QueueId, saved: &Saved) -> impl Iterator<Item = Record> {
         saved.rate.counts.chunks(COUNTS_PER_RECORD).map(move |chunk| {
             let pair = |at: usize| {
                 let count = |at| u64::from(chunk.get(at).copied().unwrap_or(0));
                 count(2 * at) | count(2 * at + 1) << 32
             };
-            Record { a: pair(0), b: pair(1), c: pair(2), ..Record::of(Kind::SavedCounts, model) }
+            Record { a: pair(0), b: pair(1), c: pair(2), ..Record::of(Kind::SavedCounts, queue) }
         })
     }
 
@@ -466,27 +509,32 @@ impl Record {
             },
             last_start: Nanos(first.a),
             losses: Losses { lost: second.c as u32, overloaded: first.flag & 4 != 0 },
-            told: (first.flag & 1 != 0).then_some(Offer {
+            offer: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
                 early: first.flag & 2 != 0,
             }),
-            foretold: (third.flag & 1 != 0)
-                .then_some(Foretold { head: Nanos(third.a), budget: Nanos(third.b) }),
-            stands: third.flag & 2 != 0,
+            reservation: (third.flag & 1 != 0)
+                .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
+            bounds_sent: third.flag & 2 != 0,
             unexpected: third.flag & 4 != 0,
         }
     }
 
-    pub(super) fn saved_cluster(cluster: usize, horizon: Nanos, packing: Packing, foretold: bool) -> Record {
+    pub(super) fn saved_cluster(
+        cluster: usize,
+        horizon: Nanos,
+        packing: Packing,
+        all_reserved: bool,
+    ) -> Record {
         let Packing { average, asked, since } = packing;
         Record {
-            small: u16::from(foretold),
+            small: u16::from(all_reserved),
             model: asked as u32,
             a: horizon.0,
             b: average.to_bits(),
             c: since.0,
-            ..Record::of(Kind::SavedCluster, ModelId(0))
+            ..Record::of(Kind::SavedCluster, QueueId(0))
         }
         .in_cluster(cluster)
     }
@@ -499,12 +547,13 @@ impl Record {
         (Nanos(self.a), packing, self.small != 0)
     }
 
-    pub(super) fn saved_standing(cluster: usize, model: ModelId, standing: BatchBounds) -> Record {
-        Record { kind: Kind::SavedStanding as u8, ..Record::standing(model, standing) }.in_cluster(cluster)
+    pub(super) fn saved_bounds(cluster: usize, queue: QueueId, bounds: BatchBounds) -> Record {
+        Record { kind: Kind::SavedBounds as u8, ..Record::bounds(queue, bounds) }.in_cluster(cluster)
     }
 
-    pub(super) fn saved_next(cluster: usize, model: ModelId, next: Reservation) -> Record {
-        Record { kind: Kind::SavedNext as u8, ..Record::reservation(model, next) }.in_cluster(cluster)
+    pub(super) fn saved_reservation(cluster: usize, queue: QueueId, reservation: Reservation) -> Record {
+        let record = Record::reservation(queue, reservation);
+        Record { kind: Kind::SavedReservation as u8, ..record }.in_cluster(cluster)
     }
 
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
@@ -540,25 +589,25 @@ impl Record {
             small: u16::from(saved.granted) | u16::from(saved.offer.early) << 1,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
-            ..Record::of(Kind::SavedCandidate, saved.model)
+            ..Record::of(Kind::SavedCandidate, saved.queue)
         }
         .in_cluster(cluster)
     }
 
     pub(super) fn as_saved_candidate(&self) -> SavedModel {
         SavedModel {
-            model: self.model(),
+            queue: self.queue(),
             offer: Offer { latest: Nanos(self.a), delay: Nanos(self.b), early: self.small & 2 != 0 },
             granted: self.small & 1 != 0,
         }
     }
 }
 
-/// As a line of replay's report shows it.
+/// Formats a record as a line of replay's report.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { small, a, b, c, .. } = *self;
-        let model = self.model().0;
+        let model = self.queue().0;
         let Some(kind) = self.kind() else { return write!(f, "unknown record of kind {}", self.kind) };
         match kind {
             Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
@@ -567,16 +616,16 @@ impl fmt::Display for Record {
             Kind::Request | Kind::SavedRequest => {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
-            Kind::TakeBack => write!(f, "{} for model {model} is taken back", Named(&self.as_request())),
+            Kind::Cancel => write!(f, "{} for model {model} is taken back", Named(&self.as_request())),
             Kind::Grant | Kind::Granted if c == u64::MAX => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
             }
             Kind::Grant | Kind::Granted => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model} until {}", Millis(b), Millis(c))
             }
-            Kind::Foretell => write!(f, "model {model} is to tell of its next batches"),
-            Kind::Foretold => f.write_str("all have told of their next batches"),
-            Kind::BatchBounds => {
+            Kind::StartReserving => write!(f, "model {model} sends reservations from now on"),
+            Kind::AllReserved => f.write_str("every model has sent a reservation"),
+            Kind::Bounds => {
                 write!(f, "model {model} of a lower class takes a GPU for {} at least", Millis(a))
             }
             Kind::Timer => write!(f, "timer of model {model}"),
@@ -584,8 +633,8 @@ impl fmt::Display for Record {
             Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
             Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
             Kind::Early => write!(f, "model {model} early: latest {}, delay {}", Millis(a), Millis(b)),
-            Kind::Next if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
-            Kind::Next => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
+            Kind::Reserve if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
+            Kind::Reserve => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
             Kind::Report if small == 0 => write!(f, "model {model} gives GPU {c} back unused"),
             Kind::Report => {
@@ -609,8 +658,8 @@ impl fmt::Display for Record {
             Kind::SavedCluster
             | Kind::SavedGpu
             | Kind::SavedCandidate
-            | Kind::SavedStanding
-            | Kind::SavedNext => {
+            | Kind::SavedBounds
+            | Kind::SavedReservation => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }
@@ -662,12 +711,12 @@ mod tests {
 
     #[test]
     fn records_turn_back_into_what_they_were_made_of() {
-        let model = ModelId(5);
+        let queue = QueueId(5);
         let request = Request {
             id: (1 << 48) - 1,
             arrival: Nanos(3),
             deadline: Nanos(9),
-            model,
+            queue,
             row: 65_535,
             rows_after: 65_534,
             frontend: 255,
@@ -677,20 +726,52 @@ mod tests {
         assert_eq!(Record::request(&request).as_request(), request);
         assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
         for until in [Nanos(8), Nanos::MAX] {
-            let grant = Grant { model, gpu: GpuId(65_535), free_at: Nanos(7), until };
+            let grant = Grant { queue, gpu: GpuId(65_535), free_at: Nanos(7), until };
             assert_eq!(Record::granted(2, grant).as_grant(), grant);
         }
-        let standing = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(3) };
-        assert_eq!(Record::saved_standing(1, model, standing).as_standing(), standing);
-        let next = Reservation { at: Nanos(1), silent: true, every: Nanos(2) };
-        assert_eq!(Record::saved_next(1, model, next).as_next_start(), next);
-        let report = GpuReport { model, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
-        assert_eq!(Record::report(report).in_cluster(1).as_report(), report);
-        let unused = GpuReport { exec_at: None, ..report };
-        assert_eq!(Record::report(unused).as_report(), unused);
-        let completion =
-            Completion { batch: 3, started: Nanos(1), finished: Nanos(2), model, gpu: GpuId(65_535) };
-        assert_eq!(Record::completion(completion).as_completion(), completion);
+        let bounds = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(17 << 33 | 5) };
+        let report = GpuReport { queue, gpu: GpuId(4), exec_at: Some(Nanos(0)), free_at: Nanos(8) };
+        let completion = Completion {
+            batch: 3,
+            started: Nanos(1),
+            finished: Nanos(2),
+            model: ModelId(5),
+            gpu: GpuId(65_535),
+        };
+        let mut inputs = vec![
+            RankInput::Bounds { queue, bounds },
+            RankInput::AllReserved,
+            RankInput::Withdraw(queue),
+            RankInput::Report(report),
+            RankInput::Report(GpuReport { exec_at: None, ..report }),
+            RankInput::Completion(completion),
+        ];
+        for flag in [false, true] {
+            let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag };
+            inputs.push(RankInput::Ready { queue, offer });
+            let reservation = Reservation { at: Nanos(1), silent: flag, every: Nanos(2) };
+            inputs.push(RankInput::Reserve { queue, reservation });
+            let saved = Record::saved_reservation(1, queue, reservation);
+            assert_eq!(saved.as_rank_input(), Some(RankInput::Reserve { queue, reservation }));
+        }
+        let saved = Record::saved_bounds(1, queue, bounds);
+        assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { queue, bounds }));
+        for input in inputs {
+            assert_eq!(Record::from(input).in_cluster(1).as_rank_input(), Some(input));
+        }
+        let grant = Grant { queue, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8) };
+        let events = [
+            ModelEvent::Enqueue(&request),
+            ModelEvent::Cancel(&request),
+            ModelEvent::Settle,
+            ModelEvent::Timer,
+            ModelEvent::Grant(grant),
+            ModelEvent::StartReserving,
+            ModelEvent::Stop,
+        ];
+        for event in events {
+            assert_eq!(Record::event(queue, event).as_event(&request), Some(event));
+        }
         let gpu = SavedGpu {
             gpu: GpuId(65_535),
             free_at: Nanos(1),
@@ -716,13 +797,13 @@ mod tests {
             },
             last_start: Nanos(456),
             losses: Losses { lost: 789, overloaded: true },
-            told: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
-            foretold: Some(Foretold { head: Nanos(2), budget: Nanos(3) }),
-            stands: true,
+            offer: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
+            reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
+            bounds_sent: true,
             unexpected: true,
         };
-        let scalars = Record::saved_model(ModelId(1), &saved, 8_192);
-        let counts: Vec<Record> = Record::saved_counts(ModelId(1), &saved).collect();
+        let scalars = Record::saved_model(QueueId(1), &saved, 8_192);
+        let counts: Vec<Record> = Record::saved_counts(QueueId(1), &saved).collect();
         assert_eq!(counts.len(), COUNT_RECORDS);
         assert_eq!(Record::as_saved(&scalars, &counts), saved);
     }

@@ -2,7 +2,7 @@
 //! Called by `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
-use super::explain::{Event, Story};
+use super::explain::{Cause, Story};
 use super::journal::Recording;
 use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::{RecordError, model_recorder, rank_recorder};
@@ -10,10 +10,10 @@ use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Offer, RankInput, RankState, Reservation};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{RankInput, RankState};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, QueueId, Request};
 
 pub use super::explain::{Ride, Wanted, completed};
 
@@ -202,7 +202,7 @@ fn replay_models(
 ) -> Result<(), RecordError> {
     let terms = description.terms().map_err(|what| corrupt(recording, what))?;
     let mut models = Models {
-        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.model, place)).collect(),
+        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.queue, place)).collect(),
         queues: terms.iter().map(|_| None).collect(),
         ready: vec![None; terms.len()],
         names: description.models.iter().map(|model| model.name.clone()).collect(),
@@ -219,13 +219,13 @@ fn replay_models(
 struct Models {
     terms: Vec<QueueConfig>,
     names: Vec<String>,
-    /// Which are of a lower class.
+    /// The queues that are of a lower class.
     lower: Vec<bool>,
-    place_of: HashMap<ModelId, usize>,
+    place_of: HashMap<QueueId, usize>,
     /// The models whose state is known.
     queues: Vec<Option<ModelQueue>>,
     /// When each model's batch last became schedulable, and by what.
-    ready: Vec<Option<(Nanos, Event)>>,
+    ready: Vec<Option<(Nanos, Cause)>>,
     /// The number of the thread's next batch, once one was seen.
     next_batch: Option<u64>,
 }
@@ -241,14 +241,14 @@ impl Models {
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
-                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::TakeBack | Kind::Foretell) => {
+                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::Cancel | Kind::StartReserving) => {
                     self.input(at, &record, run)?
                 }
                 Some(
                     Kind::Ready
                     | Kind::Early
-                    | Kind::Next
-                    | Kind::BatchBounds
+                    | Kind::Reserve
+                    | Kind::Bounds
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Dispatch
@@ -262,7 +262,7 @@ impl Models {
     }
 
     fn place(&self, record: &Record) -> Result<usize, Halt> {
-        self.place_of.get(&record.model()).copied().ok_or_else(|| "a model that it does not list".into())
+        self.place_of.get(&record.queue()).copied().ok_or_else(|| "a model that it does not list".into())
     }
 
     fn decision(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
@@ -286,9 +286,7 @@ impl Models {
         let request = record.as_request();
         let waiting = self.queues[place].as_ref().map_or(0, ModelQueue::len);
         run.story.came(&request, run.now, &self.names[place], waiting);
-        self.event(place, Event::Request, run, |queue, now, sink| {
-            queue.enqueue(now, request, sink);
-        })
+        self.event(place, ModelEvent::Enqueue(&request), run)
     }
 
     /// Requests come for a model, which is then settled.
@@ -301,50 +299,30 @@ impl Models {
     ) -> Result<(), Halt> {
         for _ in 0..record.small {
             let (at, request) = records.next().ok_or("requests that are cut short")?;
-            if request.kind() != Some(Kind::Request) || request.model() != record.model() {
+            if request.kind() != Some(Kind::Request) || request.queue() != record.queue() {
                 return Err("requests that are damaged".into());
             }
             self.request(at, &request, run)?;
         }
         run.nothing_expected(at)?;
         let place = self.place(record)?;
-        self.event(place, Event::Request, run, |queue, now, sink| queue.settle(now, sink))
+        self.event(place, ModelEvent::Settle, run)
     }
 
     fn input(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
         run.begin_input(at)?;
         let place = self.place(record)?;
-        match record.kind() {
-            Some(Kind::Grant) => {
-                let grant = record.as_grant();
-                let event = Event::Grant { free_at: grant.free_at };
-                self.event(place, event, run, |queue, now, sink| queue.on_grant(now, grant, sink))
-            }
-            Some(Kind::TakeBack) => {
-                let wish = record.as_request();
-                self.event(place, Event::Request, run, |queue, now, sink| {
-                    queue.take_back(now, &wish, sink);
-                })
-            }
-            Some(Kind::Foretell) => {
-                self.event(place, Event::Request, run, |queue, _, sink| queue.foretell(sink))
-            }
-            Some(Kind::Stop) => self.event(place, Event::Stop, run, |queue, now, sink| queue.stop(now, sink)),
-            _ => self.event(place, Event::Timer, run, |queue, now, sink| queue.on_timer(now, sink)),
-        }
+        let request = record.as_request();
+        let event = record.as_event(&request).ok_or("an event that is damaged")?;
+        self.event(place, event, run)
     }
 
-    /// Lets a model act: what it decides is expected from the file.
-    fn event(
-        &mut self,
-        place: usize,
-        event: Event,
-        run: &mut Run,
-        act: impl FnOnce(&mut ModelQueue, Nanos, &mut Collect<'_>),
-    ) -> Result<(), Halt> {
+    /// Applies an event to a queue: what it decides is expected from the file.
+    fn event(&mut self, place: usize, event: ModelEvent<'_>, run: &mut Run) -> Result<(), Halt> {
         let Models { queues, ready, terms, next_batch, .. } = self;
         let queue = queues[place].as_mut().ok_or("an event of a model whose state it does not hold")?;
         let now = run.now;
+        let cause = Cause::from(event);
         let mut ends = Vec::new();
         let mut sink = Collect {
             expected: &mut run.expected,
@@ -353,11 +331,11 @@ impl Models {
             ready: &mut ready[place],
             ends: &mut ends,
             now,
-            event,
+            cause,
         };
-        act(queue, now, &mut sink);
+        queue.apply(now, event, &mut sink);
         for (request, ending) in ends {
-            run.story.ended(&request, ending, now, event, &terms[place], queue.target());
+            run.story.ended(&request, ending, now, cause, &terms[place], queue.target());
         }
         Ok(())
     }
@@ -382,7 +360,7 @@ impl Models {
                 _ => Kind::SavedRequest,
             };
             let (_, piece) = records.next().ok_or("a model's state that is cut short")?;
-            if piece.kind() != Some(kind) || piece.model() != first.model() {
+            if piece.kind() != Some(kind) || piece.queue() != first.queue() {
                 return Err("a model's state that is damaged".into());
             }
             pieces.push(piece);
@@ -410,33 +388,20 @@ struct Collect<'a> {
     expected: &'a mut VecDeque<Record>,
     next_batch: Option<u64>,
     story: &'a mut Story,
-    ready: &'a mut Option<(Nanos, Event)>,
+    ready: &'a mut Option<(Nanos, Cause)>,
     ends: &'a mut Vec<(Request, Ending)>,
     now: Nanos,
-    event: Event,
+    cause: Cause,
 }
 
 impl ModelSink for Collect<'_> {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        *self.ready = Some((self.now, self.event));
-        self.expected.push_back(Record::ready(model, offer));
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        *self.ready = None;
-        self.expected.push_back(Record::withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.expected.push_back(Record::report(report));
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.expected.push_back(Record::reservation(model, next));
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.expected.push_back(Record::standing(model, standing));
+    fn to_rank(&mut self, message: RankInput) {
+        match message {
+            RankInput::Ready { .. } => *self.ready = Some((self.now, self.cause)),
+            RankInput::Withdraw(_) => *self.ready = None,
+            _ => {}
+        }
+        self.expected.push_back(Record::from(message));
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
@@ -510,8 +475,8 @@ impl Rank {
                     Kind::SavedCluster
                     | Kind::SavedGpu
                     | Kind::SavedCandidate
-                    | Kind::SavedStanding
-                    | Kind::SavedNext,
+                    | Kind::SavedBounds
+                    | Kind::SavedReservation,
                 ) => {
                     if self.known {
                         run.confirm(at, &record)?;
@@ -526,9 +491,9 @@ impl Rank {
                 Some(
                     Kind::Ready
                     | Kind::Early
-                    | Kind::Next
-                    | Kind::BatchBounds
-                    | Kind::Foretold
+                    | Kind::Reserve
+                    | Kind::Bounds
+                    | Kind::AllReserved
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Completion
@@ -558,16 +523,13 @@ impl Rank {
         let there = match record.kind() {
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
-            Some(Kind::SavedStanding | Kind::SavedNext) => {
-                let there = (record.model().0 as usize) < state.models();
-                if there {
-                    state.hear(told(record));
-                }
-                there
+            Some(Kind::SavedBounds | Kind::SavedReservation) => {
+                let input = record.as_rank_input().filter(|_| (record.queue().0 as usize) < state.models());
+                input.map(|input| state.handle(input)).is_some()
             }
             _ => {
-                let (horizon, packing, foretold) = record.as_saved_cluster();
-                state.restore_pool(horizon, packing, foretold);
+                let (horizon, packing, all_reserved) = record.as_saved_cluster();
+                state.restore_pool(horizon, packing, all_reserved);
                 true
             }
         };
@@ -577,25 +539,19 @@ impl Rank {
     fn input(&mut self, record: &Record, run: &mut Run) -> Result<(), Halt> {
         let cluster = usize::from(record.flag);
         let state = self.states.get_mut(cluster).ok_or("a sub-cluster too many")?;
-        if record.model().0 as usize >= state.models() {
+        if record.queue().0 as usize >= state.models() {
             return Err("a model that it does not list".into());
         }
-        match record.kind() {
-            Some(Kind::Ready | Kind::Early) => {
-                state.hear(RankInput::Ready { model: record.model(), offer: record.as_offer() });
+        let Some(input) = record.as_rank_input() else {
+            let expected = &mut run.expected;
+            state.on_timer(run.now, &mut |grant| expected.push_back(Record::granted(cluster, grant)));
+            return Ok(());
+        };
+        match input {
+            RankInput::Report(report) if !state.is_taken(report.gpu) => {
+                return Err("a report of a GPU that was not granted".into());
             }
-            Some(Kind::Next | Kind::BatchBounds) => state.hear(told(record)),
-            Some(Kind::Foretold) => state.hear(RankInput::AllReserved),
-            Some(Kind::Withdraw) => state.hear(RankInput::Withdraw(record.model())),
-            Some(Kind::Report) => {
-                let report = record.as_report();
-                if !state.is_taken(report.gpu) {
-                    return Err("a report of a GPU that was not granted".into());
-                }
-                state.hear(RankInput::Report(report));
-            }
-            Some(Kind::Completion) => {
-                let completion = record.as_completion();
+            RankInput::Completion(completion) => {
                 if completion.gpu.0 as usize >= state.gpus() {
                     return Err("a GPU that it does not list".into());
                 }
@@ -603,24 +559,10 @@ impl Rank {
                     let gpu = GpuId(completion.gpu.0 + self.first_gpu[cluster]);
                     run.done.completions.push(Completion { gpu, ..completion });
                 }
-                state.hear(RankInput::Completion(completion));
             }
-            _ => {
-                let expected = &mut run.expected;
-                state.on_timer(run.now, &mut |grant| expected.push_back(Record::granted(cluster, grant)));
-            }
+            _ => {}
         }
+        state.handle(input);
         Ok(())
-    }
-}
-
-/// What a model tells for the sake of other classes.
-fn told(record: &Record) -> RankInput {
-    let model = record.model();
-    match record.kind() {
-        Some(Kind::BatchBounds | Kind::SavedStanding) => {
-            RankInput::Bounds { model, standing: record.as_standing() }
-        }
-        _ => RankInput::Reserve { model, next: record.as_next_start() },
     }
 }

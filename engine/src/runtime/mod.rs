@@ -44,7 +44,7 @@ use std::time::Duration;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::slab::SlabError;
-use threads::agent::{Agent, Ending, Member};
+use threads::agent::{Agent, Member, StopSignal};
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -127,13 +127,13 @@ pub struct Engine {
 /// Roles that stop together, before those of the next stage.
 #[derive(Default)]
 struct Stage {
-    endings: Vec<Arc<Ending>>,
+    endings: Vec<Arc<StopSignal>>,
 }
 
 impl Stage {
     /// A member of this stage.
     fn member(&mut self, role: String, agent: impl Agent + Send + 'static) -> Member {
-        let ending = Arc::new(Ending::default());
+        let ending = Arc::new(StopSignal::default());
         self.endings.push(Arc::clone(&ending));
         Member { role, agent: Box::new(agent), ending }
     }

@@ -21,7 +21,7 @@ use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
-use symphony_transport::message::ModelId;
+use symphony_transport::message::{ModelId, QueueId};
 
 /// A running thread takes a change within a millisecond, or when the batch that it runs is over:
 /// one that has not after this time never will.
@@ -106,7 +106,7 @@ impl LoadedModel {
 pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The terms of a lane of a model with this SLO and profile.
-    pub(crate) terms: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
+    pub(crate) terms: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) lanes: QueueIds,
     /// The largest row that the slots hold.
     pub(crate) largest_row: usize,
@@ -294,7 +294,7 @@ impl ModelSlots {
         self.set_queues(id.0 as usize, queues)
     }
 
-    fn queue_of_nothing(&self, lane: ModelId) -> ModelQueue {
+    fn queue_of_nothing(&self, lane: QueueId) -> ModelQueue {
         let terms = (self.common.terms)(lane, Nanos::ZERO, Profile::of_nothing());
         ModelQueue::of_nothing(terms, self.common.clock.now())
     }
@@ -303,7 +303,7 @@ impl ModelSlots {
     fn queues_of(
         &self,
         model: ModelId,
-        new: impl Fn(Class, ModelId) -> Option<ModelQueue>,
+        new: impl Fn(Class, QueueId) -> Option<ModelQueue>,
     ) -> Box<SlotQueues> {
         let mut queues = Box::new(SlotQueues::default());
         for (queue, class) in queues.iter_mut().zip(QueueIds::classes()) {

@@ -6,13 +6,13 @@ use std::hint::black_box;
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::selection::{Finish, select, target_batch};
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::rank::{GpuReport, Grant, Offer};
+use symphony_scheduler::rank::{Grant, RankInput};
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Ending, GpuId, ModelId, Request};
+use symphony_transport::message::{Ending, GpuId, QueueId, Request};
 
 /// Between two requests of the model.
 const GAP: Nanos = Nanos::from_micros(1);
@@ -52,7 +52,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
     QueueConfig {
-        model: ModelId(0),
+        queue: QueueId(0),
         profile: Profile::linear(alpha, beta, max_batch).expect("the numbers are a profile's"),
         slo: Nanos::from_millis_f64(slo_ms),
         network: Network::default(),
@@ -99,14 +99,14 @@ fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
             id += 1;
             let early = if disorder > 0 { Nanos::from_micros(2 * (id % disorder)) } else { Nanos::ZERO };
             let request = Request { id, arrival: now, deadline: now + slo - early, ..Request::default() };
-            queue.on_request(now, request, &mut sink);
+            queue.apply_request(now, &request, &mut sink);
             if queue.next_timer() <= now {
-                queue.on_timer(now, &mut sink);
+                queue.apply(now, ModelEvent::Timer, &mut sink);
             }
             while std::mem::take(&mut sink.ready) || queue.len() >= at_most {
                 let grant =
-                    Grant { model: ModelId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
-                queue.on_grant(now, grant, &mut sink);
+                    Grant { queue: QueueId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
+                queue.apply(now, ModelEvent::Grant(grant), &mut sink);
             }
         }
     })
@@ -119,17 +119,18 @@ struct Sink {
 }
 
 impl ModelSink for Sink {
-    fn ready(&mut self, _model: ModelId, offer: Offer) {
-        black_box(offer);
-        self.ready = true;
-    }
-
-    fn withdraw(&mut self, _model: ModelId) {
-        self.ready = false;
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        black_box(report);
+    fn to_rank(&mut self, message: RankInput) {
+        match message {
+            RankInput::Ready { offer, .. } => {
+                black_box(offer);
+                self.ready = true;
+            }
+            RankInput::Withdraw(_) => self.ready = false,
+            RankInput::Report(report) => {
+                black_box(report);
+            }
+            _ => {}
+        }
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {

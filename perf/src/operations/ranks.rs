@@ -4,7 +4,7 @@
 use super::{Operation, Repeat};
 use symphony_scheduler::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, GpuId, ModelId};
+use symphony_transport::message::{Completion, GpuId, ModelId, QueueId};
 
 /// Between two batches.
 const GAP: Nanos = Nanos::from_micros(1);
@@ -29,16 +29,17 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 /// A candidate that is due.
-fn ready(model: ModelId, latest: Nanos) -> RankInput {
-    RankInput::Ready { model, offer: Offer { latest, ..Offer::default() } }
+fn ready(queue: QueueId, latest: Nanos) -> RankInput {
+    RankInput::Ready { queue, offer: Offer { latest, ..Offer::default() } }
 }
 
-fn report(Grant { model, gpu, .. }: Grant, exec_at: Nanos, free_at: Nanos) -> GpuReport {
-    GpuReport { model, gpu, exec_at: Some(exec_at), free_at }
+fn report(Grant { queue, gpu, .. }: Grant, exec_at: Nanos, free_at: Nanos) -> GpuReport {
+    GpuReport { queue, gpu, exec_at: Some(exec_at), free_at }
 }
 
 fn completion(report: GpuReport) -> Completion {
-    let GpuReport { model, gpu, exec_at, free_at } = report;
+    let GpuReport { queue, gpu, exec_at, free_at } = report;
+    let model = queue.only_model();
     Completion { batch: 0, started: exec_at.unwrap_or(free_at), finished: free_at, model, gpu }
 }
 
@@ -55,7 +56,7 @@ fn idle(gpus: usize) -> Repeat {
             now += GAP;
             model = (model + 1) % MODELS;
             let mut given = None;
-            let id = ModelId(model as u32);
+            let id = QueueId(model as u32);
             ready(id, now + Nanos::from_millis(1)).apply(&mut state, now, &mut |grant| given = Some(grant));
             let sent = report(given.expect("a GPU is idle"), now, now + duration);
             RankInput::Report(sent).apply(&mut state, now, &mut |_| ());
@@ -76,8 +77,8 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
     let window = Nanos(GAP.0 * 2 * waiting as u64);
     for gpu in 0..gpus as u64 {
         let mut given = None;
-        let model = ModelId((gpu % waiting as u64) as u32);
-        ready(model, now + window).apply(&mut state, now, &mut |grant| given = Some(grant));
+        let queue = QueueId((gpu % waiting as u64) as u32);
+        ready(queue, now + window).apply(&mut state, now, &mut |grant| given = Some(grant));
         let free_at = now + Nanos(GAP.0 * (gpu + 1));
         RankInput::Report(report(given.expect("all GPUs are idle"), now, free_at)).apply(
             &mut state,
@@ -87,7 +88,7 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
     }
     for model in 0..waiting as u32 {
         let latest = now + window + Nanos(u64::from(model));
-        ready(ModelId(model), latest).apply(&mut state, now, &mut |_| ());
+        ready(QueueId(model), latest).apply(&mut state, now, &mut |_| ());
     }
     let mut gpu = 0;
     Box::new(move |times| {
@@ -104,7 +105,7 @@ fn all_busy(gpus: usize, waiting: usize) -> Repeat {
             RankInput::Completion(over).apply(&mut state, now, &mut |grant| given = Some(grant));
             let grant = given.expect("a model waits");
             RankInput::Report(report(grant, now, now + round)).apply(&mut state, now, &mut |_| ());
-            ready(grant.model, now + window).apply(&mut state, now, &mut |_| ());
+            ready(grant.queue, now + window).apply(&mut state, now, &mut |_| ());
             gpu = (gpu + 1) % gpus;
         }
     })

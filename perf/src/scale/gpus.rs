@@ -134,7 +134,8 @@ impl Completions for Instant {
     #[inline]
     fn sent(&mut self, report: &GpuReport) {
         if let Some(started) = report.exec_at {
-            let GpuReport { model, gpu, free_at, .. } = *report;
+            let GpuReport { queue, gpu, free_at, .. } = *report;
+            let model = queue.only_model();
             self.done.push_back(Completion { batch: 0, started, finished: free_at, model, gpu });
         }
     }
@@ -143,7 +144,7 @@ impl Completions for Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use symphony_transport::message::ModelId;
+    use symphony_transport::message::QueueId;
 
     #[test]
     fn a_batch_sent_after_its_latest_is_late_whole() {
@@ -174,7 +175,7 @@ mod tests {
     fn a_completion_follows_each_batch_and_no_unused_grant() {
         let mut gpus = Instant::default();
         let report =
-            GpuReport { model: ModelId(1), gpu: GpuId(2), exec_at: Some(Nanos(3)), free_at: Nanos(9) };
+            GpuReport { queue: QueueId(1), gpu: GpuId(2), exec_at: Some(Nanos(3)), free_at: Nanos(9) };
         gpus.sent(&GpuReport { exec_at: None, ..report });
         gpus.sent(&report);
         let done = gpus.next().unwrap();

@@ -119,10 +119,10 @@ impl Intake for Stream {
         self.group += 1;
         self.next += (u64::from(self.gaps[self.gap_at]) * self.mean) >> FRACTION_BITS;
         self.gap_at = (self.gap_at + 1) % GAPS;
-        let model = ModelId(u32::from(self.models[self.model_at]));
+        let queue = ModelId(u32::from(self.models[self.model_at])).only_queue();
         self.model_at = if self.model_at + 1 == MODELS { 0 } else { self.model_at + 1 };
         self.id += 1;
-        Some(Request { id: self.id, arrival, deadline: arrival + self.slo, model, ..Request::default() })
+        Some(Request { id: self.id, arrival, deadline: arrival + self.slo, queue, ..Request::default() })
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         assert!((800..1_200).contains(&taken.len()));
         assert!(taken.windows(2).all(|pair| pair[0].arrival <= pair[1].arrival));
         assert!(taken.iter().all(|r| r.arrival <= now && r.deadline == r.arrival + Nanos::from_millis(9)));
-        let of_one = taken.iter().filter(|r| r.model == ModelId(3)).count() as f64;
+        let of_one = taken.iter().filter(|r| r.queue == ModelId(3).only_queue()).count() as f64;
         assert!((of_one / taken.len() as f64 - 0.5).abs() < 0.1);
     }
 

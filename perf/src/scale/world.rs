@@ -16,8 +16,9 @@ use std::thread::JoinHandle;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{
-    Agenda, Agent, Foretelling, Foretold, Grants, Intake, ModelLinks, ModelThread, ModelWatch, Outbox,
-    RankLinks, RankThread, RankWatch, SubCluster, link, measure_lateness, measures_from, slack_for, spawn,
+    Agenda, Agent, BackfillPhase, Grants, Intake, ModelLinks, ModelMonitor, ModelThread, Outbox, RankLinks,
+    RankMonitor, RankThread, ReservationProgress, SubCluster, link, measure_lateness, measures_from,
+    slack_for, spawn,
 };
 use symphony::runtime::{Idle, Placement};
 use symphony_scheduler::deferral::{QueueConfig, Slack};
@@ -215,10 +216,10 @@ impl World {
     /// What watches the RankThread numbered `at`.
     ///
     /// Errors: its recording can't be made.
-    pub(crate) fn rank_watch(&self, at: usize) -> io::Result<RankWatch> {
+    pub(crate) fn rank_watch(&self, at: usize) -> io::Result<RankMonitor> {
         let Watch::Recorder(folder) = &self.plan.watch else {
             let published = self.plan.watch == Watch::Counters;
-            return Ok(if published { RankWatch::new(None) } else { RankWatch::unseen() });
+            return Ok(if published { RankMonitor::new(None) } else { RankMonitor::unpublished() });
         };
         let clusters = [self.cluster(at)];
         RankRecorder::create(
@@ -228,20 +229,23 @@ impl World {
             &[],
             &clusters,
         )
-        .map(|recorder| RankWatch::new(Some(recorder)))
+        .map(|recorder| RankMonitor::new(Some(recorder)))
         .map_err(io::Error::other)
     }
 
     /// What watches the ModelThread numbered `at`.
     ///
     /// Errors: its recording can't be made.
-    pub(crate) fn model_watch(&self, at: usize) -> io::Result<ModelWatch> {
+    pub(crate) fn model_watch(&self, at: usize) -> io::Result<ModelMonitor> {
         let Watch::Recorder(folder) = &self.plan.watch else {
             let published = self.plan.watch == Watch::Counters;
-            return Ok(if published { ModelWatch::new(None) } else { ModelWatch::unseen() });
+            return Ok(if published { ModelMonitor::new(None) } else { ModelMonitor::unpublished() });
         };
-        let terms: Vec<QueueConfig> =
-            self.models_of(at).into_iter().map(|model| QueueConfig { model, ..self.terms() }).collect();
+        let terms: Vec<QueueConfig> = self
+            .models_of(at)
+            .into_iter()
+            .map(|model| QueueConfig { queue: model.only_queue(), ..self.terms() })
+            .collect();
         let named = terms.iter().map(|terms| ("a model", Class::HIGHEST, terms));
         ModelRecorder::create(
             &recording(folder),
@@ -249,7 +253,7 @@ impl World {
             named,
             Outbox::<Gpus>::first_batch(at),
         )
-        .map(|recorder| ModelWatch::new(Some(recorder)))
+        .map(|recorder| ModelMonitor::new(Some(recorder)))
         .map_err(io::Error::other)
     }
 
@@ -260,16 +264,16 @@ impl World {
     }
 
     /// The RankThread numbered `at`.
-    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks, watch: RankWatch) -> RankThread<Instant> {
+    pub(crate) fn rank_thread(&self, at: usize, links: RankLinks, watch: RankMonitor) -> RankThread<Instant> {
         let Plan { model_threads, models, .. } = self.plan;
         let ClusterTerms { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
         let state = RankState::new(gpus, models, keep_late, completion_delay);
         RankThread {
-            watch,
+            monitor: watch,
             clusters: vec![SubCluster::new(state, first_gpu)],
             cluster_of: vec![0; models].into(),
-            foretold: Foretold::default(),
-            words: links.words,
+            backfill: BackfillPhase::default(),
+            messages: links.messages,
             completions: vec![Instant::default()],
             grants: Grants {
                 thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
@@ -283,7 +287,7 @@ impl World {
         &self,
         at: usize,
         links: ModelLinks,
-        watch: ModelWatch,
+        watch: ModelMonitor,
     ) -> ModelThread<Stream, Gpus> {
         let World { start, window, .. } = *self;
         let Plan { model_threads, rank_threads, models, rate, slo, seed, .. } = self.plan;
@@ -293,7 +297,10 @@ impl World {
         let mut place = vec![None; models];
         own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
         let queue = |(place, &model): (usize, &ModelId)| {
-            ModelQueue::new(QueueConfig { model, ..terms.clone() }, measures_from(start, place, own.len()))
+            ModelQueue::new(
+                QueueConfig { queue: model.only_queue(), ..terms.clone() },
+                measures_from(start, place, own.len()),
+            )
         };
         // Next to each other, models of one thread belong to different sub-clusters, and so do its
         // batches.
@@ -301,15 +308,15 @@ impl World {
         let largest = terms.profile.max_batch();
         let gpus = Gpus::new(self.clock.clone(), window, largest, self.disturbances.clone());
         ModelThread {
-            watch,
+            monitor: watch,
             queues: own.iter().enumerate().map(queue).collect(),
             place,
             agenda: Agenda::new(own.len()),
             requests: vec![Stream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
             grants: links.grants,
-            outbox: Outbox::new(at, rank_of, links.words, gpus),
+            outbox: Outbox::new(at, rank_of, links.messages, gpus),
             changes: None,
-            foretelling: Foretelling::new(own.len(), rank_threads),
+            reservations: ReservationProgress::new(own.len(), rank_threads),
         }
     }
 
@@ -318,7 +325,7 @@ impl World {
         // it.
         let rule = policy::by_name("symphony-published").expect("it is one of the policies");
         QueueConfig {
-            model: ModelId(0),
+            queue: ModelId(0).only_queue(),
             profile: self.plan.profile.clone(),
             slo: self.plan.slo,
             network: Network::default(),

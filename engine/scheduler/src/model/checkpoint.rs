@@ -6,7 +6,7 @@
 
 use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
-use super::{ClassRole, Foretold, ModelQueue, QueueConfig};
+use super::{ClassRole, LastReservation, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::rank::Offer;
 use symphony_transport::Nanos;
@@ -21,13 +21,13 @@ pub struct Saved {
     pub last_start: Nanos,
     /// What it has lost.
     pub losses: Losses,
-    /// What the RankThread knows of the candidate that waits there.
-    pub told: Option<Offer>,
-    /// What it knows of batches to come, of a queue of the highest class that tells of them.
-    pub foretold: Option<Foretold>,
-    /// It knows how the queue stands, which is of a lower class.
-    pub stands: bool,
-    /// The queue is of the highest class, and its model is not.
+    /// The offer that waits at the RankThread.
+    pub offer: Option<Offer>,
+    /// The last reservation, of a queue of the highest class that sends them.
+    pub reservation: Option<LastReservation>,
+    /// True if the queue is of a lower class and has sent its bounds.
+    pub bounds_sent: bool,
+    /// True if the queue is of the highest class, and its model is not.
     pub unexpected: bool,
 }
 
@@ -46,8 +46,8 @@ pub enum NoState {
 }
 
 impl ModelQueue {
-    /// Its state at `now`, the queue aside, as it was before the last `new` requests came, at this
-    /// very time.
+    /// Returns the state at `now`, the queue aside, as it was before the last `new` requests came,
+    /// at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
         let mut losses = self.losses;
@@ -56,13 +56,21 @@ impl ModelQueue {
         }
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
-        let foretold = match self.among {
-            ClassRole::Above(told) => Some(told),
+        let reservation = match self.role {
+            ClassRole::Above(last) => Some(last),
             _ => None,
         };
-        let stands = self.among == ClassRole::Below(true);
-        let unexpected = self.among == ClassRole::Unexpected;
-        Saved { rate, last_start: self.last_start, losses, told: self.told, foretold, stands, unexpected }
+        let bounds_sent = self.role == ClassRole::Below(true);
+        let unexpected = self.role == ClassRole::Unexpected;
+        Saved {
+            rate,
+            last_start: self.last_start,
+            losses,
+            offer: self.offered,
+            reservation,
+            bounds_sent,
+            unexpected,
+        }
     }
 
     /// The requests that wait, in deadline order.
@@ -112,10 +120,10 @@ impl ModelQueue {
         restored.losses = saved.losses;
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
-        restored.told = saved.told;
-        restored.among = match saved.foretold {
-            _ if lower => ClassRole::Below(saved.stands),
-            Some(told) => ClassRole::Above(told),
+        restored.offered = saved.offer;
+        restored.role = match saved.reservation {
+            _ if lower => ClassRole::Below(saved.bounds_sent),
+            Some(last) => ClassRole::Above(last),
             None if saved.unexpected => ClassRole::Unexpected,
             None => ClassRole::Alone,
         };

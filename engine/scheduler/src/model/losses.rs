@@ -1,5 +1,5 @@
 //! What a model has lost of late, and whether that makes it overloaded. Owned by the model's queue,
-//! which tells it of each loss and of the end of each sample of the rate meter.
+//! which notes each loss in it and of the end of each sample of the rate meter.
 
 use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
 
@@ -20,7 +20,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// So many requests more are lost.
+    /// Counts lost requests.
     #[inline]
     pub fn add(&mut self, requests: usize) {
         self.lost = self.lost.saturating_add(requests as u32 * ONE_LOST);

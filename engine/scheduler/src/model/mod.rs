@@ -4,21 +4,22 @@
 //!
 //! ```text
 //! request, grant or timer -> re-select the batch -> set the timer
-//!    before frontrun      the candidate may still grow: only this queue knows of it, unless it would take a GPU that
-//!                         idles (its policy's head start): then it is offered to the RankThread as early
-//!    frontrun .. latest   due: told to the RankThread, which grants a GPU or keeps it waiting
+//!    before frontrun      the candidate may still grow and is not offered, unless it would take
+//!                         a GPU that idles (its policy's head start): offered as early
+//!    frontrun .. latest   due: offered to the RankThread, which grants a GPU or keeps it waiting
 //!    after latest         re-selected: the head is dropped or the batch shrinks
 //! ```
 //!
-//! Requests of a class below the highest have a queue of their own, which the scheduler knows as a
-//! model of its own: a lane. Such a queue holds nothing back. Where there are such, those of the
-//! highest class tell when they will need a GPU next.
+//! Each class of a model's requests has a queue of its own. The queue of a lower class holds
+//! nothing back. Where there are such, the queues of the highest class reserve a GPU for their next
+//! batch.
 //!
-//! A request of several rows is so many entries of the queue, one after the other, of one deadline.
+//! Each row of a request is an entry of the queue, one after the other, of one deadline.
 //! A batch holds all of them or none, unless they fit no batch that is in time. They are taken in
 //! together, or refused together.
 
 pub mod checkpoint;
+mod event;
 pub mod losses;
 pub mod rate;
 pub mod selection;
@@ -26,19 +27,20 @@ pub mod selection;
 use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
-use crate::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
+use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use alloc::collections::VecDeque;
+pub use event::ModelEvent;
 use losses::Losses;
 use rate::RateMeter;
 use selection::{Finish, Selection, partition_point, select, target_batch};
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
 /// A batch on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dispatch {
-    /// The model.
-    pub model: ModelId,
+    /// The queue.
+    pub queue: QueueId,
     /// The granted GPU.
     pub gpu: GpuId,
     /// When it was put together.
@@ -52,14 +54,14 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The batch as the backend is told of it.
-    pub fn header(&self, batch: u64, size: usize) -> BatchHeader {
+    /// The header of the batch, for the backend. `model`: the queue's.
+    pub fn header(&self, model: ModelId, batch: u64, size: usize) -> BatchHeader {
         BatchHeader {
             batch,
             exec_at: self.exec_at,
             latest: self.latest,
             duration: self.duration,
-            model: self.model,
+            model,
             gpu: self.gpu,
             size: size as u32,
             ..BatchHeader::default()
@@ -69,69 +71,75 @@ impl Dispatch {
 
 /// Where a model's decisions go.
 pub trait ModelSink {
-    /// To the RankThread: a batch waits for a GPU.
-    fn ready(&mut self, model: ModelId, offer: Offer);
-    /// To the RankThread: it does not any more.
-    fn withdraw(&mut self, model: ModelId);
-    /// To the RankThread: a granted GPU's new free_at.
-    fn report(&mut self, report: GpuReport);
-    /// To the backend: run these requests, the first slice's before the second's.
-    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request]));
-    /// To its frontend: the request ends without having run.
-    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
-    /// To the RankThread: when the next batch will start. Told only by a queue that [has classes
-    /// below](ModelQueue::above_others).
-    fn reservation(&mut self, _model: ModelId, _next: Reservation) {}
-    /// To the RankThread: how the model stands. Told once, before its first candidate, by a queue
+    /// Sends a message to the RankThread. A reservation comes only from a queue that [has classes
+    /// below](ModelQueue::above_others); bounds come once, before the first candidate, from a queue
     /// that is [below others](ModelQueue::below_others).
-    fn standing(&mut self, _model: ModelId, _standing: BatchBounds) {}
+    fn to_rank(&mut self, message: RankInput);
+    /// Sends a batch of these requests to the backend, the first slice's before the second's.
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request]));
+    /// Ends a request that has not run, at its frontend.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
 /// What other classes there are beside a queue's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClassRole {
-    /// None that it knows of.
+    /// No other class has had requests.
     Alone,
-    /// The same, of a model whose own class is lower: nobody may ever ask for this one.
+    /// None, of a model whose own class is lower: there may never be a request of this one.
     Unexpected,
-    /// Some below: the RankThread is told of batches to come.
-    Above(Foretold),
-    /// Some above: the queue uses what they leave, so it holds nothing back. Whether the RankThread
-    /// knows how it stands.
+    /// Some below: the queue sends reservations.
+    Above(LastReservation),
+    /// Some above: the queue uses what they leave, so it holds nothing back. True once its bounds
+    /// are sent.
     Below(bool),
-    /// The place has no model, and so no batches to come.
+    /// The model slot is vacant, so there are no batches to come.
     Nobody,
 }
 
-/// What the RankThread was told of a queue's batches to come.
+/// The last reservation that a queue has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Foretold {
-    /// The deadline of the head that it was told of; the lowest if it was told that there is none.
+pub struct LastReservation {
+    /// The deadline of the head that it was for; the lowest if the queue had none.
     pub head: Nanos,
-    /// From a request's arrival to its deadline, of the last head.
+    /// The time from the last head's arrival to its deadline.
     pub budget: Nanos,
 }
 
-/// Of a queue without a head.
+/// The deadline that stands for a queue without a head.
 const NO_HEAD: Nanos = Nanos::ZERO;
 
-/// A head's deadline that no head has: nothing was told yet.
-const UNTOLD: Nanos = Nanos::MAX;
+/// A deadline that no head has: no reservation was sent yet.
+const NOT_SENT: Nanos = Nanos::MAX;
 
 /// The batch that the model would run next.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     size: usize,
-    /// From when it would take a GPU that idles, less its delay; at most `due`.
+    /// The time from which it would take a GPU that idles, less its delay; at most `due`.
     early: Nanos,
-    /// From when it takes any GPU: exec_at - delay(b).
+    /// The time from which it takes any GPU: exec_at - delay(b).
     due: Nanos,
     /// D - l(b), less its slack.
     latest: Nanos,
     delay: Nanos,
 }
 
-/// One model's queue and candidate. See the module's description.
+/// One model's queue of one class, and its candidate. See the module's description.
+///
+/// Methods come in groups:
+/// - *Constructors*: [`ModelQueue::new`] or [`ModelQueue::of_nothing`], then at most one of
+///   [`ModelQueue::above_others`], [`ModelQueue::below_others`] and [`ModelQueue::unexpected`].
+/// - *Getters*: [`ModelQueue::len`], [`ModelQueue::terms`], [`ModelQueue::reservation`] and the
+///   others that take `&self`. They may be called at any time.
+/// - *Inputs*: [`ModelQueue::apply`], and its short forms [`ModelQueue::apply_request`] and
+///   [`ModelQueue::push_last`].
+/// - *Outputs*: the [`ModelSink`] of each input, and [`ModelQueue::next_timer`].
+///
+/// `now` never decreases. After [`ModelEvent::Enqueue`] or [`ModelEvent::Cancel`] that returned
+/// true, [`ModelEvent::Settle`] comes before `now` changes and before any other kind of event.
+/// After each other event [`ModelQueue::next_timer`] is read anew; [`ModelEvent::Timer`] comes
+/// then.
 pub struct ModelQueue {
     terms: QueueConfig,
     queue: VecDeque<Request>,
@@ -144,10 +152,10 @@ pub struct ModelQueue {
     losses: Losses,
     last_start: Nanos,
     candidate: Option<Candidate>,
-    /// What the RankThread was told of the candidate that waits there.
-    told: Option<Offer>,
+    /// The offer that waits at the RankThread.
+    offered: Option<Offer>,
     next_timer: Nanos,
-    among: ClassRole,
+    role: ClassRole,
 }
 
 impl ModelQueue {
@@ -156,10 +164,10 @@ impl ModelQueue {
         ModelQueue::with_memory(terms, now, VecDeque::with_capacity(limits::MAX_QUEUE_LENGTH))
     }
 
-    /// The queue of a place that has no model: it has no memory for requests, since none comes.
+    /// The queue of a vacant model slot: it has no memory for requests, since none comes.
     pub fn of_nothing(terms: QueueConfig, now: Nanos) -> ModelQueue {
         let mut queue = ModelQueue::with_memory(terms, now, VecDeque::new());
-        queue.among = ClassRole::Nobody;
+        queue.role = ClassRole::Nobody;
         queue
     }
 
@@ -174,61 +182,61 @@ impl ModelQueue {
             losses: Losses::default(),
             last_start: Nanos::ZERO,
             candidate: None,
-            told: None,
+            offered: None,
             next_timer: Nanos::MAX,
-            among: ClassRole::Alone,
+            role: ClassRole::Alone,
         };
         queue.read_rate();
         queue
     }
 
-    /// The same, of a class below which there are others.
+    /// Makes this the queue of a class that has classes below it.
     pub fn above_others(mut self) -> ModelQueue {
-        self.among = ClassRole::Above(Foretold { head: UNTOLD, budget: self.promise() });
+        self.role = ClassRole::Above(LastReservation { head: NOT_SENT, budget: self.promise() });
         self
     }
 
-    /// The same, of a class that only uses what others leave.
+    /// Makes this the queue of a class that only uses what others leave.
     pub fn below_others(mut self) -> ModelQueue {
-        self.among = ClassRole::Below(false);
+        self.role = ClassRole::Below(false);
         self
     }
 
-    /// The same, of the highest class of a model whose own class is another: it has no batches to
-    /// come before its first request.
+    /// Makes this the queue of the highest class of a model whose own class is another: it has no
+    /// batches to come before its first request.
     pub fn unexpected(mut self) -> ModelQueue {
-        self.among = ClassRole::Unexpected;
+        self.role = ClassRole::Unexpected;
         self
     }
 
-    /// Whether its RankThread is told of batches to come.
+    /// True if the queue sends reservations.
     pub fn has_classes_below(&self) -> bool {
-        matches!(self.among, ClassRole::Above(_))
+        matches!(self.role, ClassRole::Above(_))
     }
 
-    /// From now on there are classes below: tells the RankThread of the next batch, and goes on to.
-    pub fn foretell(&mut self, sink: &mut impl ModelSink) {
-        match self.among {
+    /// Sends the RankThread the first reservation.
+    fn start_reserving(&mut self, sink: &mut impl ModelSink) {
+        match self.role {
             ClassRole::Alone => {
-                let told = Foretold { head: UNTOLD, budget: self.promise() };
-                self.reserve(told, sink);
+                let last = LastReservation { head: NOT_SENT, budget: self.promise() };
+                self.reserve(last, sink);
             }
             ClassRole::Unexpected => {
-                let told = Foretold { head: NO_HEAD, budget: self.promise() };
-                self.among = ClassRole::Above(told);
+                let last = LastReservation { head: NO_HEAD, budget: self.promise() };
+                self.role = ClassRole::Above(last);
                 if self.queue.is_empty() {
-                    sink.reservation(self.terms.model, Reservation::NEVER);
+                    self.send_reservation(Reservation::NEVER, sink);
                 } else {
-                    self.reserve(told, sink);
+                    self.reserve(last, sink);
                 }
             }
-            ClassRole::Nobody => sink.reservation(self.terms.model, Reservation::NEVER),
+            ClassRole::Nobody => self.send_reservation(Reservation::NEVER, sink),
             ClassRole::Above(_) | ClassRole::Below(_) => {}
         }
     }
 
-    /// How the queue stands among those of other classes, for its RankThread.
-    fn standing(&self) -> BatchBounds {
+    /// The bounds of the batches of a queue of a lower class.
+    fn bounds(&self) -> BatchBounds {
         let QueueConfig { profile, slack, .. } = &self.terms;
         // Twice what the batch itself allows for: the grant is on its way meanwhile.
         let shortest = profile.latency(1) + slack.latest + slack.latest;
@@ -236,12 +244,12 @@ impl ModelQueue {
         BatchBounds { shortest, longest, patience: self.patience(self.promise()) }
     }
 
-    /// From a request's arrival to its deadline, where it has what the model promises.
+    /// The time from a request's arrival to its deadline, if its SLO is the model's.
     fn promise(&self) -> Nanos {
         self.terms.slo - self.terms.network.result
     }
 
-    /// When [`ModelQueue::on_timer`] is due; [`Nanos::MAX`] if never.
+    /// The time of the next [`ModelEvent::Timer`]; [`Nanos::MAX`] if none.
     #[inline]
     pub fn next_timer(&self) -> Nanos {
         self.next_timer
@@ -257,41 +265,49 @@ impl ModelQueue {
         self.queue.is_empty()
     }
 
-    /// A request has come: [`ModelQueue::enqueue`], then [`ModelQueue::settle`].
-    pub fn on_request(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) {
-        if self.enqueue(now, request, sink) {
+    /// Applies an event at `now` and sends what follows from it to `sink`. True if the event was a
+    /// request that was enqueued or cancelled, so that a [`ModelEvent::Settle`] is owed.
+    ///
+    /// The event's kind is a constant at most callers, for which the match costs nothing.
+    #[inline(always)]
+    pub fn apply(&mut self, now: Nanos, event: ModelEvent<'_>, sink: &mut impl ModelSink) -> bool {
+        match event {
+            ModelEvent::Enqueue(request) => {
+                return self.push_last(now, request) || self.insert_or_refuse(now, request, sink);
+            }
+            ModelEvent::Cancel(first_row) => return self.cancel(now, first_row, sink),
+            ModelEvent::Settle => self.settle(now, sink),
+            ModelEvent::Timer => self.on_timer(now, sink),
+            ModelEvent::Grant(grant) => self.on_grant(now, grant, sink),
+            ModelEvent::StartReserving => self.start_reserving(sink),
+            ModelEvent::Stop => self.stop(now, sink),
+        }
+        false
+    }
+
+    /// Applies [`ModelEvent::Enqueue`], then [`ModelEvent::Settle`]: for callers that take requests
+    /// in one at a time.
+    pub fn apply_request(&mut self, now: Nanos, request: &Request, sink: &mut impl ModelSink) {
+        if self.apply(now, ModelEvent::Enqueue(request), sink) {
             self.settle(now, sink);
         }
     }
 
-    /// Takes a request in; false if the queue is full, which ends the request at once. The
-    /// candidate stays as it was: [`ModelQueue::settle`] is owed before `now` changes or another
-    /// event comes, once for all that came.
+    /// Applies [`ModelEvent::Enqueue`] if the request would be the last of the queue, as mostly:
+    /// there is room for it and its rows to come, no request of a later deadline waits, and its
+    /// rows before it were enqueued. False, and nothing done, if not.
     #[inline]
-    pub fn enqueue(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
-        if self.takes_last(&request) {
-            self.push_last(now, request);
-            return true;
+    pub fn push_last(&mut self, now: Nanos, request: &Request) -> bool {
+        let last = self.queue.back();
+        let is_last = self.has_room(request)
+            && last.is_none_or(|last| last.deadline <= request.deadline)
+            && (request.row == 0 || last.is_some_and(|last| last.is_of_one_with(request)));
+        if is_last {
+            self.update_rate(now);
+            self.rate.count();
+            self.queue.push_back(*request);
         }
-        self.insert_or_refuse(now, request, sink)
-    }
-
-    /// [`ModelQueue::enqueue`] of a request that [`ModelQueue::takes_last`].
-    #[inline]
-    pub fn push_last(&mut self, now: Nanos, request: Request) {
-        debug_assert!(self.takes_last(&request));
-        self.update_rate(now);
-        self.rate.count();
-        self.queue.push_back(request);
-    }
-
-    /// Whether the request would be the last of the queue, as mostly: there is room for it and its
-    /// rows to come, none of a later deadline waits, and its rows before it were taken in.
-    #[inline]
-    pub fn takes_last(&self, request: &Request) -> bool {
-        self.has_room(request)
-            && self.queue.back().is_none_or(|last| last.deadline <= request.deadline)
-            && (request.row == 0 || self.queue.back().is_some_and(|last| last.is_of_one_with(request)))
+        is_last
     }
 
     /// Whether there is room for a row and those of its request that follow.
@@ -300,47 +316,45 @@ impl ModelQueue {
         self.queue.len() + usize::from(request.rows_after) < limits::MAX_QUEUE_LENGTH
     }
 
-    /// Takes a request out that its client does not want any more: all its rows that wait. False if
-    /// none does: it has been sent, or has ended. [`ModelQueue::settle`] is owed as after
-    /// [`ModelQueue::enqueue`]. `wish`: its first row.
+    /// Ends all rows of a request that still wait. False if none does: the request has been sent,
+    /// or has ended.
     #[cold]
-    pub fn take_back(&mut self, now: Nanos, wish: &Request, sink: &mut impl ModelSink) -> bool {
-        let from = self.queue.partition_point(|queued| queued.deadline < wish.deadline);
-        let same = self.queue.range(from..).take_while(|queued| queued.deadline == wish.deadline);
-        let Some(skipped) = same.into_iter().position(|queued| queued.is_of_one_with(wish)) else {
+    fn cancel(&mut self, now: Nanos, first_row: &Request, sink: &mut impl ModelSink) -> bool {
+        let from = self.queue.partition_point(|queued| queued.deadline < first_row.deadline);
+        let same = self.queue.range(from..).take_while(|queued| queued.deadline == first_row.deadline);
+        let Some(skipped) = same.into_iter().position(|queued| queued.is_of_one_with(first_row)) else {
             return false;
         };
         let first = from + skipped;
-        let rows = self.queue.range(first..).take_while(|queued| queued.is_of_one_with(wish)).count();
+        let rows = self.queue.range(first..).take_while(|queued| queued.is_of_one_with(first_row)).count();
         for request in self.queue.drain(first..first + rows) {
             sink.end(&request, Ending::Withdrawn, now);
         }
         true
     }
 
-    /// Selects the batch anew, for all that has come at `now`, and tells what follows from it.
-    pub fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+    /// Selects the batch anew and publishes what follows from it.
+    fn settle(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.reselect(now, Nanos::ZERO, sink);
         self.publish(now, sink);
     }
 
-    /// The time that [`ModelQueue::next_timer`] told has come.
-    pub fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+    fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.update_rate(now);
         self.settle(now, sink);
     }
 
-    /// The RankThread has granted a GPU: the batch is finalised for it and sent, the GPU reported,
-    /// the next candidate formed.
-    pub fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
-        self.told = None;
+    /// Finalises the batch for a granted GPU and sends it, reports the GPU, and forms the next
+    /// candidate.
+    fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
+        self.offered = None;
         self.update_rate(now);
         self.reselect(now, grant.free_at, sink);
         if grant.until < Nanos::MAX {
             self.shrink(now, grant);
         }
         let mut report =
-            GpuReport { model: grant.model, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
+            GpuReport { queue: grant.queue, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
         if let Some(candidate) = self.candidate.take() {
             let dispatch = self.finalise(now, grant, candidate);
             report.exec_at = Some(dispatch.exec_at);
@@ -349,12 +363,12 @@ impl ModelQueue {
             self.queue.drain(..candidate.size);
             self.last_start = dispatch.exec_at;
         }
-        sink.report(report);
+        sink.to_rank(RankInput::Report(report));
         self.settle(now, sink);
     }
 
-    /// Ends every request that still waits: the engine stops.
-    pub fn stop(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+    /// Ends every request that still waits.
+    fn stop(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         for request in self.queue.drain(..) {
             sink.end(&request, Ending::Stopped, now);
         }
@@ -364,17 +378,17 @@ impl ModelQueue {
     /// Puts a request before some that came earlier, or ends it since the queue is full or was for
     /// its first row.
     #[cold]
-    fn insert_or_refuse(&mut self, now: Nanos, request: Request, sink: &mut impl ModelSink) -> bool {
+    fn insert_or_refuse(&mut self, now: Nanos, request: &Request, sink: &mut impl ModelSink) -> bool {
         self.update_rate(now);
         self.rate.count();
         let at = self.queue.partition_point(|queued| queued.deadline <= request.deadline);
-        let follows = |before: usize| self.queue[before].is_of_one_with(&request);
-        if !self.has_room(&request) || (request.row > 0 && !at.checked_sub(1).is_some_and(follows)) {
-            sink.end(&request, Ending::Overloaded, now);
+        let follows = |before: usize| self.queue[before].is_of_one_with(request);
+        if !self.has_room(request) || (request.row > 0 && !at.checked_sub(1).is_some_and(follows)) {
+            sink.end(request, Ending::Overloaded, now);
             self.losses.add(1);
             return false;
         }
-        self.queue.insert(at, request);
+        self.queue.insert(at, *request);
         true
     }
 
@@ -399,7 +413,7 @@ impl ModelQueue {
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
         let exec_at = finish.earliest_start(candidate.size).max(candidate.early + candidate.delay);
         Dispatch {
-            model: grant.model,
+            queue: grant.queue,
             gpu: grant.gpu,
             batched: now,
             exec_at,
@@ -472,7 +486,7 @@ impl ModelQueue {
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
-        if matches!(self.among, ClassRole::Below(_)) {
+        if matches!(self.role, ClassRole::Below(_)) {
             return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
         }
         let joining = self.joining(size);
@@ -516,11 +530,11 @@ impl ModelQueue {
         last.max(now) + Nanos(1)
     }
 
-    /// Tells the RankThread what has changed for it, and sets the timer.
+    /// Sends the RankThread what has changed for it, and sets the timer.
     fn publish(&mut self, now: Nanos, sink: &mut impl ModelSink) {
-        match self.among {
+        match self.role {
             ClassRole::Alone | ClassRole::Unexpected | ClassRole::Nobody => {}
-            ClassRole::Above(told) => self.reserve(told, sink),
+            ClassRole::Above(last) => self.reserve(last, sink),
             ClassRole::Below(_) => return self.publish_below(now, sink),
         }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
@@ -528,12 +542,8 @@ impl ModelQueue {
             delay: candidate.delay,
             early: candidate.due > now,
         });
-        if offer != self.told && !self.is_told_enough(offer) {
-            match offer {
-                Some(offer) => sink.ready(self.terms.model, offer),
-                None => sink.withdraw(self.terms.model),
-            }
-            self.told = offer;
+        if offer != self.offered && !self.is_offered_enough(offer) {
+            self.send_offer(offer, sink);
         }
         self.next_timer = match self.candidate {
             None => Nanos::MAX,
@@ -545,7 +555,7 @@ impl ModelQueue {
     }
 
     /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is
-    /// left, at once and as a batch of one. So a word is sent for a new head only.
+    /// left, at once and as a batch of one. So a message is sent for a new head only.
     #[cold]
     fn publish_below(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         let offer = self.queue.front().filter(|_| self.candidate.is_some()).map(|head| Offer {
@@ -553,16 +563,12 @@ impl ModelQueue {
             delay: self.terms.network.delay(1),
             early: false,
         });
-        if offer != self.told {
-            if self.among == ClassRole::Below(false) {
-                self.among = ClassRole::Below(true);
-                sink.standing(self.terms.model, self.standing());
+        if offer != self.offered {
+            if self.role == ClassRole::Below(false) {
+                self.role = ClassRole::Below(true);
+                sink.to_rank(RankInput::Bounds { queue: self.terms.queue, bounds: self.bounds() });
             }
-            match offer {
-                Some(offer) => sink.ready(self.terms.model, offer),
-                None => sink.withdraw(self.terms.model),
-            }
-            self.told = offer;
+            self.send_offer(offer, sink);
         }
         self.next_timer = match self.candidate {
             Some(waiting) if self.terms.drop != DropRule::Fcfs && self.queue[0].deadline < NO_DEADLINE => {
@@ -572,22 +578,37 @@ impl ModelQueue {
         };
     }
 
-    /// Tells when the next batch will have to start at the earliest: once for each head.
+    /// Sends the candidate that now waits for a GPU, or withdraws the one before it.
+    #[inline]
+    fn send_offer(&mut self, offer: Option<Offer>, sink: &mut impl ModelSink) {
+        let queue = self.terms.queue;
+        match offer {
+            Some(offer) => sink.to_rank(RankInput::Ready { queue, offer }),
+            None => sink.to_rank(RankInput::Withdraw(queue)),
+        }
+        self.offered = offer;
+    }
+
+    fn send_reservation(&self, reservation: Reservation, sink: &mut impl ModelSink) {
+        sink.to_rank(RankInput::Reserve { queue: self.terms.queue, reservation });
+    }
+
+    /// Sends a reservation for the next batch: once for each head.
     #[cold]
-    fn reserve(&mut self, told: Foretold, sink: &mut impl ModelSink) {
+    fn reserve(&mut self, last: LastReservation, sink: &mut impl ModelSink) {
         let head = self.queue.front().map_or(NO_HEAD, |head| head.deadline);
-        if head == told.head {
+        if head == last.head {
             return;
         }
-        let budget = self.queue.front().map_or(told.budget, |head| head.deadline - head.arrival);
-        self.among = ClassRole::Above(Foretold { head, budget });
-        sink.reservation(self.terms.model, self.reservation());
+        let budget = self.queue.front().map_or(last.budget, |head| head.deadline - head.arrival);
+        self.role = ClassRole::Above(LastReservation { head, budget });
+        self.send_reservation(self.reservation(), sink);
     }
 
     /// When the next batch will have to start at the earliest.
     pub fn reservation(&self) -> Reservation {
-        let budget = match self.among {
-            ClassRole::Above(told) => told.budget,
+        let budget = match self.role {
+            ClassRole::Above(last) => last.budget,
             _ => self.promise(),
         };
         let every = match self.rate_rps > 0.0 {
@@ -614,17 +635,17 @@ impl ModelQueue {
         time - lead.min(Nanos(time.0 / 2))
     }
 
-    /// Whether what was told of an early candidate still serves: it has only grown, and takes at
-    /// most a third longer than was told. So a batch costs the RankThread a few words, however many
-    /// requests join it.
-    fn is_told_enough(&self, offer: Option<Offer>) -> bool {
-        let (Some(told), Some(offer), Some(candidate)) = (self.told, offer, self.candidate) else {
+    /// True if the offer of an early candidate still serves: the candidate has only grown, and
+    /// takes at most a third longer than was offered. So a batch costs the RankThread a few
+    /// messages, whatever the number of requests that join it.
+    fn is_offered_enough(&self, offer: Option<Offer>) -> bool {
+        let (Some(sent), Some(offer), Some(candidate)) = (self.offered, offer, self.candidate) else {
             return false;
         };
-        let longer = told.latest - offer.latest;
+        let longer = sent.latest - offer.latest;
         let grown =
-            told.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
-        told.early && offer.early && grown
+            sent.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
+        sent.early && offer.early && grown
     }
 }
 

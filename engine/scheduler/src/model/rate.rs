@@ -71,7 +71,7 @@ impl RateMeter {
         self.sum as f64 / (self.filled as f64 * RATE_SAMPLE.as_secs_f64())
     }
 
-    /// Its state.
+    /// Returns the meter's state.
     pub fn parts(&self) -> RateParts {
         RateParts {
             counts: self.counts,

@@ -17,10 +17,10 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// This, if the requests that it drops beyond `other` are no more than those that join its
-    /// batch for it; else `other`. Where the GPUs are full, a GPU's time serves as many as the
-    /// target batch does in it, and to drop d for a batch that is larger by g comes to the same at
-    /// d = g (docs/scheduling.md).
+    /// Returns this selection, if the requests that it drops beyond `other` are no more than those
+    /// that join its batch for it; else `other`. Where the GPUs are full, a GPU's time serves as
+    /// many as the target batch does in it, and to drop d for a batch that is larger by g comes to
+    /// the same at d = g (docs/scheduling.md).
     pub fn if_worth(self, other: Selection) -> Selection {
         let lost = self.dropped.saturating_sub(other.dropped);
         if lost <= self.size.saturating_sub(other.size) { self } else { other }
@@ -82,7 +82,7 @@ pub fn select(
     }
 }
 
-/// Of a queue that can't run whole.
+/// Selects from a queue that can't run whole.
 fn select_window(
     finish: Finish<'_>,
     target: usize,

@@ -23,38 +23,33 @@ enum Said {
     Report(Option<Nanos>, Nanos),
     Dispatch { exec_at: Nanos, latest: Nanos, ids: Vec<u64> },
     End(u64, Ending),
-    Next(Reservation),
-    Stands(BatchBounds),
+    Reserve(Reservation),
+    Bounds(BatchBounds),
 }
 
 #[derive(Default)]
 struct Log(Vec<Said>);
 
 impl ModelSink for Log {
-    fn ready(&mut self, _model: ModelId, offer: Offer) {
-        self.0.push(match offer.early {
-            true => Said::Early(offer.latest),
-            false => Said::Ready(offer.latest, offer.delay),
+    fn to_rank(&mut self, message: RankInput) {
+        self.0.push(match message {
+            RankInput::Ready { offer, .. } if offer.early => Said::Early(offer.latest),
+            RankInput::Ready { offer, .. } => Said::Ready(offer.latest, offer.delay),
+            RankInput::Withdraw(_) => Said::Withdraw,
+            RankInput::Report(report) => Said::Report(report.exec_at, report.free_at),
+            RankInput::Reserve { reservation, .. } => Said::Reserve(reservation),
+            RankInput::Bounds { bounds, .. } => Said::Bounds(bounds),
+            RankInput::AllReserved | RankInput::Completion(_) => unreachable!("no queue sends it"),
         });
     }
-    fn withdraw(&mut self, _model: ModelId) {
-        self.0.push(Said::Withdraw);
-    }
-    fn report(&mut self, report: GpuReport) {
-        self.0.push(Said::Report(report.exec_at, report.free_at));
-    }
+
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
         let ids = requests.0.iter().chain(requests.1).map(|request| request.id).collect();
         self.0.push(Said::Dispatch { exec_at: dispatch.exec_at, latest: dispatch.latest, ids });
     }
+
     fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         self.0.push(Said::End(request.id, ending));
-    }
-    fn reservation(&mut self, _model: ModelId, next: Reservation) {
-        self.0.push(Said::Next(next));
-    }
-    fn standing(&mut self, _model: ModelId, standing: BatchBounds) {
-        self.0.push(Said::Stands(standing));
     }
 }
 
@@ -67,7 +62,7 @@ impl Log {
 /// l(b) = b + 5 ms, SLO 20 ms.
 fn terms(policy: &str, drop: DropRule) -> QueueConfig {
     QueueConfig {
-        model: ModelId(0),
+        queue: QueueId(0),
         profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
         slo: ms(20.0),
         network: Network::default(),
@@ -87,17 +82,17 @@ fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
 }
 
 fn grant(free_at: Nanos) -> Grant {
-    Grant { model: ModelId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
+    Grant { queue: QueueId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
 }
 
 #[test]
 fn a_batch_is_told_of_only_when_one_more_request_could_not_join() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(log.take(), []);
     // frontrun = D - l(2) = 20 - 7
     assert_eq!(queue.next_timer(), ms(13.0));
-    queue.on_timer(ms(13.0), &mut log);
+    queue.apply(ms(13.0), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(14.0), Nanos::ZERO)]);
 }
 
@@ -105,7 +100,7 @@ fn a_batch_is_told_of_only_when_one_more_request_could_not_join() {
 fn a_request_that_joins_brings_frontrun_forward() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for id in 0..3 {
-        queue.on_request(ms(id as f64), request(id, ms(id as f64), ms(20.0 + id as f64)), &mut log);
+        queue.apply_request(ms(id as f64), &request(id, ms(id as f64), ms(20.0 + id as f64)), &mut log);
     }
     assert_eq!(queue.next_timer(), ms(20.0 - 9.0));
 }
@@ -114,17 +109,17 @@ fn a_request_that_joins_brings_frontrun_forward() {
 fn work_conserving_tells_of_a_batch_at_once() {
     let mut queue = ModelQueue::new(terms("work-conserving", DropRule::Window), Nanos::ZERO);
     let mut log = Log::default();
-    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
+    queue.apply_request(ms(1.0), &request(1, ms(1.0), ms(21.0)), &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(15.0), Nanos::ZERO)]);
 }
 
 #[test]
 fn a_grant_sends_the_batch_reports_the_gpu_and_starts_the_next_candidate() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
-    queue.on_timer(ms(13.0), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply(ms(13.0), ModelEvent::Timer, &mut log);
     log.take();
-    queue.on_grant(ms(13.0), grant(ms(2.0)), &mut log);
+    queue.apply(ms(13.0), ModelEvent::Grant(grant(ms(2.0))), &mut log);
     let said = log.take();
     assert_eq!(
         said,
@@ -141,12 +136,12 @@ fn a_grant_sends_the_batch_reports_the_gpu_and_starts_the_next_candidate() {
 fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for id in 0..8 {
-        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+        queue.apply_request(Nanos::ZERO, &request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
     log.take();
     // From 10 ms on, 20 - 10 = l(5): five of the eight fit, and the other three can't run alone
     // after them.
-    queue.on_grant(ms(7.0), grant(ms(10.0)), &mut log);
+    queue.apply(ms(7.0), ModelEvent::Grant(grant(ms(10.0))), &mut log);
     let ids = log.take().into_iter().find_map(|said| match said {
         Said::Dispatch { exec_at, ids, .. } => Some((exec_at, ids)),
         _ => None,
@@ -157,20 +152,20 @@ fn a_batch_is_finalised_for_the_time_at_which_its_gpu_is_free() {
 #[test]
 fn a_request_that_cannot_finish_alone_is_dropped() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(5.9)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(5.9)), &mut log);
     assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue)]);
-    queue.on_request(Nanos::ZERO, request(2, Nanos::ZERO, ms(6.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(2, Nanos::ZERO, ms(6.0)), &mut log);
     assert_eq!(log.take(), [Said::Ready(Nanos::ZERO, Nanos::ZERO)]);
 }
 
 #[test]
 fn a_waiting_batch_is_reselected_the_moment_after_its_latest() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
-    queue.on_timer(ms(13.0), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply(ms(13.0), ModelEvent::Timer, &mut log);
     log.take();
     assert_eq!(queue.next_timer(), Nanos(14 * MS + 1));
-    queue.on_timer(Nanos(14 * MS + 1), &mut log);
+    queue.apply(Nanos(14 * MS + 1), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Withdraw]);
 }
 
@@ -178,9 +173,9 @@ fn a_waiting_batch_is_reselected_the_moment_after_its_latest() {
 fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
     // Without a rate the target is the largest b with l(b) <= SLO/2: 5.
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(0, Nanos::ZERO, ms(12.0)), &mut log);
     for id in 1..8 {
-        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+        queue.apply_request(ms(3.0), &request(id, ms(3.0), ms(23.0)), &mut log);
     }
     // At 3 ms the head leaves 9 ms, l(4). Batches of 3 and 4 become schedulable with it; a batch of
     // 5, the target, can't have it, so it goes, and the other seven form one that can still wait.
@@ -193,9 +188,9 @@ fn the_window_rule_gives_up_a_head_that_keeps_the_target_from_forming() {
 fn the_timeout_rule_serves_the_head_whatever_it_costs() {
     let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Timeout), Nanos::ZERO);
     let mut log = Log::default();
-    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(12.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(0, Nanos::ZERO, ms(12.0)), &mut log);
     for id in 1..8 {
-        queue.on_request(ms(3.0), request(id, ms(3.0), ms(23.0)), &mut log);
+        queue.apply_request(ms(3.0), &request(id, ms(3.0), ms(23.0)), &mut log);
     }
     // 12 - 3 = l(4): the head and three more, and no drop when a fifth comes.
     assert_eq!(queue.len(), 8);
@@ -206,9 +201,9 @@ fn the_timeout_rule_serves_the_head_whatever_it_costs() {
 fn the_fcfs_rule_drops_nothing_and_runs_late() {
     let mut queue = ModelQueue::new(terms("symphony-published", DropRule::Fcfs), Nanos::ZERO);
     let mut log = Log::default();
-    queue.on_request(Nanos::ZERO, request(0, Nanos::ZERO, ms(1.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(0, Nanos::ZERO, ms(1.0)), &mut log);
     log.take();
-    queue.on_grant(ms(40.0), grant(ms(40.0)), &mut log);
+    queue.apply(ms(40.0), ModelEvent::Grant(grant(ms(40.0))), &mut log);
     let Said::Dispatch { exec_at, latest, ids } = log.take().remove(0) else { panic!("nothing was sent") };
     assert_eq!((exec_at, latest, ids), (ms(40.0), Nanos::MAX, vec![0]));
 }
@@ -216,8 +211,8 @@ fn the_fcfs_rule_drops_nothing_and_runs_late() {
 #[test]
 fn a_grant_with_nothing_left_gives_the_gpu_back() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
-    queue.on_grant(ms(19.0), grant(ms(2.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply(ms(19.0), ModelEvent::Grant(grant(ms(2.0))), &mut log);
     assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Report(None, ms(2.0))]);
 }
 
@@ -225,9 +220,9 @@ fn a_grant_with_nothing_left_gives_the_gpu_back() {
 fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for (id, deadline) in [(1, 20.0), (2, 18.0), (3, 19.0), (4, 20.0)] {
-        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(deadline)), &mut log);
+        queue.apply_request(Nanos::ZERO, &request(id, Nanos::ZERO, ms(deadline)), &mut log);
     }
-    queue.on_grant(ms(9.0), grant(Nanos::ZERO), &mut log);
+    queue.apply(ms(9.0), ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
     assert!(log.take().contains(&Said::Dispatch {
         exec_at: ms(9.0),
         latest: ms(9.0),
@@ -239,10 +234,10 @@ fn requests_are_served_by_deadline_whatever_their_order_of_arrival() {
 fn a_full_queue_answers_overloaded_and_keeps_what_it_has() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for id in 0..limits::MAX_QUEUE_LENGTH as u64 {
-        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
+        queue.apply_request(Nanos::ZERO, &request(id, Nanos::ZERO, ms(1_000.0)), &mut log);
     }
     log.take();
-    queue.on_request(Nanos::ZERO, request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(99_999, Nanos::ZERO, ms(1_000.0)), &mut log);
     assert_eq!(log.take(), [Said::End(99_999, Ending::Overloaded)]);
     assert_eq!(queue.len(), limits::MAX_QUEUE_LENGTH);
 }
@@ -255,10 +250,10 @@ fn the_networks_delays_bring_the_decision_forward() {
         Nanos::ZERO,
     );
     let mut log = Log::default();
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
     // frontrun = 20 - l(2) - d_data = 12.75, decided delay(1) = 0.75 before.
     assert_eq!(queue.next_timer(), ms(12.0));
-    queue.on_timer(ms(12.0), &mut log);
+    queue.apply(ms(12.0), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(14.0), ms(0.75))]);
 }
 
@@ -268,11 +263,11 @@ fn slack_is_taken_off_what_is_decided_and_not_off_what_the_backend_may_do() {
     let mut queue =
         ModelQueue::new(QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }, Nanos::ZERO);
     let mut log = Log::default();
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(12.5));
-    queue.on_timer(ms(12.5), &mut log);
+    queue.apply(ms(12.5), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(13.75), Nanos::ZERO)]);
-    queue.on_grant(ms(12.5), grant(Nanos::ZERO), &mut log);
+    queue.apply(ms(12.5), ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
     let expected = Said::Dispatch { exec_at: ms(12.5), latest: ms(14.0), ids: vec![1] };
     assert_eq!(log.take()[0], expected);
 }
@@ -283,9 +278,9 @@ fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
     let slack = Slack { frontrun: ms(0.5), latest: ms(0.25) };
     let terms = QueueConfig { profile, slack, ..terms("symphony-published", DropRule::Window) };
     let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
-    queue.on_request(Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply_request(Nanos::ZERO, &request(1, Nanos::ZERO, ms(20.0)), &mut log);
     assert_eq!(queue.next_timer(), ms(14.5));
-    queue.on_timer(ms(14.5), &mut log);
+    queue.apply(ms(14.5), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(14.75), Nanos::ZERO)]);
 }
 
@@ -293,9 +288,9 @@ fn a_flat_profile_leaves_time_between_frontrun_and_latest() {
 fn a_stopped_queue_ends_every_request() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for id in 0..3 {
-        queue.on_request(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+        queue.apply_request(Nanos::ZERO, &request(id, Nanos::ZERO, ms(20.0)), &mut log);
     }
-    queue.stop(ms(1.0), &mut log);
+    queue.apply(ms(1.0), ModelEvent::Stop, &mut log);
     assert_eq!(log.take(), (0..3).map(|id| Said::End(id, Ending::Stopped)).collect::<Vec<_>>());
 }
 
@@ -340,8 +335,8 @@ fn underway() -> (ModelQueue, Log) {
     let mut log = Log::default();
     for id in 0..1_000u64 {
         let now = ms(id as f64 * 10.0);
-        queue.on_request(now, request(id, now, now + ms(20.0)), &mut log);
-        queue.on_grant(now, grant(now), &mut log);
+        queue.apply_request(now, &request(id, now, now + ms(20.0)), &mut log);
+        queue.apply(now, ModelEvent::Grant(grant(now)), &mut log);
     }
     log.take();
     (queue, log)
@@ -351,11 +346,11 @@ fn underway() -> (ModelQueue, Log) {
 fn a_batch_is_offered_early_once_waiting_no_longer_pays_for_an_idle_gpu() {
     let (mut queue, mut log) = underway();
     // The fixed cost is 5 ms, and 1.2 times that has passed since the last batch started.
-    queue.on_request(ms(10_001.0), request(3_000, ms(10_001.0), ms(10_021.0)), &mut log);
+    queue.apply_request(ms(10_001.0), &request(3_000, ms(10_001.0), ms(10_021.0)), &mut log);
     assert_eq!(log.take(), [Said::Early(ms(10_015.0))]);
     // frontrun = D - l(2)
     assert_eq!(queue.next_timer(), ms(10_014.0));
-    queue.on_timer(ms(10_014.0), &mut log);
+    queue.apply(ms(10_014.0), ModelEvent::Timer, &mut log);
     assert_eq!(log.take(), [Said::Ready(ms(10_015.0), Nanos::ZERO)]);
 }
 
@@ -363,7 +358,7 @@ fn a_batch_is_offered_early_once_waiting_no_longer_pays_for_an_idle_gpu() {
 fn an_early_offer_that_only_grows_is_told_anew_when_it_takes_a_third_longer() {
     let (mut queue, mut log) = underway();
     for id in 0..8 {
-        queue.on_request(ms(10_001.0), request(3_000 + id, ms(10_001.0), ms(10_021.0)), &mut log);
+        queue.apply_request(ms(10_001.0), &request(3_000 + id, ms(10_001.0), ms(10_021.0)), &mut log);
     }
     // l(1) = 6, then l(4) = 9 as the first that 6 is too far from, then l(8) = 13.
     let offers = [10_015.0, 10_012.0, 10_008.0].map(|latest| Said::Early(ms(latest)));
@@ -388,15 +383,15 @@ fn requests_are_dropped_only_where_as_many_more_can_join() {
 /// The rows of a request, taken in together.
 fn take_in(queue: &mut ModelQueue, now: Nanos, first: Request, rows: u16, log: &mut Log) {
     for row in 0..rows {
-        queue.enqueue(now, Request { row, rows_after: rows - 1 - row, ..first }, log);
+        queue.apply(now, ModelEvent::Enqueue(&Request { row, rows_after: rows - 1 - row, ..first }), log);
     }
-    queue.settle(now, log);
+    queue.apply(now, ModelEvent::Settle, log);
 }
 
 /// The ids of the batch that a grant sends.
 fn batch_at(queue: &mut ModelQueue, now: Nanos, free_at: Nanos) -> Vec<u64> {
     let mut log = Log::default();
-    queue.on_grant(now, grant(free_at), &mut log);
+    queue.apply(now, ModelEvent::Grant(grant(free_at)), &mut log);
     let sent = log.take().into_iter().find_map(|said| match said {
         Said::Dispatch { ids, .. } => Some(ids),
         _ => None,
@@ -443,7 +438,7 @@ fn a_late_request_is_not_split_while_it_fits_a_batch() {
 fn a_request_is_dropped_whole() {
     let (mut queue, mut log) = (symphony(), Log::default());
     take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 3, &mut log);
-    queue.on_timer(ms(15.0), &mut log);
+    queue.apply(ms(15.0), ModelEvent::Timer, &mut log);
     assert_eq!(log.take().iter().filter(|&said| *said == Said::End(1, Ending::DroppedInQueue)).count(), 3);
     assert!(queue.is_empty());
 }
@@ -452,7 +447,7 @@ fn a_request_is_dropped_whole() {
 fn a_request_whose_rows_do_not_all_fit_the_queue_is_refused_whole() {
     let (mut queue, mut log) = (symphony(), Log::default());
     for id in 0..limits::MAX_QUEUE_LENGTH as u64 - 2 {
-        queue.enqueue(Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), &mut log);
+        queue.apply(Nanos::ZERO, ModelEvent::Enqueue(&request(id, Nanos::ZERO, ms(20.0))), &mut log);
     }
     let waiting = queue.len();
     take_in_only(&mut queue, request(99_999, Nanos::ZERO, ms(20.0)), 3, &mut log);
@@ -468,31 +463,38 @@ fn a_request_that_is_taken_back_leaves_with_all_its_rows_and_no_others() {
     for id in 0..3 {
         take_in(&mut queue, Nanos::ZERO, request(id, Nanos::ZERO, ms(20.0)), 2, &mut log);
     }
-    let wish = request(1, Nanos::ZERO, ms(20.0));
-    assert!(queue.take_back(ms(1.0), &wish, &mut log));
-    queue.settle(ms(1.0), &mut log);
+    let cancelled = request(1, Nanos::ZERO, ms(20.0));
+    assert!(queue.apply(ms(1.0), ModelEvent::Cancel(&cancelled), &mut log));
+    queue.apply(ms(1.0), ModelEvent::Settle, &mut log);
     assert_eq!(log.take(), vec![Said::End(1, Ending::Withdrawn); 2]);
     assert_eq!(queue.next_timer(), ms(20.0 - 11.0), "the batch has become smaller: D - l(4 + 2)");
-    assert!(!queue.take_back(ms(1.0), &wish, &mut log), "it is not there any more");
-    assert!(!queue.take_back(ms(1.0), &request(0, Nanos::ZERO, ms(19.0)), &mut log), "of another deadline");
+    assert!(!queue.apply(ms(1.0), ModelEvent::Cancel(&cancelled), &mut log), "it is not there any more");
+    assert!(
+        !queue.apply(ms(1.0), ModelEvent::Cancel(&request(0, Nanos::ZERO, ms(19.0))), &mut log),
+        "of another deadline"
+    );
     assert_eq!(batch_at(&mut queue, ms(1.0), Nanos::ZERO), [0, 0, 2, 2]);
 }
 
 #[test]
 fn a_candidate_whose_only_request_is_taken_back_is_withdrawn() {
     let (mut queue, mut log) = (symphony(), Log::default());
-    queue.on_request(ms(1.0), request(1, Nanos::ZERO, ms(20.0)), &mut log);
-    queue.on_timer(ms(13.0), &mut log);
+    queue.apply_request(ms(1.0), &request(1, Nanos::ZERO, ms(20.0)), &mut log);
+    queue.apply(ms(13.0), ModelEvent::Timer, &mut log);
     log.take();
-    assert!(queue.take_back(ms(13.5), &request(1, Nanos::ZERO, ms(20.0)), &mut log));
-    queue.settle(ms(13.5), &mut log);
+    assert!(queue.apply(ms(13.5), ModelEvent::Cancel(&request(1, Nanos::ZERO, ms(20.0))), &mut log));
+    queue.apply(ms(13.5), ModelEvent::Settle, &mut log);
     assert_eq!(log.take(), [Said::End(1, Ending::Withdrawn), Said::Withdraw]);
     assert_eq!(queue.next_timer(), Nanos::MAX);
 }
 
 fn take_in_only(queue: &mut ModelQueue, first: Request, rows: u16, log: &mut Log) {
     for row in 0..rows {
-        queue.enqueue(Nanos::ZERO, Request { row, rows_after: rows - 1 - row, ..first }, log);
+        queue.apply(
+            Nanos::ZERO,
+            ModelEvent::Enqueue(&Request { row, rows_after: rows - 1 - row, ..first }),
+            log,
+        );
     }
 }
 
@@ -508,7 +510,7 @@ proptest::proptest! {
         for (at, (rows, gap, hurry, free_in)) in requests.into_iter().enumerate() {
             now += Nanos::from_micros(gap);
             while queue.next_timer() <= now {
-                queue.on_timer(queue.next_timer(), &mut log);
+                queue.apply(queue.next_timer(), ModelEvent::Timer, &mut log);
             }
             let deadline = now + ms(20.0) - Nanos::from_micros(hurry);
             take_in(&mut queue, now, request(at as u64, now, deadline), rows, &mut log);
@@ -532,7 +534,7 @@ fn symphony_profile() -> Profile {
     terms("symphony-published", DropRule::Window).profile
 }
 
-/// With a slack of 2 ms off frontrun and 1 ms off latest.
+/// The parameters of a queue with a slack of 2 ms off frontrun and 1 ms off latest.
 fn late_threads() -> QueueConfig {
     let slack = Slack { frontrun: ms(2.0), latest: ms(1.0) };
     QueueConfig { slack, ..terms("symphony-published", DropRule::Window) }
@@ -541,17 +543,17 @@ fn late_threads() -> QueueConfig {
 #[test]
 fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
-    queue.foretell(&mut log);
+    queue.apply(Nanos::ZERO, ModelEvent::StartReserving, &mut log);
     // The target is 5, so one request more, and two for a burst: l(8) = 13 ms, of 20 ms less 2 ms.
-    let silent = Said::Next(Reservation { at: ms(5.0), silent: true, every: Nanos::MAX });
+    let silent = Said::Reserve(Reservation { at: ms(5.0), silent: true, every: Nanos::MAX });
     assert_eq!(log.take(), [silent]);
-    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
-    queue.on_request(ms(1.5), request(2, ms(1.5), ms(21.5)), &mut log);
-    let head = Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX });
+    queue.apply_request(ms(1.0), &request(1, ms(1.0), ms(21.0)), &mut log);
+    queue.apply_request(ms(1.5), &request(2, ms(1.5), ms(21.5)), &mut log);
+    let head = Said::Reserve(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
     // A client in more of a hurry leaves less time.
-    queue.on_request(ms(2.0), request(3, ms(2.0), ms(18.0)), &mut log);
-    let head = Said::Next(Reservation { at: ms(3.0), silent: false, every: Nanos::MAX });
+    queue.apply_request(ms(2.0), &request(3, ms(2.0), ms(18.0)), &mut log);
+    let head = Said::Reserve(Reservation { at: ms(3.0), silent: false, every: Nanos::MAX });
     assert_eq!(log.take(), [head]);
 }
 
@@ -559,11 +561,11 @@ fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() 
 fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
     let never = NO_DEADLINE + ms(1.0);
-    queue.on_request(ms(1.0), request(1, ms(1.0), never), &mut log);
-    let stands = BatchBounds { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
+    queue.apply_request(ms(1.0), &request(1, ms(1.0), never), &mut log);
+    let bounds = BatchBounds { shortest: ms(8.0), longest: ms(69.0), patience: ms(5.0) };
     let ready = Said::Ready(never - ms(7.0), Nanos::ZERO);
-    assert_eq!(log.take(), [Said::Stands(stands), ready]);
-    queue.on_request(ms(2.0), request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
+    assert_eq!(log.take(), [Said::Bounds(bounds), ready]);
+    queue.apply_request(ms(2.0), &request(2, ms(2.0), NO_DEADLINE + ms(2.0)), &mut log);
     assert!(log.take().is_empty(), "the head is the same");
     assert_eq!(queue.next_timer(), Nanos::MAX, "it can wait for ever");
 }
@@ -572,22 +574,22 @@ fn a_queue_below_others_says_how_it_stands_once_and_holds_nothing_back() {
 fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).below_others(), Log::default());
     for id in 0..9 {
-        queue.on_request(ms(1.0), request(id, ms(1.0), NO_DEADLINE), &mut log);
+        queue.apply_request(ms(1.0), &request(id, ms(1.0), NO_DEADLINE), &mut log);
     }
     log.take();
-    queue.on_grant(ms(2.0), Grant { until: ms(11.5), ..grant(ms(2.0)) }, &mut log);
+    queue.apply(ms(2.0), ModelEvent::Grant(Grant { until: ms(11.5), ..grant(ms(2.0)) }), &mut log);
     // l(3) = 8 ms, and 1 ms for its late start; with one more it would be over at 11 ms and not in
     // time.
     assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
-    queue.on_grant(ms(20.0), Grant { until: ms(26.5), ..grant(ms(20.0)) }, &mut log);
+    queue.apply(ms(20.0), ModelEvent::Grant(Grant { until: ms(26.5), ..grant(ms(20.0)) }), &mut log);
     assert!(matches!(&log.take()[0], Said::Report(None, _)), "not even one");
 }
 
 #[test]
 fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
-    queue.foretell(&mut log);
-    assert_eq!(log.take(), [Said::Next(Reservation::NEVER)]);
-    queue.on_request(ms(1.0), request(1, ms(1.0), ms(21.0)), &mut log);
-    assert_eq!(log.take(), [Said::Next(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+    queue.apply(Nanos::ZERO, ModelEvent::StartReserving, &mut log);
+    assert_eq!(log.take(), [Said::Reserve(Reservation::NEVER)]);
+    queue.apply_request(ms(1.0), &request(1, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::Reserve(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX })]);
 }

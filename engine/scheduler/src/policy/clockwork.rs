@@ -169,7 +169,7 @@ impl Controller {
 
 impl Scheduler for Controller {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        let index = request.model.0 as usize;
+        let index = request.queue.0 as usize;
         let (slot, model) = (self.slot(now), &mut self.models[index]);
         if slot.start(1) + model.profile.latency(1) > request.deadline {
             out.end(&request, Ending::DroppedInQueue, now);

@@ -7,13 +7,13 @@ use super::{Decisions, Scheduler};
 use crate::deferral::Deferral;
 use crate::deferral::{QueueConfig, Slack};
 use crate::drop_rule::DropRule;
-use crate::model::{Dispatch, ModelQueue, ModelSink};
+use crate::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
-use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
+use crate::rank::{Grant, RankInput, RankState};
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, ModelId, Request};
+use symphony_transport::message::{Class, Completion, Ending, QueueId, Request};
 
 /// See the module's description.
 pub struct Deferred {
@@ -37,7 +37,7 @@ impl Deferred {
             .iter()
             .enumerate()
             .map(|(index, model)| QueueConfig {
-                model: ModelId(index as u32),
+                queue: QueueId(index as u32),
                 profile: model.profile.clone(),
                 slo: model.slo,
                 network: workload.network,
@@ -47,7 +47,7 @@ impl Deferred {
                 gpus: workload.gpus,
             })
             .map(|terms| {
-                let class = workload.models[terms.model.0 as usize].class;
+                let class = workload.models[terms.queue.0 as usize].class;
                 let queue = ModelQueue::new(terms, Nanos::ZERO);
                 match has_classes {
                     false => queue,
@@ -61,9 +61,10 @@ impl Deferred {
         if has_classes {
             rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
             for queue in models.iter().filter(|queue| queue.has_classes_below()) {
-                rank.hear(RankInput::Reserve { model: queue.terms().model, next: queue.reservation() });
+                let reservation = queue.reservation();
+                rank.handle(RankInput::Reserve { queue: queue.terms().queue, reservation });
             }
-            rank.hear(RankInput::AllReserved);
+            rank.handle(RankInput::AllReserved);
         }
         Deferred {
             timers: MinTree::new(models.len()),
@@ -79,21 +80,21 @@ impl Deferred {
     fn act(
         &mut self,
         now: Nanos,
-        model: ModelId,
+        queue: QueueId,
         out: &mut dyn Decisions,
         event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
     ) {
-        self.act_alone(model, out, event);
+        self.act_alone(queue, out, event);
         self.settle(now, out);
     }
 
     fn act_alone(
         &mut self,
-        model: ModelId,
+        queue: QueueId,
         out: &mut dyn Decisions,
         event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
     ) {
-        let at = model.0 as usize;
+        let at = queue.0 as usize;
         let mut outbox = Outbox { words: &mut self.words, batches: &mut self.batches, out };
         event(&mut self.models[at], &mut outbox);
         self.timers.set(at, self.models[at].next_timer());
@@ -108,14 +109,16 @@ impl Deferred {
                 word.apply(&mut self.rank, now, &mut grant);
             }
             let Some(granted) = self.grants.pop() else { return };
-            self.act_alone(granted.model, out, |queue, outbox| queue.on_grant(now, granted, outbox));
+            self.act_alone(granted.queue, out, |queue, outbox| {
+                queue.apply(now, ModelEvent::Grant(granted), outbox);
+            });
         }
     }
 }
 
 impl Scheduler for Deferred {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        self.act(now, request.model, out, |queue, outbox| queue.on_request(now, request, outbox));
+        self.act(now, request.queue, out, |queue, outbox| queue.apply_request(now, &request, outbox));
     }
 
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
@@ -125,8 +128,10 @@ impl Scheduler for Deferred {
     }
 
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
-        while let Some((_, model)) = self.timers.min().filter(|&(due, _)| due <= now) {
-            self.act(now, ModelId(model as u32), out, |queue, outbox| queue.on_timer(now, outbox));
+        while let Some((_, queue)) = self.timers.min().filter(|&(due, _)| due <= now) {
+            self.act(now, QueueId(queue as u32), out, |queue, outbox| {
+                queue.apply(now, ModelEvent::Timer, outbox);
+            });
         }
         if self.rank.next_timer() <= now {
             let grants = &mut self.grants;
@@ -148,33 +153,18 @@ struct Outbox<'a> {
 }
 
 impl ModelSink for Outbox<'_> {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        self.words.push(RankInput::Ready { model, offer });
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        self.words.push(RankInput::Withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.words.push(RankInput::Report(report));
+    fn to_rank(&mut self, message: RankInput) {
+        self.words.push(message);
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
-        let header = dispatch.header(*self.batches, requests.0.len() + requests.1.len());
+        let header =
+            dispatch.header(dispatch.queue.only_model(), *self.batches, requests.0.len() + requests.1.len());
         *self.batches += 1;
         self.out.run(header, requests);
     }
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.out.end(request, ending, now);
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.words.push(RankInput::Reserve { model, next });
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.words.push(RankInput::Bounds { model, standing });
     }
 }

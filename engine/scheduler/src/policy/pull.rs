@@ -112,7 +112,7 @@ impl<B: Batching> Pull<B> {
 
 impl<B: Batching> Scheduler for Pull<B> {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        let model = request.model.0 as usize;
+        let model = request.queue.0 as usize;
         if self.queues[model].len() == limits::MAX_QUEUE_LENGTH {
             out.end(&request, Ending::Overloaded, now);
             return;

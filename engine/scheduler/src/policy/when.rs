@@ -100,13 +100,13 @@ mod tests {
     use crate::deferral::{QueueConfig, Slack};
     use crate::drop_rule::DropRule;
     use crate::workload::Network;
-    use symphony_transport::message::ModelId;
+    use symphony_transport::message::QueueId;
 
     const MS: u64 = 1_000_000;
 
     fn at(rule: &When, size: usize, rate_rps: f64) -> Nanos {
         let terms = QueueConfig {
-            model: ModelId(0),
+            queue: QueueId(0),
             profile: Profile::linear(Nanos(MS), Nanos(5 * MS), 20).unwrap(),
             slo: Nanos(25 * MS),
             network: Network::default(),

@@ -2,14 +2,14 @@
 //! history, and what replay goes on from. Called by [`crate::recorder`] alone.
 
 use super::packing::Packing;
-use super::{BatchBounds, Gpu, Offer, RankState, Reservation};
+use super::{BatchBounds, GpuState, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::message::{GpuId, QueueId};
 
 /// What is known of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedGpu {
-    /// Which.
+    /// The GPU.
     pub gpu: GpuId,
     /// When it finishes what it was given.
     pub free_at: Nanos,
@@ -30,11 +30,11 @@ pub struct SavedGpu {
 /// What is known of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedModel {
-    /// Which.
-    pub model: ModelId,
-    /// Its candidate; a `latest` of [`Nanos::MAX`] if none waits.
+    /// The queue.
+    pub queue: QueueId,
+    /// The candidate; a `latest` of [`Nanos::MAX`] if none waits.
     pub offer: Offer,
-    /// Its grant is under way.
+    /// True while a grant is under way.
     pub granted: bool,
 }
 
@@ -82,40 +82,41 @@ impl RankState {
         })
     }
 
-    /// Whether lower classes can be served.
-    pub fn is_foretold(&self) -> bool {
-        self.foretold
+    /// True once lower classes can be served.
+    pub fn are_all_reserved(&self) -> bool {
+        self.all_reserved
     }
 
-    /// What each model of a lower class has told of itself.
-    pub fn saved_standings(&self) -> impl Iterator<Item = (ModelId, BatchBounds)> {
-        let classes = self.classes.iter();
-        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.standing(id.0 as usize)?))))
+    /// The bounds of each queue of a lower class that has sent them.
+    pub fn saved_bounds(&self) -> impl Iterator<Item = (QueueId, BatchBounds)> {
+        let backfill = self.backfill.iter();
+        backfill.flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.bounds(id.0 as usize)?))))
     }
 
-    /// What is known of each model's next batch, where there are classes below its own.
-    pub fn saved_starts(&self) -> impl Iterator<Item = (ModelId, Reservation)> {
-        let classes = self.classes.iter();
-        classes.flat_map(|classes| self.ids().filter_map(|id| Some((id, classes.next(id.0 as usize)?))))
+    /// The reservation of each queue that has classes below its own.
+    pub fn saved_reservations(&self) -> impl Iterator<Item = (QueueId, Reservation)> {
+        let backfill = self.backfill.iter();
+        backfill
+            .flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.reservation(id.0 as usize)?))))
     }
 
-    fn ids(&self) -> impl Iterator<Item = ModelId> {
-        (0..self.granted.len() as u32).map(ModelId)
+    fn ids(&self) -> impl Iterator<Item = QueueId> {
+        (0..self.granted.len() as u32).map(QueueId)
     }
 
     /// Every model that is not as it was at the start.
     pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
         self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
-            let lower = self.classes.as_ref().filter(|classes| classes.is_lower(at));
+            let lower = self.backfill.as_ref().filter(|backfill| backfill.is_lower(at));
             let early = lower.is_none() && self.early.get(at) < Nanos::MAX;
             let latest = match lower {
-                Some(classes) => classes.waiting(at),
+                Some(backfill) => backfill.waiting(at),
                 None if early => self.early.get(at),
                 None => self.due.get(at),
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let offer = Offer { latest, delay, early };
-            known.then_some(SavedModel { model: ModelId(at as u32), offer, granted })
+            known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }
 
@@ -126,7 +127,7 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         let busy = saved.taken || saved.outstanding > 0;
         self.lower = self.lower + usize::from(saved.lower && busy) - usize::from(gpu.lower);
-        *gpu = Gpu {
+        *gpu = GpuState {
             free_at: saved.free_at,
             last_duration: saved.last_duration,
             last_exec_at: saved.last_exec_at,
@@ -141,15 +142,15 @@ impl RankState {
 
     /// Puts a model into this state. False if there is no such model.
     pub fn restore_model(&mut self, saved: SavedModel) -> bool {
-        let at = saved.model.0 as usize;
+        let at = saved.queue.0 as usize;
         if at >= self.granted.len() {
             return false;
         }
         self.granted[at] = saved.granted;
         self.delay[at] = saved.offer.delay;
         self.forget(at);
-        if let Some(classes) = self.classes.as_mut().filter(|classes| classes.is_lower(at)) {
-            classes.set_waiting(at, saved.offer.latest);
+        if let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.is_lower(at)) {
+            backfill.set_waiting(at, saved.offer.latest);
         } else if saved.offer.early {
             self.early.set(at, saved.offer.latest);
         } else {
@@ -160,9 +161,9 @@ impl RankState {
 
     /// Sets the largest delay seen, what was asked of its GPUs lately, and whether lower classes
     /// can be served.
-    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, foretold: bool) {
+    pub fn restore_pool(&mut self, horizon: Nanos, packing: Packing, all_reserved: bool) {
         self.horizon = horizon;
         self.packing = packing;
-        self.foretold = foretold;
+        self.all_reserved = all_reserved;
     }
 }

@@ -1,50 +1,50 @@
-//! What a matching can be told, as one value: for drivers that carry it over a ring, keep it for a
+//! The inputs of a matching, as one value: for drivers that carry it over a ring, keep it for a
 //! moment, or record it.
 
 use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, ModelId};
+use symphony_transport::message::{Completion, QueueId};
 
 /// An input of a sub-cluster's matching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankInput {
-    /// A model has a schedulable candidate.
+    /// A queue has a schedulable candidate.
     Ready {
-        /// The model that has a candidate.
-        model: ModelId,
-        /// On what terms.
+        /// The queue that has a candidate.
+        queue: QueueId,
+        /// The terms of the candidate.
         offer: Offer,
     },
-    /// A model tells when it starts its next batch: only where there are classes below its own.
+    /// A queue reserves a GPU for its next batch: only where there are classes below its own.
     Reserve {
-        /// The model.
-        model: ModelId,
+        /// The queue.
+        queue: QueueId,
         /// When, and how often.
-        next: Reservation,
+        reservation: Reservation,
     },
-    /// A model of a lower class tells of itself, before its first candidate.
+    /// A queue of a lower class sends its bounds, before its first candidate.
     Bounds {
-        /// The model.
-        model: ModelId,
-        /// What it tells.
-        standing: BatchBounds,
+        /// The queue.
+        queue: QueueId,
+        /// The bounds of its batches.
+        bounds: BatchBounds,
     },
-    /// Every model of the highest class has told of its next batch, and goes on to: lower classes
-    /// can be served.
+    /// Every queue of the highest class has sent a reservation, and goes on to: lower classes can
+    /// be served.
     AllReserved,
-    /// This model has none any more.
-    Withdraw(ModelId),
-    /// A granted model has used its GPU, or gives it back unused.
+    /// A queue has no candidate any more.
+    Withdraw(QueueId),
+    /// A granted queue has used its GPU, or gives it back unused.
     Report(GpuReport),
     /// A batch has left its GPU.
     Completion(Completion),
 }
 
 impl RankInput {
-    /// Lets the matching have it and act on it at once.
+    /// Applies the input to the matching, which acts on it at once.
     #[inline]
     pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        state.hear(self);
+        state.handle(self);
         state.on_timer(now, grant);
     }
 }

@@ -23,7 +23,7 @@ pub struct MinTree {
     keys: Box<[Nanos]>,
     /// Where each level begins.
     starts: [usize; MAX_LEVELS],
-    /// Which of them is the root.
+    /// The index of the root among them.
     root: usize,
 }
 

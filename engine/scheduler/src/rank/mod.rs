@@ -11,32 +11,32 @@
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when
 //! it is granted, one when its GPU is reported and one when it completes; each at most four levels.
 
+mod backfill;
 pub mod checkpoint;
-mod classes;
 mod input;
 pub mod min_tree;
 pub mod packing;
 
-pub use classes::{BatchBounds, Reservation};
+pub use backfill::{BatchBounds, Reservation};
 pub use input::RankInput;
 
 use crate::limits;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use classes::{Chosen, Classes};
+use backfill::{Backfill, Chosen};
 use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, GpuId, ModelId};
+use symphony_transport::message::{Class, Completion, GpuId, QueueId};
 
-/// A model's candidate, as the RankThread is told of it.
+/// A queue's candidate, as it is offered to the RankThread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offer {
-    /// It must start by then.
+    /// The time by which it must start.
     pub latest: Nanos,
-    /// It can start so long after it is granted a GPU.
+    /// The time from the grant of a GPU to the start.
     pub delay: Nanos,
-    /// It is not due: it may only have a GPU that would idle.
+    /// True if it is not due: it may only have a GPU that would idle.
     pub early: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Offer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The model, silent towards the RankThread until it reports the GPU back.
-    pub model: ModelId,
+    pub queue: QueueId,
     /// The GPU, taken until then.
     pub gpu: GpuId,
     /// When the GPU finishes what it was given before; may be past.
@@ -54,11 +54,11 @@ pub struct Grant {
     pub until: Nanos,
 }
 
-/// What a ModelThread says of a GPU that it was granted.
+/// What a queue has done with a GPU that it was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuReport {
     /// The model it was granted to.
-    pub model: ModelId,
+    pub queue: QueueId,
     /// The GPU.
     pub gpu: GpuId,
     /// When the batch sent to it starts, `None` if nothing was left to run.
@@ -68,7 +68,7 @@ pub struct GpuReport {
 }
 
 #[derive(Clone, Copy)]
-struct Gpu {
+struct GpuState {
     /// When it finishes what it was given.
     free_at: Nanos,
     /// How long the batch that it was given last takes.
@@ -84,25 +84,25 @@ struct Gpu {
     lower: bool,
 }
 
-impl Gpu {
+impl GpuState {
     fn is_busy(&self) -> bool {
         self.taken || self.outstanding > 0
     }
 }
 
 /// The matching of schedulable candidates to GPUs. See the module's description. Where a model has
-/// requests of several classes, each class of it is a model of its own here: a lane.
+/// requests of several classes, each class of it is a model of its own here.
 pub struct RankState {
-    gpus: Vec<Gpu>,
+    gpus: Vec<GpuState>,
     /// free_at of each GPU that may be granted.
     free: MinTree,
     /// `latest` of each model with a due candidate.
     due: MinTree,
     /// `latest` of each model with an early one.
     early: MinTree,
-    /// How many models have a due one.
+    /// The number of queues with a due one.
     waiting: usize,
-    /// Which GPUs early ones may have.
+    /// The rule for the GPUs that early ones may have.
     packing: Packing,
     /// delay(b) of each model's candidate.
     delay: Vec<Nanos>,
@@ -117,9 +117,9 @@ pub struct RankState {
     keep_late: bool,
     next_timer: Nanos,
     /// Where models are of several classes.
-    classes: Option<Box<Classes>>,
+    backfill: Option<Box<Backfill>>,
     /// What the highest class will need is known, so that others can be served.
-    foretold: bool,
+    all_reserved: bool,
     /// GPUs that only run batches of lower classes: to those above they idle.
     lower: usize,
 }
@@ -132,10 +132,10 @@ impl RankState {
         assert!(gpus <= limits::MAX_GPUS, "{gpus} GPUs; the limit is {}", limits::MAX_GPUS);
         assert!(
             models <= limits::MAX_QUEUES,
-            "{models} lanes of models; the limit is {}",
+            "{models} queues of models; the limit is {}",
             limits::MAX_QUEUES
         );
-        let idle = Gpu {
+        let idle = GpuState {
             free_at: Nanos::ZERO,
             last_duration: Nanos::ZERO,
             last_exec_at: Nanos::ZERO,
@@ -161,19 +161,19 @@ impl RankState {
             completion_delay,
             keep_late,
             next_timer: Nanos::MAX,
-            classes: None,
-            foretold: false,
+            backfill: None,
+            all_reserved: false,
             lower: 0,
         }
     }
 
-    /// The same, of models whose requests are of these classes. Lower ones wait for
+    /// Makes this the state of queues of these classes. Lower ones wait for
     /// [`RankInput::AllReserved`].
     pub fn among_classes(mut self, classes: Vec<Class>) -> RankState {
         assert_eq!(classes.len(), self.granted.len(), "each model has a class");
         let highest = classes.iter().rposition(|&class| class == Class::HIGHEST).map_or(0, |last| last + 1);
         (self.due, self.early) = (MinTree::new(highest), MinTree::new(highest));
-        self.classes = Some(Box::new(Classes::new(classes)));
+        self.backfill = Some(Box::new(Backfill::new(classes)));
         self
     }
 
@@ -184,29 +184,29 @@ impl RankState {
     }
 
     /// Notes an input. What follows from it is decided by [`RankState::on_timer`], which is owed
-    /// before `now` changes, once for all that was heard.
+    /// before `now` changes, once for all inputs.
     #[inline]
-    pub fn hear(&mut self, input: RankInput) {
+    pub fn handle(&mut self, input: RankInput) {
         match input {
-            RankInput::Ready { model, offer } => self.hear_ready(model, offer),
-            RankInput::Withdraw(model) => self.forget(model.0 as usize),
-            RankInput::Report(report) => self.hear_report(report),
-            RankInput::Completion(completion) => self.hear_completion(completion),
-            RankInput::Reserve { model, next } => {
-                if let Some(classes) = &mut self.classes {
-                    classes.set_next(model.0 as usize, next);
+            RankInput::Ready { queue, offer } => self.on_ready(queue, offer),
+            RankInput::Withdraw(queue) => self.forget(queue.0 as usize),
+            RankInput::Report(report) => self.on_report(report),
+            RankInput::Completion(completion) => self.on_completion(completion),
+            RankInput::Reserve { queue, reservation } => {
+                if let Some(backfill) = &mut self.backfill {
+                    backfill.set_reservation(queue.0 as usize, reservation);
                 }
             }
-            RankInput::Bounds { model, standing } => {
-                if let Some(classes) = &mut self.classes {
-                    classes.set_standing(model.0 as usize, standing);
+            RankInput::Bounds { queue, bounds } => {
+                if let Some(backfill) = &mut self.backfill {
+                    backfill.set_bounds(queue.0 as usize, bounds);
                 }
             }
-            RankInput::AllReserved => self.foretold = true,
+            RankInput::AllReserved => self.all_reserved = true,
         }
     }
 
-    /// The time that [`RankState::next_timer`] told has come.
+    /// Matches, since there were inputs or the time of [`RankState::next_timer`] has come.
     pub fn on_timer(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_waiting(now, grant);
     }
@@ -217,18 +217,18 @@ impl RankState {
     }
 
     /// `model` has a schedulable candidate. Replaces what was known of the model.
-    fn hear_ready(&mut self, model: ModelId, Offer { latest, delay, early }: Offer) {
-        let at = model.0 as usize;
+    fn on_ready(&mut self, queue: QueueId, Offer { latest, delay, early }: Offer) {
+        let at = queue.0 as usize;
         if self.granted[at] {
             return;
         }
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
         let latest = latest.min(Nanos(u64::MAX - 1));
-        if let Some(classes) = &mut self.classes
-            && classes.is_lower(at)
+        if let Some(backfill) = &mut self.backfill
+            && backfill.is_lower(at)
         {
-            return classes.set_waiting(at, latest);
+            return backfill.set_waiting(at, latest);
         }
         if early {
             self.set_due(at, Nanos::MAX);
@@ -241,10 +241,10 @@ impl RankState {
 
     /// Takes a model's candidate out.
     fn forget(&mut self, at: usize) {
-        if let Some(classes) = &mut self.classes
-            && classes.is_lower(at)
+        if let Some(backfill) = &mut self.backfill
+            && backfill.is_lower(at)
         {
-            return classes.set_waiting(at, Nanos::MAX);
+            return backfill.set_waiting(at, Nanos::MAX);
         }
         self.set_due(at, Nanos::MAX);
         self.set_not_early(at);
@@ -268,8 +268,8 @@ impl RankState {
     }
 
     /// A granted model has used its GPU, or gives it back unused.
-    fn hear_report(&mut self, report: GpuReport) {
-        self.granted[report.model.0 as usize] = false;
+    fn on_report(&mut self, report: GpuReport) {
+        self.granted[report.queue.0 as usize] = false;
         let gpu = &mut self.gpus[report.gpu.0 as usize];
         debug_assert!(gpu.taken, "a report of a GPU that was not granted");
         self.busy -= usize::from(gpu.is_busy());
@@ -289,7 +289,7 @@ impl RankState {
     }
 
     /// A batch has left its GPU: free_at becomes what it really is.
-    fn hear_completion(&mut self, completion: Completion) {
+    fn on_completion(&mut self, completion: Completion) {
         let gpu = &mut self.gpus[completion.gpu.0 as usize];
         self.busy -= usize::from(gpu.is_busy());
         gpu.outstanding -= 1;
@@ -324,7 +324,7 @@ impl RankState {
     /// Grants whatever can be granted, earliest latest first, and finds out when to look again.
     fn match_waiting(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.match_highest(now, grant);
-        if self.foretold && self.due.min_key() == Nanos::MAX {
+        if self.all_reserved && self.due.min_key() == Nanos::MAX {
             self.match_lower(now, grant);
         }
         self.packing.ask(self.busy - self.lower, self.waiting);
@@ -335,9 +335,9 @@ impl RankState {
     fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         while self.gpus.len() > self.busy
             && let Some(gpu) = self.free.first_at_most(now)
-            && let Some(classes) = &mut self.classes
+            && let Some(backfill) = &mut self.backfill
             && let Some(Chosen { model, until }) =
-                classes.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
+                backfill.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
         {
             self.try_grant(now, model, gpu, until, grant);
         }
@@ -399,13 +399,13 @@ impl RankState {
         }
         self.busy += usize::from(!state.is_busy());
         state.taken = true;
-        let lower = self.classes.as_ref().is_some_and(|classes| classes.is_lower(model));
+        let lower = self.backfill.as_ref().is_some_and(|backfill| backfill.is_lower(model));
         self.lower = self.lower + usize::from(lower) - usize::from(state.lower);
         state.lower = lower;
         self.granted[model] = true;
         let free_at = state.free_at;
         self.forget(model);
-        grant(Grant { model: ModelId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
+        grant(Grant { queue: QueueId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
     }
 }
 

@@ -1,19 +1,19 @@
-//! On how many GPUs early candidates may start: the lowest-numbered ones, so many that they carry
+//! The GPUs on which early candidates may start: the lowest-numbered ones, enough of them to carry
 //! nine tenths of what the pool was asked for lately. What does not fit there waits until it is due
 //! and then takes any GPU, as the published rule has it.
 //!
-//! So the GPUs in use follow the load, without anybody who knows it. If the limit is higher than it
-//! need be, batches on the GPUs below it are small, nothing spills over, and the limit becomes nine
-//! tenths of itself. As it falls, batches grow, until a tenth of the work spills over. If it is too
-//! low, more spills over and raises it. A pool that is short of GPUs has due candidates waiting;
-//! each counts as several GPUs, so that early candidates soon may have all of them.
+//! So the GPUs in use follow the load, without any measurement of it. If the limit is higher than
+//! it need be, batches on the GPUs below it are small, nothing spills over, and the limit becomes
+//! nine tenths of itself. As it falls, batches grow, until a tenth of the work spills over. If it
+//! is too low, more spills over and raises it. A pool that is short of GPUs has due candidates
+//! waiting; each counts as several GPUs, so that early candidates soon may have all of them.
 
 use symphony_transport::Nanos;
 
 /// The part of what was asked for that early candidates' GPUs carry.
 const CARRIED: f64 = 0.9;
 
-/// This part of the pool comes on top, and half a GPU, so that one GPU is always among them.
+/// The part of the pool that comes on top, with half a GPU, so that one GPU is always among them.
 const SPARE: f64 = 0.04;
 const SPARE_GPUS: f64 = 0.5;
 
@@ -35,7 +35,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// On how many of `gpus` GPUs early candidates may start now.
+    /// The number of `gpus` GPUs on which early candidates may start now.
     #[inline]
     pub fn limit(&mut self, now: Nanos, gpus: usize) -> usize {
         let passed = (now - self.since).as_secs_f64();
@@ -45,7 +45,7 @@ impl Packing {
         (limit.ceil() as usize).min(gpus)
     }
 
-    /// From now on so many GPUs are busy and so many due candidates wait for one.
+    /// Notes the number of busy GPUs and of due candidates that wait for one, from now on.
     #[inline]
     pub fn ask(&mut self, busy: usize, waiting: usize) {
         self.asked = busy + SHORT * waiting;

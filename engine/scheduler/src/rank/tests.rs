@@ -16,34 +16,34 @@ impl Bench {
         Bench { rank: RankState::new(gpus, models, false, Nanos::ZERO), grants: Vec::new() }
     }
 
-    fn hear(&mut self, now: Nanos, input: RankInput) {
+    fn handle(&mut self, now: Nanos, input: RankInput) {
         let grants = &mut self.grants;
-        input.apply(&mut self.rank, now, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        input.apply(&mut self.rank, now, &mut |g| grants.push((g.queue.0, g.gpu.0)));
     }
 
     fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
         let offer = Offer { latest, delay, early: false };
-        self.hear(now, RankInput::Ready { model: ModelId(model), offer });
+        self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
     fn early(&mut self, now: Nanos, model: u32, latest: Nanos) {
         let offer = Offer { latest, delay: Nanos::ZERO, early: true };
-        self.hear(now, RankInput::Ready { model: ModelId(model), offer });
+        self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
     fn report(&mut self, now: Nanos, model: u32, gpu: u32, exec_at: Option<Nanos>, free_at: Nanos) {
-        let report = GpuReport { model: ModelId(model), gpu: GpuId(gpu), exec_at, free_at };
-        self.hear(now, RankInput::Report(report));
+        let report = GpuReport { queue: QueueId(model), gpu: GpuId(gpu), exec_at, free_at };
+        self.handle(now, RankInput::Report(report));
     }
 
     fn complete(&mut self, now: Nanos, gpu: u32, finished: Nanos) {
         let completion = Completion { gpu: GpuId(gpu), finished, ..Completion::default() };
-        self.hear(now, RankInput::Completion(completion));
+        self.handle(now, RankInput::Completion(completion));
     }
 
     fn timer(&mut self, now: Nanos) {
         let grants = &mut self.grants;
-        self.rank.on_timer(now, &mut |g| grants.push((g.model.0, g.gpu.0)));
+        self.rank.on_timer(now, &mut |g| grants.push((g.queue.0, g.gpu.0)));
     }
 
     /// Gives `gpu` to `model` and has it run from `now` until `free_at`.
@@ -143,7 +143,7 @@ fn a_withdrawn_candidate_is_not_granted() {
     let mut bench = Bench::new(1, 2);
     bench.occupy(ms(0), 0, 0, ms(10));
     bench.ready(ms(1), 1, ms(30), Nanos::ZERO);
-    RankInput::Withdraw(ModelId(1)).apply(&mut bench.rank, ms(2), &mut |_| panic!("nothing to grant"));
+    RankInput::Withdraw(QueueId(1)).apply(&mut bench.rank, ms(2), &mut |_| panic!("nothing to grant"));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
     assert_eq!(bench.rank.next_timer(), Nanos::MAX);
@@ -210,7 +210,7 @@ fn an_early_candidate_waits_for_the_gpus_that_it_may_have() {
     let mut bench = Bench::new(12, 3);
     bench.occupy(ms(0), 1, 0, ms(10));
     let offer = Offer { latest: ms(30), delay: ms(2), early: true };
-    bench.hear(ms(1), RankInput::Ready { model: ModelId(0), offer });
+    bench.handle(ms(1), RankInput::Ready { queue: QueueId(0), offer });
     assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "eleven others idle");
     bench.timer(ms(8));
     assert_eq!(bench.grants, [(0, 0)]);
@@ -236,12 +236,12 @@ fn a_candidate_is_early_or_due_but_not_both() {
     bench.occupy(ms(0), 1, 0, ms(10));
     bench.early(ms(1), 0, ms(20));
     bench.ready(ms(2), 0, ms(18), Nanos::ZERO);
-    bench.hear(ms(3), RankInput::Withdraw(ModelId(0)));
+    bench.handle(ms(3), RankInput::Withdraw(QueueId(0)));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
 }
 
-/// Of so many models, of which the last is of class 1.
+/// A bench of `models` queues, of which the last is of class 1.
 fn with_a_lower(gpus: usize, models: usize) -> Bench {
     let class = |model| if model + 1 == models { Class::new(1).unwrap() } else { Class::HIGHEST };
     let mut bench = Bench::new(gpus, models);
@@ -250,44 +250,44 @@ fn with_a_lower(gpus: usize, models: usize) -> Bench {
 }
 
 /// How model 1, of class 1, stands: a batch of one takes 5 ms.
-fn standing() -> RankInput {
-    let standing = BatchBounds { shortest: ms(5), longest: ms(50), patience: ms(90) };
-    RankInput::Bounds { model: ModelId(1), standing }
+fn bounds() -> RankInput {
+    let bounds = BatchBounds { shortest: ms(5), longest: ms(50), patience: ms(90) };
+    RankInput::Bounds { queue: QueueId(1), bounds }
 }
 
-fn next(at: Nanos, silent: bool) -> RankInput {
-    RankInput::Reserve { model: ModelId(0), next: Reservation { at, silent, every: Nanos::MAX } }
+fn reserve(at: Nanos, silent: bool) -> RankInput {
+    RankInput::Reserve { queue: QueueId(0), reservation: Reservation { at, silent, every: Nanos::MAX } }
 }
 
 #[test]
 fn a_lower_class_waits_until_all_that_those_above_will_need_is_foretold() {
     let mut bench = with_a_lower(2, 2);
-    bench.hear(ms(1), standing());
+    bench.handle(ms(1), bounds());
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
-    bench.hear(ms(2), next(ms(1_000), false));
+    bench.handle(ms(2), reserve(ms(1_000), false));
     assert!(bench.grants.is_empty(), "others may start sooner");
-    bench.hear(ms(3), RankInput::AllReserved);
+    bench.handle(ms(3), RankInput::AllReserved);
     assert_eq!(bench.grants, [(1, 0)]);
 }
 
 #[test]
 fn a_lower_class_that_has_not_said_how_long_it_takes_gets_nothing() {
     let mut bench = with_a_lower(1, 2);
-    bench.hear(ms(1), RankInput::AllReserved);
+    bench.handle(ms(1), RankInput::AllReserved);
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
     assert!(bench.grants.is_empty());
-    bench.hear(ms(2), standing());
+    bench.handle(ms(2), bounds());
     assert_eq!(bench.grants, [(1, 0)]);
 }
 
 #[test]
 fn a_place_without_a_model_needs_no_gpu() {
     let mut bench = with_a_lower(1, 2);
-    bench.hear(ms(1), standing());
-    bench.hear(ms(1), next(ms(4), true));
-    bench.hear(ms(1), RankInput::AllReserved);
+    bench.handle(ms(1), bounds());
+    bench.handle(ms(1), reserve(ms(4), true));
+    bench.handle(ms(1), RankInput::AllReserved);
     bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
     assert!(bench.grants.is_empty(), "a request that comes now needs the GPU in 4 ms");
-    bench.hear(ms(2), RankInput::Reserve { model: ModelId(0), next: Reservation::NEVER });
+    bench.handle(ms(2), RankInput::Reserve { queue: QueueId(0), reservation: Reservation::NEVER });
     assert_eq!(bench.grants, [(1, 0)]);
 }

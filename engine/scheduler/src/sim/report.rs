@@ -172,13 +172,13 @@ impl Tally {
 
     pub(super) fn arrived(&mut self, request: &Request) {
         if self.counts(request) {
-            self.models[request.model.0 as usize].offered += 1;
+            self.models[request.queue.0 as usize].offered += 1;
         }
     }
 
     pub(super) fn ended(&mut self, request: &Request, ending: Ending) {
         if self.counts(request) {
-            let model = &mut self.models[request.model.0 as usize];
+            let model = &mut self.models[request.queue.0 as usize];
             match ending {
                 Ending::Overloaded => model.rejected += 1,
                 _ => model.dropped += 1,
@@ -227,7 +227,7 @@ impl Tally {
         if !self.counts(request) {
             return;
         }
-        let model = &mut self.models[request.model.0 as usize];
+        let model = &mut self.models[request.queue.0 as usize];
         if finished <= request.deadline {
             model.good += 1;
         } else {

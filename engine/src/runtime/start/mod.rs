@@ -24,9 +24,9 @@ use crate::runtime::start::sub_clusters::{Division, Group};
 use crate::runtime::threads::agenda::Agenda;
 use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement, measure_lateness};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
-use crate::runtime::threads::model_thread::{Foretelling, ModelThread, Outbox, RingOutlets};
-use crate::runtime::threads::rank_thread::{Foretold, Grants, RankThread, RankWatch, SubCluster};
-use crate::runtime::threads::watch::ModelWatch;
+use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProgress, RingOutlets};
+use crate::runtime::threads::monitor::ModelMonitor;
+use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, RankThread, SubCluster};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,7 +40,7 @@ use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::RankState;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Completion, ModelId, Request};
+use symphony_transport::message::{BatchHeader, Completion, ModelId, QueueId, Request};
 use symphony_transport::ring::Consumer;
 
 /// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
@@ -225,18 +225,18 @@ impl Builder {
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
-    fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
+    fn terms(&self) -> impl Fn(QueueId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
         let (division, lanes) = (self.division.clone(), self.lanes());
-        move |model, slo, profile, lateness: Nanos| QueueConfig {
-            model,
+        move |queue, slo, profile, lateness: Nanos| QueueConfig {
+            queue,
             profile,
             slo,
             network,
             drop,
             deferral,
             slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
-            gpus: division.gpus_for(lanes.model(model).0 as usize),
+            gpus: division.gpus_for(lanes.model(queue).0 as usize),
         }
     }
 
@@ -366,11 +366,11 @@ impl Builder {
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         let (links, completions) = plumbing.rank_thread(at);
         Ok(RankThread {
-            watch: RankWatch { counting: plumbing.counters.of_rank(at), recorder },
+            monitor: RankMonitor { counting: plumbing.counters.of_rank(at), recorder },
             clusters: terms.iter().map(sub_cluster).collect(),
             cluster_of: lanes.each(&self.division.place_on_rank()),
-            foretold: Foretold::default(),
-            words: links.words,
+            backfill: BackfillPhase::default(),
+            messages: links.messages,
             completions,
             grants: Grants { thread_of: Arc::clone(&plumbing.thread_of), threads: links.grants },
         })
@@ -411,13 +411,14 @@ impl Builder {
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let outbox = Outbox::new(at, Arc::clone(&plumbing.rank_of), links.words, outlets).of_lanes(lanes);
+        let outbox =
+            Outbox::new(at, Arc::clone(&plumbing.rank_of), links.messages, outlets).of_classes(lanes);
         let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
-            watch: ModelWatch { counting: plumbing.counters.of_models(at), recorder },
+            monitor: ModelMonitor { counting: plumbing.counters.of_models(at), recorder },
             agenda: Agenda::new(queues.len()),
             queues,
             place,
@@ -425,7 +426,7 @@ impl Builder {
             grants: links.grants,
             outbox,
             changes: None,
-            foretelling: Foretelling::new(own.len(), self.layout.ranks.len()),
+            reservations: ReservationProgress::new(own.len(), self.layout.ranks.len()),
         })
     }
 }

@@ -7,7 +7,7 @@ use symphony_transport::Nanos;
 /// A model that requests have come for in this turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
-    /// Its place in the thread.
+    /// The model's place in the thread.
     pub(crate) place: usize,
     /// When the first of these requests arrived.
     pub(crate) since: Nanos,
@@ -24,7 +24,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// For so many models, none of which has a timer or requests.
+    /// The agenda of this number of models, none of which has a timer or requests.
     pub fn new(models: usize) -> Agenda {
         Agenda {
             timers: MinTree::new(models),

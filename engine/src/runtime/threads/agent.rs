@@ -13,17 +13,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use symphony_transport::Nanos;
 
-/// A role that a thread plays.
+/// A role of a thread.
 pub trait Agent {
-    /// One turn: polls every input in a fixed order, does a bounded amount of work, and returns how
-    /// much.
+    /// Runs one duty cycle: polls every input in a fixed order, does a bounded amount of work, and
+    /// returns how much.
     fn poll(&mut self, now: Nanos) -> usize;
 
-    /// The engine stops: ends what is still held, so that nothing is lost without an answer.
+    /// Ends, as the engine stops, what is still held, so that nothing is lost without an answer.
     fn stop(&mut self, now: Nanos);
 }
 
-/// What a turn without work does.
+/// The action of a duty cycle without work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
     /// Looks again at once: the core is this thread's own.
@@ -37,9 +37,9 @@ pub enum Idle {
 /// while.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// DutyCycles without work before the first nap: a few microseconds, in which an answer often
+/// Duty cycles without work before the first nap: a few microseconds, in which an answer often
 /// comes.
-const TURNS_BEFORE_NAP: u32 = 200;
+const CYCLES_BEFORE_NAP: u32 = 200;
 
 /// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what
 /// [`measure_lateness`] makes the scheduler allow for, and an idle engine takes a tenth of its core
@@ -62,7 +62,7 @@ impl Placement {
     /// Makes the calling thread this placement's: pins it, and has the system wake it without the
     /// usual delay of 50 us that lets wake-ups coincide.
     ///
-    /// A core that can't be had is said, not fatal: the engine works, slower.
+    /// A core that can't be had is logged, not fatal: the engine works, slower.
     pub fn take(&self, role: &str) {
         if let Some(core) = self.core
             && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
@@ -76,12 +76,12 @@ impl Placement {
     }
 }
 
-/// How a member of a composite agent is told to end, and tells that it has.
+/// The request that a member of a composite agent stop, and its answer.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+pub(crate) struct StopSignal {
     /// Set from outside.
     pub(crate) asked: AtomicBool,
-    /// Set by the crew.
+    /// Set by the composite agent.
     pub(crate) done: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Ending {
 pub(crate) struct Member {
     pub(crate) role: String,
     pub(crate) agent: Box<dyn Agent + Send>,
-    pub(crate) ending: Arc<Ending>,
+    pub(crate) ending: Arc<StopSignal>,
 }
 
 impl Member {
@@ -97,13 +97,13 @@ impl Member {
         self.ending.done.load(Ordering::Relaxed)
     }
 
-    fn turn(&mut self, now: Nanos) -> usize {
+    fn duty_cycle(&mut self, now: Nanos) -> usize {
         if self.has_ended() {
             return 0;
         }
         if self.ending.asked.load(Ordering::Relaxed) {
             self.agent.stop(now);
-            // What it said last must be seen by who acts on its end.
+            // Release: what it wrote last must be seen by the thread that acts on its end.
             self.ending.done.store(true, Ordering::Release);
             return 1;
         }
@@ -112,17 +112,17 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// A crew whose thread panics has ended too: nobody may wait for it.
+    /// Sets the answer: an agent whose thread panics has ended too, and nothing may wait for it.
     fn drop(&mut self) {
         self.ending.done.store(true, Ordering::Release);
     }
 }
 
-/// Agents that share a thread, in the order in which they take their turns.
+/// Agents that share a thread, in the order of their duty cycles.
 pub(crate) struct CompositeAgent(pub(crate) Vec<Member>);
 
 impl CompositeAgent {
-    /// Starts the thread of the crew; it ends when all its members have. `on_thread_start` is
+    /// Starts the composite agent's thread; it ends when all its members have. `on_thread_start` is
     /// called on it first.
     ///
     /// Errors: the system gives no thread.
@@ -138,9 +138,9 @@ impl CompositeAgent {
             if let Some(on_thread_start) = on_thread_start {
                 on_thread_start(&name);
             }
-            take_turns(placement.idle, &clock, |now| {
+            run_cycles(placement.idle, &clock, |now| {
                 let going_on = !self.0.iter().all(Member::has_ended);
-                going_on.then(|| self.0.iter_mut().map(|member| member.turn(now)).sum())
+                going_on.then(|| self.0.iter_mut().map(|member| member.duty_cycle(now)).sum())
             });
         })
     }
@@ -165,25 +165,26 @@ pub fn spawn<A: Agent>(
 
 /// The loop of every agent, until `stop` is set.
 pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
-    take_turns(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
+    run_cycles(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
     agent.stop(clock.now());
 }
 
-/// Takes turns, each told the time, until one says `None`; the others say how much work they found.
-fn take_turns(idle: Idle, clock: &Clock, mut turn: impl FnMut(Nanos) -> Option<usize>) {
-    let mut turns_without_work = 0u32;
-    while let Some(work) = turn(clock.now()) {
+/// Runs duty cycles at the current time until one returns `None`; the others return the amount of
+/// work.
+fn run_cycles(idle: Idle, clock: &Clock, mut cycle: impl FnMut(Nanos) -> Option<usize>) {
+    let mut cycles_without_work = 0u32;
+    while let Some(work) = cycle(clock.now()) {
         if work > 0 {
-            turns_without_work = 0;
+            cycles_without_work = 0;
             continue;
         }
-        turns_without_work += 1;
+        cycles_without_work += 1;
         match idle {
-            Idle::Nap if turns_without_work > TURNS_BEFORE_NAP + NAPS_BEFORE_LONG_ONES => {
-                turns_without_work -= 1;
+            Idle::Nap if cycles_without_work > CYCLES_BEFORE_NAP + NAPS_BEFORE_LONG_ONES => {
+                cycles_without_work -= 1;
                 std::thread::sleep(LONG_NAP);
             }
-            Idle::Nap if turns_without_work > TURNS_BEFORE_NAP => std::thread::sleep(NAP),
+            Idle::Nap if cycles_without_work > CYCLES_BEFORE_NAP => std::thread::sleep(NAP),
             _ => std::hint::spin_loop(),
         }
     }

@@ -11,8 +11,8 @@ pub(crate) mod agent;
 pub(crate) mod changes;
 pub(crate) mod messages;
 pub(crate) mod model_thread;
+pub(crate) mod monitor;
 pub(crate) mod rank_thread;
-pub(crate) mod watch;
 
 pub use crate::runtime::queue_ids::QueueIds;
 pub use crate::runtime::threads::agenda::Agenda;
@@ -20,12 +20,12 @@ pub use crate::runtime::threads::agent::{Agent, measure_lateness, run, spawn};
 pub use crate::runtime::threads::changes::Taker;
 pub use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 pub use crate::runtime::threads::model_thread::{
-    Foretelling, Intake, ModelThread, Outbox, Outlets, RingOutlets, SlotQueues, frames,
+    Intake, ModelThread, Outbox, Outlets, ReservationProgress, RingOutlets, SlotQueues, frames,
 };
+pub use crate::runtime::threads::monitor::ModelMonitor;
 pub use crate::runtime::threads::rank_thread::{
-    Completions, Foretold, Grants, RankThread, RankWatch, SubCluster,
+    BackfillPhase, Completions, Grants, RankMonitor, RankThread, SubCluster,
 };
-pub use crate::runtime::threads::watch::ModelWatch;
 
 use symphony_scheduler::deferral::Slack;
 use symphony_scheduler::limits::RATE_SAMPLE;
@@ -46,47 +46,47 @@ pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }
 
-/// From when the model at `place` of `models` on a thread measures its rate. Spread over a sample:
-/// what follows from a rate takes a model a fraction of a microsecond, and of a thousand models at
-/// once it would hold the thread up.
+/// The time from which the model at `place` of `models` on a thread measures its rate. Spread over
+/// a sample: what follows from a rate takes a model a fraction of a microsecond, and of a thousand
+/// models at once it would hold the thread up.
 pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
     start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
 }
 
-/// Words that a ring to a RankThread holds. A ModelThread whose ring is full does its next event a
-/// turn later.
-const WORD_RING: usize = 4_096;
+/// Messages that a ring to a RankThread holds. A ModelThread whose ring is full applies its next
+/// event a duty cycle later.
+const MESSAGE_RING: usize = 4_096;
 
 /// A ModelThread's ends of the rings to and from RankThreads, one of each per RankThread.
 pub struct ModelLinks {
-    /// What it says.
-    pub words: Vec<Producer<RankMessage>>,
-    /// What it is granted.
+    /// Messages to the RankThread.
+    pub messages: Vec<Producer<RankMessage>>,
+    /// Grants from the RankThread.
     pub grants: Vec<Consumer<GrantMessage>>,
 }
 
 /// A RankThread's ends of the rings from and to ModelThreads, one of each per ModelThread.
 pub struct RankLinks {
-    /// What it hears.
-    pub words: Vec<Consumer<RankMessage>>,
-    /// What it grants.
+    /// Messages from the ModelThreads.
+    pub messages: Vec<Consumer<RankMessage>>,
+    /// Grants to the ModelThreads.
     pub grants: Vec<Producer<GrantMessage>>,
 }
 
-/// The rings between ModelThreads, of which each owns so many models or lanes of them, and so many
-/// RankThreads. Each has at most one grant under way, and a wish to foretell comes once, so a ring
+/// Makes the rings between ModelThreads, which own these numbers of queues, and RankThreads. A
+/// queue has at most one grant under way, and the order to send reservations comes once, so a ring
 /// of grants is never full.
 pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
-        (0..rank_threads).map(|_| RankLinks { words: Vec::new(), grants: Vec::new() }).collect();
+        (0..rank_threads).map(|_| RankLinks { messages: Vec::new(), grants: Vec::new() }).collect();
     let of_a_thread = |&models: &usize| {
-        let mut links = ModelLinks { words: Vec::new(), grants: Vec::new() };
+        let mut links = ModelLinks { messages: Vec::new(), grants: Vec::new() };
         for rank in &mut ranks {
-            let (words_in, words_out) = ring(WORD_RING);
+            let (messages_in, messages_out) = ring(MESSAGE_RING);
             let (grants_in, grants_out) = ring(models + 1);
-            links.words.push(words_in);
+            links.messages.push(messages_in);
             links.grants.push(grants_out);
-            rank.words.push(words_out);
+            rank.messages.push(messages_out);
             rank.grants.push(grants_in);
         }
         links

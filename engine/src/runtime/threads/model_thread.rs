@@ -11,26 +11,26 @@
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
 use super::changes::Taker;
-use super::watch::ModelWatch;
+use super::monitor::ModelMonitor;
 use crate::runtime::counters::raise;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::limits;
-use symphony_scheduler::model::{Dispatch, ModelQueue, ModelSink};
-use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, Reservation};
+use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::rank::{GpuReport, Grant, RankInput};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
-    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Request, Response,
+    BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, QueueId, Request, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Words for the RankThread that one event can give rise to: a report, the next candidate, and when
-/// it will start or how its model stands.
-const WORDS_PER_EVENT: usize = 3;
+/// The most messages to the RankThread that one event causes: a report, the next candidate, and a
+/// reservation or bounds.
+const MESSAGES_PER_EVENT: usize = 3;
 
-/// The same of an event without a grant.
-const WORDS_PER_SETTLING: usize = 2;
+/// The most messages to the RankThread that an event other than a grant causes.
+const MESSAGES_PER_SETTLING: usize = 2;
 
 /// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
 /// core.
@@ -59,71 +59,76 @@ impl Intake for Consumer<Request> {
 pub trait Outlets {
     /// Whether any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// To the backend: run these requests, `batch.size` in all. `due`: when the batch could have
-    /// been sent had every thread acted at once, since its frontrun had come and its GPU was about
-    /// to be free.
+    /// Sends a batch of these requests to the backend, `batch.size` in all. `due`: when the batch
+    /// could have been sent had every thread acted at once, since its frontrun had come and its GPU
+    /// was about to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
-    /// To its frontend: the request ends without having run.
+    /// Ends a request that has not run, at its frontend.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
 }
 
-/// See the module's description. Its models are lanes, where requests are of several classes: see
+/// The agent of a ModelThread. See the module's description. Its queues are per-class queues: see
 /// [`QueueIds`].
+///
+/// One duty cycle polls its inputs in this order: grants, timers, requests (which settle the queues
+/// that they are for), changes of queues, and the first reservations. Each input is taken only if
+/// its outputs have room. What was written is published once, at the end of the cycle.
 pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
     pub queues: Vec<ModelQueue>,
-    /// For each model of the engine, the place in `queues` of its lane of the highest class, if it
-    /// is this thread's.
+    /// The place in `queues` of the queue of the highest class of each of the engine's models, if
+    /// it is this thread's.
     pub place: Vec<Option<u32>>,
-    /// Their timers, and which of them have new requests.
+    /// The queues' timers, and which of them have new requests.
     pub agenda: Agenda,
     /// One per frontend.
     pub requests: Vec<I>,
-    /// From each RankThread.
+    /// Grants from each RankThread.
     pub grants: Vec<Consumer<GrantMessage>>,
     /// Where decisions go.
     pub outbox: Outbox<O>,
     /// What is counted and recorded of all this.
-    pub watch: ModelWatch,
+    pub monitor: ModelMonitor,
     /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
     /// place together.
     pub changes: Option<Taker<Box<SlotQueues>>>,
-    /// How far the thread's models foretell their batches.
-    pub foretelling: Foretelling,
+    /// The progress of the first reservations.
+    pub reservations: ReservationProgress,
 }
 
 /// The queues of a place for a model, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
-/// Which of a ModelThread's models foretell their batches to their RankThread, since it has to
-/// serve lower classes. Each RankThread wishes so once, when the first request of a lower class has
-/// come to one of its models.
-pub struct Foretelling {
-    /// Models of the highest class: the first so many queues.
+/// The progress of a ModelThread's first reservations, which a RankThread orders once, when the
+/// first request of a lower class has come to one of its models.
+pub struct ReservationProgress {
+    /// The number of queues of the highest class, which are the thread's first.
     highest: usize,
-    /// For each RankThread that has wished so, how many of those it was told of or passed over.
-    told: Vec<Option<usize>>,
-    /// RankThreads that are not told all.
+    /// The number of those queues that are done, for each RankThread that has ordered reservations:
+    /// one more once [`RankInput::AllReserved`] is sent.
+    done: Vec<Option<usize>>,
+    /// The number of RankThreads that wait for reservations.
     under_way: usize,
 }
 
-impl Foretelling {
-    /// Nobody has wished so; the first `highest` queues are of the highest class.
-    pub fn new(highest: usize, rank_threads: usize) -> Foretelling {
-        Foretelling { highest, told: vec![None; rank_threads], under_way: 0 }
+impl ReservationProgress {
+    /// The progress of a thread whose first `highest` queues are of the highest class, before any
+    /// order.
+    pub fn new(highest: usize, rank_threads: usize) -> ReservationProgress {
+        ReservationProgress { highest, done: vec![None; rank_threads], under_way: 0 }
     }
 }
 
 /// Where a ModelThread's decisions go.
 pub struct Outbox<O> {
-    /// For each model of the engine, which RankThread ranks it.
+    /// The RankThread of each queue of the engine.
     rank_of: Arc<[u32]>,
-    /// What backends know them by.
-    lanes: QueueIds,
-    /// To each RankThread.
+    /// The model of each queue, by which backends know them.
+    queue_ids: QueueIds,
+    /// The ring to each RankThread.
     ranks: Vec<Producer<RankMessage>>,
-    /// To backends and frontends.
+    /// The ways to backends and frontends.
     outlets: O,
     /// The number of the next batch. ModelThreads count from different starts, so numbers are
     /// unique.
@@ -132,31 +137,30 @@ pub struct Outbox<O> {
     due: Nanos,
     /// When the GPU of the grant under way is free.
     gpu_free_at: Nanos,
-    /// For each model of the engine, the candidate of its highest class that the RankThread knows
-    /// of.
-    waiting: Vec<Waiting>,
+    /// The candidate of each model's highest class that waits at the RankThread.
+    waiting: Vec<WaitingCandidate>,
 }
 
 /// A candidate that waits for a GPU.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct WaitingCandidate {
     /// When it became schedulable; [`Nanos::MAX`] while none is.
     since: Nanos,
-    /// Its delay(b).
+    /// The candidate's delay(b).
     delay: Nanos,
 }
 
-impl Waiting {
-    const NOBODY: Waiting = Waiting { since: Nanos::MAX, delay: Nanos::ZERO };
+impl WaitingCandidate {
+    const NOBODY: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
 }
 
 /// The rings from a ModelThread to backends and frontends.
 pub struct RingOutlets {
-    /// To each backend thread.
+    /// The ring to each backend thread.
     pub backends: Vec<Producer<Frame>>,
     /// The backend thread of each GPU, by GPU.
     pub backend_of: Arc<[u32]>,
-    /// To each frontend.
+    /// The ring to each frontend.
     pub frontends: Vec<Producer<Response>>,
     /// Frames that the largest batch of this thread's models takes.
     pub largest_batch_frames: usize,
@@ -167,67 +171,67 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
     /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
-        let ModelThread { changes, queues, agenda, watch, outbox, foretelling, .. } = self;
+        let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const WORDS: usize = Taker::<SlotQueues>::MOST * Class::COUNT * WORDS_PER_SETTLING;
-        if outbox.room_for_words(WORDS) < WORDS {
+        const MESSAGES: usize = Taker::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
+        if outbox.room_for_messages(MESSAGES) < MESSAGES {
             return 0;
         }
         changes.take(now, |change| {
-            let places = (change.place..).step_by(foretelling.highest.max(1));
+            let places = (change.place..).step_by(reservations.highest.max(1));
             for (place, new) in places.zip(change.thing.iter_mut()) {
                 let Some(new) = new else { continue };
                 let queue = &mut queues[place];
                 if !queue.is_empty() {
-                    watch.stop(place, queue, now, outbox);
+                    monitor.apply(place, queue, now, ModelEvent::Stop, outbox);
                 }
                 std::mem::swap(queue, new);
                 agenda.set_timer(place, queue.next_timer());
             }
             let queue = &mut queues[change.place];
-            let rank = outbox.rank_of[queue.terms().model.0 as usize];
-            if foretelling.told[rank as usize].is_some_and(|told| told > change.place) {
-                watch.foretell(change.place, queue, now, outbox);
+            let rank = outbox.rank_of[queue.terms().queue.0 as usize];
+            if reservations.done[rank as usize].is_some_and(|done| done > change.place) {
+                monitor.apply(change.place, queue, now, ModelEvent::StartReserving, outbox);
             }
         })
     }
 
-    /// Tells the RankThreads that have wished so of their models' next batches, as far as there is
-    /// room for words.
+    /// Sends the first reservations to the RankThreads that have ordered them, as far as there is
+    /// room for messages.
     #[cold]
-    fn foretell(&mut self, now: Nanos) -> usize {
-        let ModelThread { foretelling, queues, watch, outbox, .. } = self;
-        let mut words = 0;
-        for (rank, told) in foretelling.told.iter_mut().enumerate() {
-            let Some(told) = told.as_mut().filter(|told| **told <= foretelling.highest) else { continue };
+    fn start_reserving(&mut self, now: Nanos) -> usize {
+        let ModelThread { reservations, queues, monitor, outbox, .. } = self;
+        let mut messages = 0;
+        for (rank, done) in reservations.done.iter_mut().enumerate() {
+            let Some(done) = done.as_mut().filter(|done| **done <= reservations.highest) else { continue };
             let mut room = outbox.ranks[rank].free();
-            while room > 0 && *told < foretelling.highest {
-                let queue = &mut queues[*told];
-                if outbox.rank_of[queue.terms().model.0 as usize] as usize == rank {
-                    watch.foretell(*told, queue, now, outbox);
-                    (room, words) = (room - 1, words + 1);
+            while room > 0 && *done < reservations.highest {
+                let queue = &mut queues[*done];
+                if outbox.rank_of[queue.terms().queue.0 as usize] as usize == rank {
+                    monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
+                    (room, messages) = (room - 1, messages + 1);
                 }
-                *told += 1;
+                *done += 1;
             }
             if room > 0 {
-                outbox.write(rank, RankMessage::foretold());
-                *told += 1;
-                foretelling.under_way -= 1;
-                words += 1;
+                outbox.write(rank, RankInput::AllReserved.into());
+                *done += 1;
+                reservations.under_way -= 1;
+                messages += 1;
             }
         }
-        words
+        messages
     }
 
     fn take_grants(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.grants.len() {
-            raise(&mut self.watch.counting.tally.grant_ring_high, self.grants[at].len());
+            raise(&mut self.monitor.counting.tally.grant_ring_high, self.grants[at].len());
             while let Some(message) = self.grants[at].peek() {
-                if message.is_foretell() {
+                if message.is_start_reserving() {
                     self.grants[at].pop();
-                    self.foretelling.told[at] = Some(0);
-                    self.foretelling.under_way += 1;
+                    self.reservations.done[at] = Some(0);
+                    self.reservations.under_way += 1;
                     continue;
                 }
                 let grant = Grant::from(message);
@@ -236,9 +240,9 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, self.foretelling.highest, grant.model) {
+                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.queue) {
                     let queue = &mut self.queues[place];
-                    self.watch.on_grant(place, queue, now, grant, &mut self.outbox);
+                    self.monitor.apply(place, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
                     self.agenda.set_timer(place, queue.next_timer());
                 }
                 taken += 1;
@@ -250,11 +254,11 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
         while let Some((place, due)) = self.agenda.due(now)
-            && self.outbox.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
+            && self.outbox.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
         {
             self.outbox.due = due;
             let queue = &mut self.queues[place];
-            self.watch.on_timer(place, queue, now, &mut self.outbox);
+            self.monitor.apply(place, queue, now, ModelEvent::Timer, &mut self.outbox);
             self.agenda.set_timer(place, queue.next_timer());
             fired += 1;
         }
@@ -262,13 +266,14 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 
     fn take_requests(&mut self, now: Nanos) -> usize {
-        let (mut taken, mut taken_back) = (0, 0);
+        let (mut taken, mut cancelled) = (0, 0);
         for at in 0..self.requests.len() {
-            raise(&mut self.watch.counting.tally.request_ring_high, self.requests[at].waiting());
-            // A model that is settled says a few words at most, and no more models are than
-            // requests came.
-            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * WORDS_PER_SETTLING;
-            let mut left = (self.outbox.room_for_words(wanted) / WORDS_PER_SETTLING).saturating_sub(taken);
+            raise(&mut self.monitor.counting.tally.request_ring_high, self.requests[at].waiting());
+            // A queue that is settled sends a few messages at most, and no more queues are settled
+            // than requests came.
+            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
+            let mut left =
+                (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(taken);
             // A request's rows are all taken in the same turn, so that no batch finds only some of
             // them.
             let mut rows_after = 0;
@@ -277,30 +282,42 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 left = left.saturating_sub(1);
                 rows_after = request.rows_after;
                 if request.takes_back != 0 {
-                    self.take_back(&request, now);
-                    taken_back += 1;
+                    self.cancel(&request, now);
+                    cancelled += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, self.foretelling.highest, request.model)
-                    && self.watch.enqueue(place, &mut self.queues[place], now, request, &mut self.outbox)
+                if let Some(place) = place_of(&self.place, self.reservations.highest, request.queue)
+                    && self.monitor.apply(
+                        place,
+                        &mut self.queues[place],
+                        now,
+                        ModelEvent::Enqueue(&request),
+                        &mut self.outbox,
+                    )
                 {
                     self.agenda.touch(place, request.arrival);
                 }
                 taken += 1;
             }
         }
-        self.watch.counting.tally.requests += taken as u64;
-        if taken + taken_back > 0 {
+        self.monitor.counting.tally.requests += taken as u64;
+        if taken + cancelled > 0 {
             self.settle(now);
         }
-        taken + taken_back
+        taken + cancelled
     }
 
-    /// Takes a request out of its queue, if it is still there.
+    /// Cancels a request that still waits in its queue.
     #[cold]
-    fn take_back(&mut self, wish: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, self.foretelling.highest, wish.model)
-            && self.watch.take_back(place, &mut self.queues[place], now, wish, &mut self.outbox)
+    fn cancel(&mut self, first_row: &Request, now: Nanos) {
+        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.queue)
+            && self.monitor.apply(
+                place,
+                &mut self.queues[place],
+                now,
+                ModelEvent::Cancel(first_row),
+                &mut self.outbox,
+            )
         {
             self.agenda.touch(place, now);
         }
@@ -308,63 +325,63 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     /// Re-selects the models that requests have come for.
     fn settle(&mut self, now: Nanos) {
-        let ModelThread { queues, agenda, outbox, watch, .. } = self;
+        let ModelThread { queues, agenda, outbox, monitor, .. } = self;
         agenda.for_each_touched(|timers, Touched { place, since }| {
             outbox.due = since;
             let queue = &mut queues[place];
-            watch.settle(place, queue, now, outbox);
+            monitor.apply(place, queue, now, ModelEvent::Settle, outbox);
             timers.set(place, queue.next_timer());
         });
     }
 }
 
-/// The place of a model in its thread, of which the first `highest` are of the highest class.
+/// The place of a queue in its thread, of which the first `highest` are of the highest class.
 #[inline]
-fn place_of(places: &[Option<u32>], highest: usize, model: ModelId) -> Option<usize> {
-    let place = match places.get(model.0 as usize) {
+fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let place = match places.get(queue.0 as usize) {
         Some(place) => place.map(|place| place as usize),
-        None => lower_place(places, highest, model),
+        None => lower_place(places, highest, queue),
     };
     debug_assert!(place.is_some(), "a message for a model of another thread");
     place
 }
 
-/// [`place_of`] a lane of a lower class.
+/// [`place_of`] a queue of a lower class.
 #[cold]
-fn lower_place(places: &[Option<u32>], highest: usize, lane: ModelId) -> Option<usize> {
-    let lanes = QueueIds::new(places.len());
-    let place = places.get(lanes.model(lane).0 as usize).copied().flatten()?;
-    Some(place as usize + highest * usize::from(lanes.class(lane).number()))
+fn lower_place(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let ids = QueueIds::new(places.len());
+    let place = places.get(ids.model(queue).0 as usize).copied().flatten()?;
+    Some(place as usize + highest * usize::from(ids.class(queue).number()))
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.watch.turn_begins(now);
+        self.monitor.cycle_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
         work += self.take_changes(now);
-        if self.foretelling.under_way > 0 {
-            work += self.foretell(now);
+        if self.reservations.under_way > 0 {
+            work += self.start_reserving(now);
         }
         self.outbox.publish();
-        self.watch.turn_ends(now, work);
+        self.monitor.cycle_ends(now, work);
         work
     }
 
     fn stop(&mut self, now: Nanos) {
         for (place, queue) in self.queues.iter_mut().enumerate() {
-            self.watch.stop(place, queue, now, &mut self.outbox);
+            self.monitor.apply(place, queue, now, ModelEvent::Stop, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
                 if request.takes_back != 0 {
                     continue;
                 }
-                self.watch.counting.tally.stopped += 1;
+                self.monitor.counting.tally.stopped += 1;
                 self.outbox.end(&request, Ending::Stopped, now);
             }
         }
         self.outbox.publish();
-        self.watch.publish();
+        self.monitor.publish();
     }
 }
 
@@ -394,8 +411,8 @@ impl<O: Outlets> Outbox<O> {
         outlets: O,
     ) -> Outbox<O> {
         Outbox {
-            waiting: vec![Waiting::NOBODY; rank_of.len()],
-            lanes: QueueIds::new(rank_of.len()),
+            waiting: vec![WaitingCandidate::NOBODY; rank_of.len()],
+            queue_ids: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
             outlets,
@@ -405,9 +422,10 @@ impl<O: Outlets> Outbox<O> {
         }
     }
 
-    /// The same, of models that are these lanes.
-    pub fn of_lanes(self, lanes: QueueIds) -> Outbox<O> {
-        Outbox { lanes, waiting: vec![Waiting::NOBODY; lanes.count() / Class::COUNT], ..self }
+    /// The outbox of a thread whose queues are these per-class queues.
+    pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
+        let models = queue_ids.count() / Class::COUNT;
+        Outbox { queue_ids, waiting: vec![WaitingCandidate::NOBODY; models], ..self }
     }
 
     /// The number of the first batch of the ModelThread numbered `thread`.
@@ -425,29 +443,25 @@ impl<O: Outlets> Outbox<O> {
         &self.outlets
     }
 
-    /// The same, to be told something.
+    /// Where batches and answers go, mutably.
     pub fn outlets_mut(&mut self) -> &mut O {
         &mut self.outlets
     }
 
-    /// For how many words, up to `wanted`, there is room on the way to any RankThread.
-    fn room_for_words(&mut self, wanted: usize) -> usize {
+    /// The number of messages, up to `wanted`, that fit the ring to any RankThread.
+    fn room_for_messages(&mut self, wanted: usize) -> usize {
         let room =
             |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
         self.ranks.iter_mut().map(room).min().unwrap_or(wanted)
     }
 
     fn has_room_for_batch(&mut self, gpu: GpuId) -> bool {
-        self.outlets.has_room(gpu) && self.room_for_words(WORDS_PER_EVENT) == WORDS_PER_EVENT
-    }
-
-    fn say(&mut self, model: ModelId, message: RankMessage) {
-        self.write(self.rank_of[model.0 as usize] as usize, message);
+        self.outlets.has_room(gpu) && self.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
     }
 
     #[inline]
-    fn no_more_waiting(&mut self, model: ModelId) {
-        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
+    fn no_more_waiting(&mut self, queue: QueueId) {
+        if let Some(waiting) = self.waiting.get_mut(queue.0 as usize) {
             waiting.since = Nanos::MAX;
         }
     }
@@ -458,40 +472,45 @@ impl<O: Outlets> Outbox<O> {
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
-    /// Lets RankThreads see what was said: once a turn, since each look of theirs moves a cache
-    /// line.
+    /// Publishes the messages written to RankThreads: once a duty cycle, since each look of theirs
+    /// moves a cache line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
     }
 }
 
 impl<O: Outlets> ModelSink for Outbox<O> {
-    fn ready(&mut self, model: ModelId, offer: Offer) {
-        if let Some(waiting) = self.waiting.get_mut(model.0 as usize) {
-            if waiting.since == Nanos::MAX {
-                waiting.since = self.due;
+    #[inline(always)]
+    fn to_rank(&mut self, message: RankInput) {
+        let queue = match message {
+            RankInput::Ready { queue, offer } => {
+                if let Some(waiting) = self.waiting.get_mut(queue.0 as usize) {
+                    if waiting.since == Nanos::MAX {
+                        waiting.since = self.due;
+                    }
+                    waiting.delay = offer.delay;
+                }
+                queue
             }
-            waiting.delay = offer.delay;
-        }
-        self.say(model, RankMessage::ready(model, offer));
-    }
-
-    fn withdraw(&mut self, model: ModelId) {
-        self.no_more_waiting(model);
-        self.say(model, RankMessage::withdraw(model));
-    }
-
-    fn report(&mut self, report: GpuReport) {
-        self.no_more_waiting(report.model);
-        self.say(report.model, RankMessage::report(report));
+            RankInput::Withdraw(queue) | RankInput::Report(GpuReport { queue, .. }) => {
+                self.no_more_waiting(queue);
+                queue
+            }
+            RankInput::Reserve { queue, .. } | RankInput::Bounds { queue, .. } => queue,
+            RankInput::Completion(_) | RankInput::AllReserved => {
+                debug_assert!(false, "no queue sends {message:?}");
+                return;
+            }
+        };
+        self.write(self.rank_of[queue.0 as usize] as usize, message.into());
     }
 
     fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
-        let mut batch = dispatch.header(self.next_batch, requests.0.len() + requests.1.len());
-        batch.model = self.lanes.model(dispatch.model);
+        let (model, size) = (self.queue_ids.model(dispatch.queue), requests.0.len() + requests.1.len());
+        let batch = dispatch.header(model, self.next_batch, size);
         self.next_batch += 1;
-        let waiting = self.waiting.get(dispatch.model.0 as usize).copied();
-        let Waiting { since, delay } = waiting.unwrap_or(Waiting::NOBODY);
+        let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
+        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NOBODY);
         // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
         // this moment.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
@@ -500,14 +519,6 @@ impl<O: Outlets> ModelSink for Outbox<O> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.outlets.end(request, ending, now);
-    }
-
-    fn reservation(&mut self, model: ModelId, next: Reservation) {
-        self.say(model, RankMessage::reservation(model, next));
-    }
-
-    fn standing(&mut self, model: ModelId, standing: BatchBounds) {
-        self.say(model, RankMessage::standing(model, standing));
     }
 }
 
@@ -546,14 +557,13 @@ impl Outlets for RingOutlets {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::ModelWatch;
+    use super::super::monitor::ModelMonitor;
     use super::*;
     use crate::runtime::threads::link;
     use symphony_scheduler::deferral::{QueueConfig, Slack};
     use symphony_scheduler::drop_rule::DropRule;
     use symphony_scheduler::policy;
     use symphony_scheduler::profile::Profile;
-    use symphony_scheduler::rank::RankInput;
     use symphony_scheduler::workload::Network;
 
     const MODELS: usize = 10;
@@ -582,17 +592,17 @@ mod tests {
             self.lag = self.lag.max(now - arrival);
             self.id += 1;
             self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
-            let model = ModelId(self.id as u32 % MODELS as u32);
-            Some(Request { id: self.id, arrival, deadline: arrival + SLO, model, ..Request::default() })
+            let queue = QueueId(self.id as u32 % MODELS as u32);
+            Some(Request { id: self.id, arrival, deadline: arrival + SLO, queue, ..Request::default() })
         }
     }
 
-    struct Counted {
+    struct CountedOutlets {
         batched: usize,
         dropped: usize,
     }
 
-    impl Outlets for Counted {
+    impl Outlets for CountedOutlets {
         fn has_room(&mut self, _gpu: GpuId) -> bool {
             true
         }
@@ -608,8 +618,8 @@ mod tests {
 
     /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
     struct World {
-        thread: ModelThread<Steady, Counted>,
-        words: Consumer<RankMessage>,
+        thread: ModelThread<Steady, CountedOutlets>,
+        messages: Consumer<RankMessage>,
         grants: Producer<GrantMessage>,
         now: Nanos,
     }
@@ -619,7 +629,7 @@ mod tests {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
             let terms = |model| QueueConfig {
-                model: ModelId(model),
+                queue: QueueId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,
                 network: Network::default(),
@@ -628,33 +638,39 @@ mod tests {
                 slack: Slack::default(),
                 gpus: 8,
             };
-            let outlets = Counted { batched: 0, dropped: 0 };
+            let outlets = CountedOutlets { batched: 0, dropped: 0 };
             let thread = ModelThread {
                 queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
                 place: (0..MODELS as u32).map(Some).collect(),
                 agenda: Agenda::new(MODELS),
                 requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
                 grants: models.grants,
-                outbox: Outbox::new(0, vec![0; MODELS].into(), models.words, outlets),
-                watch: ModelWatch::unseen(),
+                outbox: Outbox::new(0, vec![0; MODELS].into(), models.messages, outlets),
+                monitor: ModelMonitor::unpublished(),
                 changes: None,
-                foretelling: Foretelling::new(MODELS, 1),
+                reservations: ReservationProgress::new(MODELS, 1),
             };
-            World { thread, words: rank.words.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
+            World {
+                thread,
+                messages: rank.messages.remove(0),
+                grants: rank.grants.remove(0),
+                now: Nanos::ZERO,
+            }
         }
 
-        /// Takes a turn, which takes the time that its work costs; how old the oldest request was.
+        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request
+        /// was.
         fn turn(&mut self) -> Nanos {
             let counted = |tally: &crate::runtime::counters::ModelTally| {
                 (tally.requests, tally.settled + tally.timers + tally.grants)
             };
-            let before = counted(&self.thread.watch.counting.tally);
+            let before = counted(&self.thread.monitor.counting.tally);
             self.thread.requests[0].lag = Nanos::ZERO;
             self.thread.poll(self.now);
-            let after = counted(&self.thread.watch.counting.tally);
-            while let Some(word) = self.words.pop() {
-                if let RankInput::Ready { model, .. } = word.input() {
-                    let grant = Grant { model, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
+            let after = counted(&self.thread.monitor.counting.tally);
+            while let Some(message) = self.messages.pop() {
+                if let RankInput::Ready { queue, .. } = message.input() {
+                    let grant = Grant { queue, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
                     self.grants.push(grant.into()).unwrap();
                 }
             }
@@ -677,7 +693,7 @@ mod tests {
         let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
         let worst = world.work_until(Nanos::from_millis(50));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let tally = world.thread.watch.counting.tally;
+        let tally = world.thread.monitor.counting.tally;
         assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
         assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
     }
@@ -692,9 +708,9 @@ mod tests {
         world.work_until(burst.end + Nanos::from_millis(2));
         let worst = world.work_until(burst.end + Nanos::from_millis(30));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let Counted { batched, dropped } = *world.thread.outbox.outlets();
+        let CountedOutlets { batched, dropped } = *world.thread.outbox.outlets();
         let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
-        assert_eq!((batched + waiting) as u64, world.thread.watch.counting.tally.requests);
+        assert_eq!((batched + waiting) as u64, world.thread.monitor.counting.tally.requests);
         assert_eq!(dropped, 0);
     }
 }

@@ -25,7 +25,7 @@ pub trait Completions {
     fn waiting(&mut self) -> usize {
         0
     }
-    /// The RankThread hears that a batch was sent to a GPU.
+    /// Notes that a batch was sent to a GPU.
     fn sent(&mut self, _report: &GpuReport) {}
 }
 
@@ -40,53 +40,56 @@ impl Completions for Consumer<Completion> {
     }
 }
 
-/// What a RankThread counts of itself, and where it is recorded.
-pub struct RankWatch {
+/// Counts and records the inputs and decisions of a RankThread.
+pub struct RankMonitor {
     pub(crate) counting: Counting<RankTally>,
     pub(crate) recorder: Option<RankRecorder>,
 }
 
-impl RankWatch {
-    /// Counts that are published and that nobody reads, and what is recorded.
-    pub fn new(recorder: Option<RankRecorder>) -> RankWatch {
-        RankWatch { counting: Counting::new(Board::new()), recorder }
+impl RankMonitor {
+    /// A monitor whose counters are published.
+    pub fn new(recorder: Option<RankRecorder>) -> RankMonitor {
+        RankMonitor { counting: Counting::new(Board::new()), recorder }
     }
 
-    /// Counts that are not even published, and no recorder.
-    pub fn unseen() -> RankWatch {
-        RankWatch { counting: Counting::unseen(), recorder: None }
+    /// A monitor whose counters are not published, without a recorder.
+    pub fn unpublished() -> RankMonitor {
+        RankMonitor { counting: Counting::unseen(), recorder: None }
     }
 }
 
-/// See the module's description.
+/// The agent of a RankThread. See the module's description.
+///
+/// One duty cycle polls its inputs in this order: completions, messages of ModelThreads. Then it
+/// matches each sub-cluster that has had inputs or whose time has come, once, and publishes the
+/// grants.
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
-    /// For each model of the engine, its sub-cluster's place in `clusters`, where it is one of
-    /// these.
+    /// The place in `clusters` of each queue's sub-cluster, where it is one of these.
     pub cluster_of: Arc<[u32]>,
     /// One ring per ModelThread.
-    pub words: Vec<Consumer<RankMessage>>,
+    pub messages: Vec<Consumer<RankMessage>>,
     /// One per backend thread that plays GPUs of these sub-clusters.
     pub completions: Vec<C>,
-    /// To the ModelThreads.
+    /// The rings of grants to the ModelThreads.
     pub grants: Grants,
-    /// Whether ModelThreads foretell their models' batches.
-    pub foretold: Foretold,
+    /// The phase of backfilling.
+    pub backfill: BackfillPhase,
     /// What is counted and recorded of all this.
-    pub watch: RankWatch,
+    pub monitor: RankMonitor,
 }
 
-/// Whether ModelThreads foretell their models' batches, which lower classes wait for.
+/// The phase of backfilling, which waits for the reservations of the highest class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Foretold {
+pub enum BackfillPhase {
     /// No request of a lower class has come.
     #[default]
-    No,
-    /// One has, and so many ModelThreads have yet to tell of all of theirs.
-    Missing(usize),
-    /// All do.
-    Yes,
+    Off,
+    /// One has, and this number of ModelThreads have not sent all of their reservations.
+    Collecting(usize),
+    /// All reservations are known.
+    On,
 }
 
 /// GPUs that can each run the same models.
@@ -95,7 +98,7 @@ pub struct SubCluster {
     state: RankState,
     /// The engine's number of the first of them.
     first_gpu: u32,
-    /// It was told something that it was not yet matched for.
+    /// True if it has inputs that it was not yet matched for.
     has_news: bool,
 }
 
@@ -108,27 +111,27 @@ impl SubCluster {
 
 /// The sending ends of a RankThread's rings.
 pub struct Grants {
-    /// For each model of the engine, which ModelThread owns it.
+    /// The ModelThread of each queue of the engine.
     pub thread_of: Arc<[u32]>,
-    /// To each ModelThread. Each holds a grant for each of its models, and a model has at most one,
-    /// so it is never full.
+    /// The ring to each ModelThread. Each holds a grant for each of its models, and a model has at
+    /// most one, so it is never full.
     pub threads: Vec<Producer<GrantMessage>>,
 }
 
 impl Grants {
-    /// Written, not yet seen by the ModelThread.
+    /// Writes a grant to its ModelThread, which does not see it yet.
     fn write(&mut self, grant: Grant, first_gpu: u32) {
-        let thread = self.thread_of[grant.model.0 as usize];
+        let thread = self.thread_of[grant.queue.0 as usize];
         let message = GrantMessage::from(Grant { gpu: GpuId(grant.gpu.0 + first_gpu), ..grant });
         let written = self.threads[thread as usize].write(message);
         debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
     }
 
-    /// The wish that each ModelThread's models foretell, written, not yet seen. A ring has room for
-    /// it once.
-    fn write_foretell(&mut self) {
+    /// Writes the order to send reservations to each ModelThread, which does not see it yet. A ring
+    /// has room for it once.
+    fn write_start_reserving(&mut self) {
         for thread in &mut self.threads {
-            let written = thread.write(GrantMessage::foretell());
+            let written = thread.write(GrantMessage::start_reserving());
             debug_assert!(written.is_ok(), "a ModelThread's ring holds one besides its grants");
         }
     }
@@ -142,26 +145,26 @@ impl<C: Completions> RankThread<C> {
     fn take_completions(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.completions.len() {
-            raise(&mut self.watch.counting.tally.completion_ring_high, self.completions[at].waiting());
+            raise(&mut self.monitor.counting.tally.completion_ring_high, self.completions[at].waiting());
             for _ in 0..MESSAGES_PER_TURN {
                 let Some(mut completion) = self.completions[at].next() else { break };
                 let cluster = self.cluster_of[completion.model.0 as usize] as usize;
                 completion.gpu.0 -= self.clusters[cluster].first_gpu;
-                self.hear(now, cluster, RankInput::Completion(completion));
+                self.apply(now, cluster, RankInput::Completion(completion));
                 taken += 1;
             }
         }
-        self.watch.counting.tally.completions += taken as u64;
+        self.monitor.counting.tally.completions += taken as u64;
         taken
     }
 
-    fn take_words(&mut self, now: Nanos) -> usize {
+    fn take_messages(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
-        for at in 0..self.words.len() {
-            raise(&mut self.watch.counting.tally.word_ring_high, self.words[at].len());
+        for at in 0..self.messages.len() {
+            raise(&mut self.monitor.counting.tally.word_ring_high, self.messages[at].len());
             for _ in 0..MESSAGES_PER_TURN {
-                let Some(message) = self.words[at].pop() else { break };
-                let cluster = self.cluster_of[message.model().0 as usize] as usize;
+                let Some(message) = self.messages[at].pop() else { break };
+                let cluster = self.cluster_of[message.queue().0 as usize] as usize;
                 let mut input = message.input();
                 taken += 1;
                 match &mut input {
@@ -169,52 +172,51 @@ impl<C: Completions> RankThread<C> {
                         self.completions.iter_mut().for_each(|gpus| gpus.sent(report));
                         report.gpu.0 -= self.clusters[cluster].first_gpu;
                     }
-                    RankInput::Bounds { .. } => self.have_foretold(),
+                    RankInput::Bounds { .. } => self.order_reservations(),
                     RankInput::AllReserved => {
-                        self.hear_foretold(now);
+                        self.count_reserved(now);
                         continue;
                     }
                     _ => {}
                 }
-                self.hear(now, cluster, input);
+                self.apply(now, cluster, input);
             }
         }
-        self.watch.counting.tally.words += taken as u64;
+        self.monitor.counting.tally.words += taken as u64;
         taken
     }
 
-    /// A model has its first request of a lower class: unless they do already, ModelThreads are to
-    /// foretell.
+    /// Orders reservations from the ModelThreads, at the first request of a lower class.
     #[cold]
-    fn have_foretold(&mut self) {
-        if self.foretold == Foretold::No {
-            self.foretold = Foretold::Missing(self.words.len());
-            self.grants.write_foretell();
+    fn order_reservations(&mut self) {
+        if self.backfill == BackfillPhase::Off {
+            self.backfill = BackfillPhase::Collecting(self.messages.len());
+            self.grants.write_start_reserving();
         }
     }
 
-    /// A ModelThread has told of all of its models.
+    /// Counts a ModelThread that has sent all of its reservations; the last one starts backfilling.
     #[cold]
-    fn hear_foretold(&mut self, now: Nanos) {
-        let Foretold::Missing(missing) = self.foretold else { return };
+    fn count_reserved(&mut self, now: Nanos) {
+        let BackfillPhase::Collecting(missing) = self.backfill else { return };
         if missing > 1 {
-            self.foretold = Foretold::Missing(missing - 1);
+            self.backfill = BackfillPhase::Collecting(missing - 1);
             return;
         }
-        self.foretold = Foretold::Yes;
+        self.backfill = BackfillPhase::On;
         for cluster in 0..self.clusters.len() {
-            self.hear(now, cluster, RankInput::AllReserved);
+            self.apply(now, cluster, RankInput::AllReserved);
         }
     }
 
-    /// Lets a sub-cluster know.
+    /// Records an input of a sub-cluster and applies it.
     #[inline]
-    fn hear(&mut self, now: Nanos, cluster: usize, input: RankInput) {
-        if let Some(recorder) = &mut self.watch.recorder {
+    fn apply(&mut self, now: Nanos, cluster: usize, input: RankInput) {
+        if let Some(recorder) = &mut self.monitor.recorder {
             recorder.input(now, cluster, input, self.clusters.iter().map(|cluster| &cluster.state));
         }
         let cluster = &mut self.clusters[cluster];
-        cluster.state.hear(input);
+        cluster.state.handle(input);
         cluster.has_news = true;
     }
 
@@ -231,12 +233,12 @@ impl<C: Completions> RankThread<C> {
             timers += usize::from(!has_news);
             self.match_cluster(now, at);
         }
-        self.watch.counting.tally.timers += timers as u64;
+        self.monitor.counting.tally.timers += timers as u64;
         timers
     }
 
     fn match_cluster(&mut self, now: Nanos, at: usize) {
-        let RankThread { clusters, grants, watch: RankWatch { counting, recorder }, .. } = self;
+        let RankThread { clusters, grants, monitor: RankMonitor { counting, recorder }, .. } = self;
         if let Some(recorder) = recorder {
             recorder.matching(now, at, clusters.iter().map(|cluster| &cluster.state));
         }
@@ -253,19 +255,19 @@ impl<C: Completions> RankThread<C> {
 
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.watch.counting.turn_begins(now);
-        let work = self.take_completions(now) + self.take_words(now) + self.match_waiting(now);
+        self.monitor.counting.turn_begins(now);
+        let work = self.take_completions(now) + self.take_messages(now) + self.match_waiting(now);
         if work > 0 {
             self.grants.publish();
-            self.watch.counting.tally.gpus_busy =
+            self.monitor.counting.tally.gpus_busy =
                 self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
-            self.watch.recorder.iter_mut().for_each(RankRecorder::publish);
+            self.monitor.recorder.iter_mut().for_each(RankRecorder::publish);
         }
-        self.watch.counting.turn_ends(now, work);
+        self.monitor.counting.turn_ends(now, work);
         work
     }
 
     fn stop(&mut self, _now: Nanos) {
-        self.watch.counting.publish();
+        self.monitor.counting.publish();
     }
 }

@@ -120,7 +120,7 @@ impl Cluster {
             1 => 0,
             several => self.random.random_range(0..several),
         };
-        let Some(place) = self.frontends[frontend].route(request.model.0 as usize) else {
+        let Some(place) = self.frontends[frontend].route(request.queue.0 as usize) else {
             return out.end(&request, Ending::DroppedInQueue, now);
         };
         let node = &mut self.nodes[place.node as usize];
@@ -165,7 +165,7 @@ impl Cluster {
 
 impl Scheduler for Cluster {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        if let Some(rates) = self.epoch.count(now, request.model) {
+        if let Some(rates) = self.epoch.count(now, request.queue.only_model()) {
             for request in self.plan(&rates) {
                 self.deliver(now, request, out);
             }

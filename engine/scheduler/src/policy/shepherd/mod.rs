@@ -281,11 +281,11 @@ impl Herds {
 
 impl Scheduler for Herds {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        if let Some(rates) = self.epoch.count(now, request.model) {
+        if let Some(rates) = self.epoch.count(now, request.queue.only_model()) {
             self.plan(&rates);
             self.news.extend(0..self.models.len());
         }
-        let model = request.model.0 as usize;
+        let model = request.queue.0 as usize;
         match self.models[model].queue.push(request) {
             Ok(()) => self.news.push(model),
             Err(refused) => out.end(&refused, Ending::Overloaded, now),

@@ -59,7 +59,7 @@ impl Desk {
             id: self.next_id,
             arrival,
             deadline: arrival + slo,
-            model: ModelId(model),
+            queue: ModelId(model).only_queue(),
             ..Request::default()
         };
         self.next_id += 1;

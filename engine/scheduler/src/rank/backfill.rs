@@ -1,10 +1,10 @@
-//! Which lower-class batches may run: those that are over before a model of a class above needs
+//! Backfilling: lower-class batches run if they are over before a queue of a class above needs
 //! their GPU. Owned by a [`RankState`](super::RankState) whose models are of several classes;
 //! others have none and pay nothing.
 //!
-//! Each model of a class above tells when its next batch will have to start at the earliest
+//! Each queue of a class above reserves: it says when its next batch has to start at the earliest
 //! ([`Reservation`]), once for each new head of its queue, and how far apart its batches start. A
-//! model whose queue is empty tells how long after a request that comes it will need a GPU: that
+//! queue that is empty says how long after a request that comes it will need a GPU: that
 //! request may come at any moment. So what is needed in the time to come is a list of starts, and
 //! what there will be is known too: GPUs that idle, and GPUs that finish what they have. Going
 //! through both in the order of time, each start takes a GPU; the first that would find none, were
@@ -21,11 +21,11 @@ use symphony_transport::message::Class;
 /// Starts that are looked at for one lower batch. It has to be over by the last of them.
 const MOST_STARTS: usize = 512;
 
-/// Candidates of a class that are looked at for one GPU: where so many can't run now, the class
+/// Candidates of a class that are looked at for one GPU: where that many can't run now, the class
 /// waits.
 const MOST_PASSED_OVER: usize = 64;
 
-/// What a model of a lower class tells of itself before its first candidate.
+/// The bounds of the batches of a lower class's queue, sent before its first candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchBounds {
     /// The time that a GPU must be free for: l(1), and what threads are late by.
@@ -37,12 +37,12 @@ pub struct BatchBounds {
 }
 
 impl BatchBounds {
-    /// Of a model that has told nothing: no GPU is free for so long.
+    /// The bounds of a queue that has sent none: no GPU is free for that time.
     const UNKNOWN: BatchBounds =
         BatchBounds { shortest: Nanos::MAX, longest: Nanos::ZERO, patience: Nanos::MAX };
 }
 
-/// When a model will start a batch next, as its queue tells.
+/// The time for which a queue reserves a GPU: its next batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reservation {
     /// When the batch that waits has to start at the earliest; where none waits, how long after a
@@ -55,54 +55,54 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Of a place without a model.
+    /// The reservation of a vacant model slot.
     pub const NEVER: Reservation = Reservation { at: Nanos::MAX, silent: true, every: Nanos::MAX };
 }
 
-/// GPUs that must be left over after so many starts, since batches may start sooner than was told:
-/// half of the square root of their number, found by trial (docs/scheduling.md).
+/// GPUs that must be left over after so many starts, since batches may start sooner than was
+/// reserved: half of the square root of their number, found by trial (docs/scheduling.md).
 fn margin(starts: usize) -> usize {
     (4 * starts).isqrt().div_ceil(4)
 }
 
-/// Classes that have one below them.
+/// Backfill that have one below them.
 const UPPER: usize = Class::COUNT - 1;
 
 /// See the module's description.
-pub(super) struct Classes {
+pub(super) struct Backfill {
     /// The class of each model's requests.
     classes: Vec<Class>,
-    standings: Vec<BatchBounds>,
+    bounds: Vec<BatchBounds>,
     /// `latest` of each lower model's candidate, by class, from class 1.
     waiting: [MinTree; UPPER],
     /// When each model of a class with classes below it, and with requests that wait, starts its
     /// next batch.
     starts: [MinTree; UPPER],
-    /// The same of models without, as the time from now.
+    /// The starts of queues in which no request waits, as the time from now.
     silent: [MinTree; UPPER],
     every: Vec<Nanos>,
     /// Starts put into the trees while looking ahead, to be taken out again: class, model, and what
     /// was there.
     looked_at: Vec<(usize, usize, Nanos, Nanos)>,
-    /// The same of GPUs.
+    /// GPUs put into the tree while looking ahead, to be taken out again.
     freed: Vec<(usize, Nanos)>,
-    /// The same of candidates that can't run now.
+    /// Candidates that can't run now, taken out of the trees and to be put back.
     passed_over: Vec<(usize, usize, Nanos)>,
 }
 
 /// A lower candidate that can run now.
 pub(super) struct Chosen {
     pub(super) model: usize,
-    /// By when its batch has to be over.
+    /// The time by which its batch has to be over.
     pub(super) until: Nanos,
 }
 
-impl Classes {
-    /// Of models of these classes, which have told nothing.
-    pub(super) fn new(classes: Vec<Class>) -> Classes {
+impl Backfill {
+    /// The state of queues of these classes that have sent nothing.
+    pub(super) fn new(classes: Vec<Class>) -> Backfill {
         let tree = || core::array::from_fn(|_| MinTree::new(classes.len()));
-        Classes {
-            standings: vec![BatchBounds::UNKNOWN; classes.len()],
+        Backfill {
+            bounds: vec![BatchBounds::UNKNOWN; classes.len()],
             waiting: tree(),
             starts: tree(),
             silent: tree(),
@@ -132,46 +132,45 @@ impl Classes {
         self.waiting[class - 1].set(model, latest);
     }
 
-    /// By when a lower model's candidate must start; [`Nanos::MAX`] if none waits.
+    /// The time by which a lower queue's candidate must start; [`Nanos::MAX`] if none waits.
     pub(super) fn waiting(&self, model: usize) -> Nanos {
         self.waiting[self.class(model) - 1].get(model)
     }
 
-    /// A lower model tells of itself. Nothing is known of its batches to come but that there may be
-    /// some.
-    pub(super) fn set_standing(&mut self, model: usize, standing: BatchBounds) {
-        self.standings[model] = standing;
-        self.set_next(model, Reservation { at: standing.patience, silent: true, every: Nanos::MAX });
+    /// Sets the bounds of a lower queue. Nothing is known of its batches to come but that there may
+    /// be some.
+    pub(super) fn set_bounds(&mut self, model: usize, bounds: BatchBounds) {
+        self.bounds[model] = bounds;
+        self.set_reservation(model, Reservation { at: bounds.patience, silent: true, every: Nanos::MAX });
     }
 
-    /// What a lower model has told of itself, if it has.
-    pub(super) fn standing(&self, model: usize) -> Option<BatchBounds> {
-        let standing = self.standings[model];
-        (standing != BatchBounds::UNKNOWN).then_some(standing)
+    /// The bounds of a lower queue, if it has sent them.
+    pub(super) fn bounds(&self, model: usize) -> Option<BatchBounds> {
+        let bounds = self.bounds[model];
+        (bounds != BatchBounds::UNKNOWN).then_some(bounds)
     }
 
-    /// What is known of a model's next batch: nothing where it is of the lowest class, or has told
-    /// nothing.
-    pub(super) fn next(&self, model: usize) -> Option<Reservation> {
+    /// The reservation of a queue; none where it is of the lowest class, or has sent none.
+    pub(super) fn reservation(&self, model: usize) -> Option<Reservation> {
         let class = self.class(model);
         let (starts, silent) = (self.starts.get(class)?.get(model), self.silent.get(class)?.get(model));
         let at = starts.min(silent);
-        let next = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
-        (at < Nanos::MAX).then_some(next)
+        let reservation = Reservation { at, silent: starts == Nanos::MAX, every: self.every[model] };
+        (at < Nanos::MAX).then_some(reservation)
     }
 
-    /// A model tells of its next batch.
-    pub(super) fn set_next(&mut self, model: usize, next: Reservation) {
+    /// Sets the reservation of a queue.
+    pub(super) fn set_reservation(&mut self, model: usize, reservation: Reservation) {
         let class = self.class(model);
         if class < UPPER {
-            let (of, other) = if next.silent {
+            let (of, other) = if reservation.silent {
                 (&mut self.silent[class], &mut self.starts[class])
             } else {
                 (&mut self.starts[class], &mut self.silent[class])
             };
             other.set(model, Nanos::MAX);
-            of.set(model, next.at);
-            self.every[model] = next.every;
+            of.set(model, reservation.at);
+            self.every[model] = reservation.every;
         }
     }
 
@@ -203,7 +202,7 @@ impl Classes {
     /// The longest time that the first candidate of a class can run.
     fn longest_waiting(&self, class: usize) -> Option<Nanos> {
         let (_, model) = self.waiting[class - 1].min()?;
-        Some(self.standings[model].longest)
+        Some(self.bounds[model].longest)
     }
 
     fn first_within(
@@ -214,7 +213,7 @@ impl Classes {
         until: Nanos,
     ) -> Option<(usize, Nanos)> {
         while let Some((latest, model)) = self.waiting[class - 1].min() {
-            let (start, shortest) = (now + delay[model], self.standings[model].shortest);
+            let (start, shortest) = (now + delay[model], self.bounds[model].shortest);
             if shortest < Nanos::MAX && start + shortest <= until && start <= latest {
                 return Some((model, until));
             }
