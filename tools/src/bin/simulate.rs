@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::clockwork::BatchSizes;
-use symphony_scheduler::policy::{self, Options, POLICIES, Policy, when};
+use symphony_scheduler::policy::options::BatchSizes;
+use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::search;
 use symphony_scheduler::sim::report::Report;
@@ -167,7 +167,7 @@ fn run(line: &CommandLine) -> Result<(), String> {
 }
 
 /// The policy's options, from the flags that it heeds; any other is a diagnostic.
-fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
+fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, String> {
     let given = [
         ("drop", line.drop.is_some()),
         ("when", line.when.is_some()),
@@ -185,7 +185,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         let right = policy::taking(flag).join(", ");
         return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
     }
-    let mut options = Options::default();
+    let mut options = PolicyOptions::default();
     if let Some(name) = &line.drop {
         let rule = DropRule::parse(name).ok_or_else(|| {
             let names: Vec<&str> = DropRule::ALL.iter().map(|rule| rule.1).collect();
@@ -231,7 +231,7 @@ fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
 fn run_one(
     workload: &Workload,
     policy: &dyn Policy,
-    options: &Options,
+    options: &PolicyOptions,
     goodput: bool,
 ) -> Result<Report, ArrivalError> {
     let began = Instant::now();

@@ -1,11 +1,10 @@
 //! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one
 //! [`RankState`], wired to each other without rings or clocks. The pinned threads of
-//! [`crate::runtime`] run the same two parts on cores of their own; here they meet at one virtual
+//! the crate `symphony` run the same two parts on cores of their own; here they meet at one virtual
 //! instant, so a decision takes no time.
 
-use super::{Decisions, Scheduler};
-use crate::deferral::Deferral;
-use crate::deferral::{QueueConfig, Slack};
+use super::interface::{Decisions, Scheduler};
+use crate::deferral::{Deferral, QueueConfig, Slack};
 use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
