@@ -1,6 +1,6 @@
 //! The simulator against figures that an independent simulator and the papers' own code gave for
 //! the same workloads (docs/design/specification.md, "Reference figures"), good to 2 %; and the
-//! shape that Symphony's Figure 5 asks for.
+//! shape of Symphony's Figure 5.
 
 use std::path::Path;
 use symphony::config::read_workload;

@@ -32,8 +32,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Returns a workload of these models at equal rates, `rate_rps` together: 20 s after a second's
-    /// warm-up, seed 1, on a network without delays.
+    /// Returns a workload of these models at equal rates, `rate_rps` together: 20 s after a
+    /// second's warm-up, seed 1, on a network without delays.
     pub fn of_models(gpus: usize, rate_rps: f64, mut models: Vec<WorkloadModel>) -> Workload {
         let share = 1.0 / models.len() as f64;
         models.iter_mut().for_each(|model| model.share = share);

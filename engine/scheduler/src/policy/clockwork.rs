@@ -286,7 +286,8 @@ mod tests {
         // Alone, the first must start by 101; the first two by 100; the last two by 114.
         let model = model(BatchSizes::PowersOfTwo, &[106, 106, 120, 120]);
         assert_eq!(model.strategy(NOW), Some(Strategy { latest: Nanos(100 * MS), size: 2, head: 0 }));
-        // A millisecond later, the pair is past its latest, and a batch of four would be too late for the first two.
+        // A millisecond later, the pair is past its latest, and a batch of four would be too late
+        // for the first two.
         let later = StartTimes { now: Nanos(101 * MS), ..NOW };
         assert_eq!(model.strategy(later), Some(Strategy { latest: Nanos(101 * MS), size: 1, head: 0 }));
     }

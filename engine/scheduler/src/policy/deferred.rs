@@ -14,15 +14,15 @@ use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, ModelId, Request};
 
-/// See the module's description.
+/// The scheduler of a deferring policy.
 pub struct Deferred {
     models: Vec<ModelQueue>,
-    /// When each model wants to be woken.
+    /// The time of each model's next timer.
     timers: MinTree,
     rank: RankState,
     /// Grants made and not yet delivered to their models.
     grants: Vec<Grant>,
-    /// What models said to the RankThread and it has not heard yet.
+    /// Messages of models that the RankThread has not handled yet.
     words: Vec<RankInput>,
     batches: u64,
 }
@@ -98,7 +98,7 @@ impl Deferred {
         self.timers.set(at, self.models[at].next_timer());
     }
 
-    /// Carries words to the RankThread and grants to the models until nobody has more to say.
+    /// Delivers messages to the RankThread and grants to the models until there are none left.
     fn settle(&mut self, now: Nanos, out: &mut dyn Decisions) {
         loop {
             let grants = &mut self.grants;
@@ -139,7 +139,7 @@ impl Scheduler for Deferred {
     }
 }
 
-/// Takes a model's decisions: words for the RankThread are kept, the rest goes out.
+/// The sink of a model's decisions: keeps messages for the RankThread and passes on the rest.
 struct Outbox<'a> {
     words: &'a mut Vec<RankInput>,
     batches: &'a mut u64,

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// The length of an epoch, for which a plan holds. Nexus re-plans every 30 to 60 s (section 5), Symphony places models over
-/// epochs of minutes.
+/// The length of an epoch, for which a plan holds. Nexus re-plans every 30 to 60 s (section 5),
+/// Symphony places models over epochs of minutes.
 pub(super) const EPOCH: Nanos = Nanos::from_secs(60);
 
 /// The current epoch, and its requests so far.

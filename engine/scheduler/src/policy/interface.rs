@@ -18,7 +18,7 @@ pub trait Scheduler {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions);
     /// Takes the completion of a batch, which has left its GPU.
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions);
-    /// Acts on the timer that [`Scheduler::next_timer`] asked for.
+    /// Acts on the timer that [`Scheduler::next_timer`] returned.
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions);
     /// Returns the time of the next call of [`Scheduler::on_timer`]; [`Nanos::MAX`] for none.
     fn next_timer(&self) -> Nanos;

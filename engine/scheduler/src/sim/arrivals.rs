@@ -44,10 +44,10 @@ pub enum ArrivalError {
 }
 
 impl Arrivals {
-    /// Returns the stream of `arrival` at `rate_rps` requests a second on average. The same arguments give
-    /// the same stream; give each stream of a run its own seed, by [`stream_seed`]. A rate of zero
-    /// (or less) is a stream without arrivals. A trace and counts per minute have their own rate,
-    /// and end.
+    /// Returns the stream of `arrival` at `rate_rps` requests a second on average. The same
+    /// arguments give the same stream; give each stream of a run its own seed, by [`stream_seed`].
+    /// A rate of zero (or less) is a stream without arrivals. A trace and counts per minute have
+    /// their own rate, and end.
     ///
     /// Errors: a rate that is not a finite number, or a shape that is not a finite, positive one.
     pub fn new(arrival: &Arrival, rate_rps: f64, seed: u64) -> Result<Arrivals, ArrivalError> {

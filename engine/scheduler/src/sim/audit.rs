@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, NO_DEADLINE, Request};
 
-/// An [`Observer`] that checks each event. Pass one to [`simulate_observed`](super::simulate_observed)
-/// and call [`Audit::check`] afterwards.
+/// An [`Observer`] that checks each event. Pass one to
+/// [`simulate_observed`](super::simulate_observed) and call [`Audit::check`] afterwards.
 #[derive(Clone, Debug)]
 pub struct Audit {
     profiles: Vec<Profile>,
-    /// By the request's id: the simulator's count from 0.
+    /// The state of each request. Its index is the request's id, which the simulator counts from 0.
     requests: Vec<RequestState>,
     gpu_free_at: Vec<Nanos>,
     gpu_busy: Vec<Nanos>,
@@ -32,7 +32,7 @@ pub struct Decision {
     pub batch: u64,
     /// The GPU that it was sent to.
     pub gpu: GpuId,
-    /// The start that was asked for.
+    /// The earliest start, as the header says.
     pub exec_at: Nanos,
     /// The number of requests.
     pub size: usize,
@@ -71,11 +71,12 @@ pub enum Violation {
     BusyGpu {
         /// The batch's number.
         batch: u64,
-        /// Its GPU.
+        /// The batch's GPU.
         gpu: GpuId,
     },
 }
 
+/// The state of a request in an audit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestState {
     NotArrived,

@@ -1,6 +1,6 @@
-//! The GPUs of a simulation: they take exactly what the profile says, or as much more as a [`Fault`]
-//! makes them. A scheduler's decisions go in, completions come out, and the report is built on the
-//! way.
+//! The GPUs of a simulation: they take exactly what the profile says, or as much more as a
+//! [`Fault`] makes them. A scheduler's decisions go in, completions come out, and the report is
+//! built on the way.
 
 use super::observer::Observer;
 use super::report::ReportBuilder;
@@ -112,8 +112,8 @@ impl<'a> VirtualGpus<'a> {
         self.spare.push(requests);
     }
 
-    /// Puts a batch on its GPU. Returns the time at which it starts, if it can, and that at which it
-    /// finishes.
+    /// Puts a batch on its GPU. Returns the time at which it starts, if it can, and that at which
+    /// it finishes.
     fn send(&mut self, batch: &BatchHeader, requests: (&[Request], &[Request])) -> (Option<Nanos>, Nanos) {
         let gpu = batch.gpu.0 as usize;
         let start = batch.exec_at.max(self.free_at[gpu]);

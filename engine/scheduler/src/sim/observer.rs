@@ -1,5 +1,5 @@
 //! The interface for watching a simulation: an [`Observer`] is called at each event, in order.
-//! Implemented by [`super::Audit`], by tests and by whoever measures what a report does not say.
+//! Implemented by [`super::Audit`], by tests and by measurements beyond the report.
 
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, Request};

@@ -12,8 +12,8 @@ use serde::Serialize;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, Request};
 
-/// The result of one simulation. Requests count that arrived in [warm-up, warm-up + duration); so do
-/// the part of a GPU's time in that window, and batches that start in it.
+/// The result of one simulation. Requests count that arrived in [warm-up, warm-up + duration); so
+/// do the part of a GPU's time in that window, and batches that start in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
@@ -24,7 +24,7 @@ pub struct Report {
     pub drop: String,
     /// The number of GPUs.
     pub gpus: usize,
-    /// The rate asked for, requests per second.
+    /// The nominal rate, requests per second.
     pub rate_rps: f64,
     /// The highest rate with at most 1 % bad for every model; only where it was searched for.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! The loop of a simulation: a policy's scheduler in virtual time, between the traffic and the GPUs.
+//! The loop of a simulation: a policy's scheduler in virtual time, between the traffic and the
+//! GPUs.
 
 use super::arrivals::ArrivalError;
 use super::gpus::{Fault, VirtualGpus};

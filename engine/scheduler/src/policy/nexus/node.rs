@@ -31,8 +31,8 @@ pub(super) struct HostedSession {
 }
 
 impl NexusNode {
-    /// Takes the schedule of a new epoch. Returns the sessions of the last one, with the requests in
-    /// their queues.
+    /// Takes the schedule of a new epoch. Returns the sessions of the last one, with the requests
+    /// in their queues.
     pub(super) fn reschedule(&mut self, shares: &[Share]) -> Vec<HostedSession> {
         let session = |share: &Share| HostedSession {
             model: share.session,

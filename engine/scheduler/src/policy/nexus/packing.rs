@@ -49,8 +49,8 @@ const FIT_STEPS: usize = 24;
 /// to wait for another batch.
 const LITTLE_MORE: f64 = 1.05;
 
-/// Returns the schedule for a cluster of `gpus`: the rates are scaled by the largest common factor for
-/// which the packing needs no more GPUs than there are, so that spare or missing GPUs are
+/// Returns the schedule for a cluster of `gpus`: the rates are scaled by the largest common factor
+/// for which the packing needs no more GPUs than there are, so that spare or missing GPUs are
 /// shared out in proportion. Where even rates near zero need more, the emptiest nodes share a GPU,
 /// and some requests will be dropped. Rates must be positive.
 pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<PlannedNode> {
@@ -107,9 +107,9 @@ impl Session<'_> {
         self.profile.latency(batch).as_secs_f64()
     }
 
-    /// Returns B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a
-    /// whole one. The paper has no schedule for a model that is too slow for that; here it is
-    /// planned for with single requests.
+    /// Returns B: the largest batch with 2 l(B) <= L, since a request that just missed a batch
+    /// waits for a whole one. The paper has no schedule for a model that is too slow for that; here
+    /// it is planned for with single requests.
     fn largest_batch(&self) -> usize {
         self.steady_batch().max(1)
     }
@@ -140,10 +140,10 @@ impl Session<'_> {
         self.budget.as_secs_f64() - latency
     }
 
-    /// Returns the node that serves `rate`, less than the peak, alone: the largest b with l(b) + b/r <= L
-    /// (equation 2), within a cycle of b/r. A rate too low to gather even one request in that time
-    /// gets batches of one, in the longest cycle that the SLO allows; one so near the peak that
-    /// such batches could not keep up runs as a full node does.
+    /// Returns the node that serves `rate`, less than the peak, alone: the largest b with l(b) +
+    /// b/r <= L (equation 2), within a cycle of b/r. A rate too low to gather even one request in
+    /// that time gets batches of one, in the longest cycle that the SLO allows; one so near the
+    /// peak that such batches could not keep up runs as a full node does.
     fn alone(&self, session: usize, rate: f64) -> PlannedNode {
         let gathers = |batch: usize| batch as f64 / rate <= self.gathering(self.latency(batch));
         let batch = last_that(self.profile.max_batch(), gathers).max(1);

@@ -10,7 +10,7 @@ use rand::{Rng, RngExt};
 
 /// The destination of a request: the queue of a session on a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Route {
+pub(super) struct SessionRoute {
     pub(super) node: u32,
     /// Index among the node's sessions.
     pub(super) session: u32,
@@ -26,13 +26,13 @@ pub(super) struct RoutingTable {
 /// Weighted round-robin: each route is due again after a stride in inverse proportion to its rate.
 #[derive(Debug, Default)]
 struct WeightedRoundRobin {
-    due: BinaryHeap<Reverse<DueRoute>>,
+    due: BinaryHeap<Reverse<DueSession>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct DueRoute {
+struct DueSession {
     at: u64,
-    route: Route,
+    route: SessionRoute,
     stride: u64,
 }
 
@@ -49,7 +49,7 @@ impl RoutingTable {
             numbered.flat_map(|(node, shares)| {
                 let sessions = shares.shares.iter().enumerate();
                 sessions.map(move |(session, share)| {
-                    (Route { node: node as u32, session: session as u32 }, share)
+                    (SessionRoute { node: node as u32, session: session as u32 }, share)
                 })
             })
         };
@@ -59,13 +59,13 @@ impl RoutingTable {
         for (route, share) in shares() {
             let stride = (WHOLE * rates[share.session] / share.rate) as u64;
             let at = random.random_range(0..stride);
-            routes[share.session].due.push(Reverse(DueRoute { at, route, stride }));
+            routes[share.session].due.push(Reverse(DueSession { at, route, stride }));
         }
         RoutingTable { routes }
     }
 
     /// Returns the destination of the next request of `model`; `None` if no GPU hosts it.
-    pub(super) fn route(&mut self, model: usize) -> Option<Route> {
+    pub(super) fn route(&mut self, model: usize) -> Option<SessionRoute> {
         let mut due = self.routes[model].due.peek_mut()?;
         let route = due.0.route;
         due.0.at += due.0.stride;

@@ -15,9 +15,9 @@ pub(super) struct ServingGroup {
     pub(super) gpus: core::ops::Range<usize>,
 }
 
-/// Puts each model and each of `gpus` GPUs into one group. `loads[model]` is the number of GPUs that
-/// the model keeps busy. Models are assigned by falling load, each to the group of the least load;
-/// then GPUs to groups in proportion.
+/// Puts each model and each of `gpus` GPUs into one group. `loads[model]` is the number of GPUs
+/// that the model keeps busy. Models are assigned by falling load, each to the group of the least
+/// load; then GPUs to groups in proportion.
 pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<ServingGroup> {
     let count = gpus.div_ceil(GROUP_GPUS).min(loads.len()).max(1);
     let mut members = vec![Vec::new(); count];

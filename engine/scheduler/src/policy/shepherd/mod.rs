@@ -93,8 +93,8 @@ struct ShepherdGpu {
 }
 
 impl ShepherdModel {
-    /// Returns the number of GPUs that the model keeps busy at this rate, in the largest batches that
-    /// may wait for one other.
+    /// Returns the number of GPUs that the model keeps busy at this rate, in the largest batches
+    /// that may wait for one other.
     fn load(&self, rate: f64) -> f64 {
         let fits = |size: usize| self.profile.latency(size).0.saturating_mul(2) <= self.slo.0;
         let size = last_that(self.profile.max_batch(), fits).max(1);

@@ -63,8 +63,8 @@ fn report(gpus: VirtualGpus<'_>, workload: &Workload) -> Report {
 #[test]
 fn a_stopped_batch_gives_its_requests_back_and_its_time_so_far_is_wasted() {
     let workload = workload();
-    let mut nobody = ();
-    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut nobody);
+    let mut observer = ();
+    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut observer);
     [1, 2, 3].iter().for_each(|&id| gpus.report.arrived(&request(id)));
     send(&mut gpus, 0, 10, &[request(1), request(2)]);
     assert_eq!(preempt_at(&mut gpus, 13), Some(vec![1, 2]));
@@ -86,8 +86,8 @@ fn a_stopped_batch_gives_its_requests_back_and_its_time_so_far_is_wasted() {
 #[test]
 fn a_batch_that_has_not_begun_wastes_nothing_when_it_is_stopped() {
     let workload = workload();
-    let mut nobody = ();
-    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut nobody);
+    let mut observer = ();
+    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut observer);
     send(&mut gpus, 0, 20, &[request(1)]);
     assert_eq!(preempt_at(&mut gpus, 5), Some(vec![1]));
     send(&mut gpus, 1, 8, &[request(1)]);
@@ -100,8 +100,8 @@ fn a_batch_that_has_not_begun_wastes_nothing_when_it_is_stopped() {
 #[test]
 fn a_batch_that_ends_before_the_message_arrives_is_not_stopped() {
     let workload = workload();
-    let mut nobody = ();
-    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut nobody);
+    let mut observer = ();
+    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut observer);
     gpus.report.arrived(&request(1));
     send(&mut gpus, 0, 10, &[request(1)]);
     assert_eq!(preempt_at(&mut gpus, 18), None);
@@ -114,8 +114,8 @@ fn a_batch_that_ends_before_the_message_arrives_is_not_stopped() {
 #[test]
 fn a_completion_behind_a_stopped_one_is_found() {
     let workload = Workload { gpus: 2, ..workload() };
-    let mut nobody = ();
-    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut nobody);
+    let mut observer = ();
+    let mut gpus = VirtualGpus::new(&workload, Fault::default(), &mut observer);
     send(&mut gpus, 0, 10, &[request(1)]);
     let other = BatchHeader {
         batch: 1,
