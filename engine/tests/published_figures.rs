@@ -1,10 +1,10 @@
 //! The simulator against figures that an independent simulator and the papers' own code gave for
 //! the same workloads (docs/design/specification.md, "Reference figures"), good to 2 %; and the
-//! shape that Symphony's Figure 5 asks for.
+//! shape of Symphony's Figure 5.
 
 use std::path::Path;
 use symphony::config::read_workload;
-use symphony_scheduler::policy::{Options, by_name};
+use symphony_scheduler::policy::{PolicyOptions, by_name};
 use symphony_scheduler::sim::goodput::search;
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::simulate;
@@ -16,7 +16,7 @@ fn workload(name: &str) -> Workload {
 }
 
 fn goodput(workload: &Workload, policy: &str) -> Report {
-    search(workload, by_name(policy).unwrap(), &Options::default(), &mut |_| ()).unwrap()
+    search(workload, by_name(policy).unwrap(), &PolicyOptions::default(), &mut |_| ()).unwrap()
 }
 
 fn assert_within_2_percent(found: f64, expected: f64) {
@@ -69,7 +69,7 @@ fn overload_leaves_goodput_flat_and_low_load_leaves_gpus_idle() {
     assert_within_2_percent(goodput(&cluster, "symphony-published").goodput_rps.unwrap(), 20312.0);
     let symphony = by_name("symphony-published").unwrap();
     let at = |rate_rps| {
-        simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, &Options::default()).unwrap()
+        simulate(&Workload { rate_rps, ..cluster.clone() }, symphony, &PolicyOptions::default()).unwrap()
     };
     assert_within_2_percent(at(30_000.0).good_rps, 21275.0);
     let idle = at(9_000.0).gpu_busy.iter().filter(|&&share| share < 0.05).count();

@@ -5,22 +5,22 @@
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
 
-/// GPUs that one RankThread matches, and that an engine has: any division among several RankThreads
+/// GPUs that one RankThread matches, and GPUs of an engine: any division among several RankThreads
 /// fits too.
 pub const MAX_GPUS: usize = 65_536;
 
-/// Models that an engine has.
+/// Models of an engine.
 pub const MAX_MODELS: usize = 16_384;
 
-/// QueueIds that one RankThread ranks, and that an engine has: a queue for each class of each
-/// model. A lane's number fits 16 bits, in the flight recorder too.
+/// Per-class queues that one RankThread ranks, and those of an engine: one for each class of each
+/// model. A queue's number fits 16 bits, in the flight recorder too.
 pub const MAX_QUEUES: usize = MAX_MODELS * Class::COUNT;
 
 /// ModelThreads of an engine, each linked with every RankThread.
 pub const MAX_MODEL_THREADS: usize = 255;
 
-/// RankThreads of an engine. Each costs a ring of words and one of grants per ModelThread: with 255
-/// of those, 34 MiB.
+/// RankThreads of an engine. Each costs a ring of messages and one of grants per ModelThread: with
+/// 255 of those, 34 MiB.
 pub const MAX_RANK_THREADS: usize = 16;
 
 /// Frontends of an engine: API threads, or load generators in its process.
@@ -34,25 +34,25 @@ pub const MAX_BATCH: usize = 1_024;
 /// anyway.
 pub const MAX_QUEUE_LENGTH: usize = 8_192;
 
-/// Requests that one frontend may have in the engine: what its slab holds at most.
+/// Requests that one frontend may have in the engine: the largest capacity of its slab.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
 /// Bytes of slab memory per frontend, inputs and outputs together. Untouched pages cost nothing.
 pub const MAX_SLAB_BYTES: usize = 1 << 30;
 
-/// Batches that a GPU may have been given and not finished: one that runs, one that waits, and what
-/// the network still carries. A GPU at this bound gets no grant until a completion comes back.
+/// Outstanding batches of a GPU: one that runs, one that waits, and those that the network still
+/// carries. A GPU at this bound gets no grant until a completion comes back.
 pub const MAX_OUTSTANDING_BATCHES: usize = 4;
 
 /// Elements that a ring of requests, from one frontend to one ModelThread, holds.
 pub const REQUEST_RING: usize = 16_384;
 
-/// Requests that a ModelThread takes from one ring in one turn, so that timers are seen to in
+/// Requests that a ModelThread takes from one ring in one duty cycle, so that timers are served in
 /// between.
 pub const REQUESTS_PER_CYCLE: usize = 256;
 
-/// One sample of a model's request rate. docs/design/specification.md, "Quantities".
+/// The length of one sample of a model's request rate: docs/design/specification.md, "Quantities".
 pub const RATE_SAMPLE: Nanos = Nanos::from_millis(50);
 
-/// Samples whose mean is the rate: a window of 5 s.
+/// The number of samples whose mean is the rate: a window of 5 s.
 pub const RATE_SAMPLES: usize = 100;

@@ -1,19 +1,20 @@
-//! Latency profiles: how long a batch of b takes, l(b). Owned by a model's queue, asked at every
-//! event, so a profile is a flat table: one load, no arithmetic.
+//! Latency profiles: l(b), the time that a batch of b takes. Owned by a model's queue and read at
+//! every event, so a profile is a flat table: one load, no arithmetic.
 
 use crate::limits;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
-/// l(b) for b from 1 to the largest batch; never falls as b grows. A clone shares the table.
+/// The latency l(b) for b from 1 to the largest batch; it never falls as b grows. A clone shares
+/// the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// `table[b]` is l(b); `table[0]` is zero. One entry past the largest batch repeats "never".
     table: Arc<[Nanos]>,
 }
 
-/// Why a table is not a profile.
+/// The reason why a table is not a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// No batch size.
@@ -31,16 +32,16 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// The linear profile l(b) = alpha * b + beta, for batches up to `max_batch`.
+    /// Returns the linear profile l(b) = alpha * b + beta, for batches up to `max_batch`.
     ///
-    /// Errors: as [`Profile::measured`].
+    /// Errors: those of [`Profile::measured`].
     pub fn linear(alpha: Nanos, beta: Nanos, max_batch: usize) -> Result<Profile, ProfileError> {
         let latencies: Vec<Nanos> =
             (1..=max_batch as u64).map(|b| Nanos(alpha.0.saturating_mul(b)) + beta).collect();
         Profile::measured(&latencies)
     }
 
-    /// The profile whose l(b) is `latencies[b - 1]`.
+    /// Returns the profile whose l(b) is `latencies[b - 1]`.
     ///
     /// Errors: an empty or too long table, a latency of zero, or one that falls.
     pub fn measured(latencies: &[Nanos]) -> Result<Profile, ProfileError> {
@@ -65,24 +66,24 @@ impl Profile {
         Ok(Profile { table: table.into() })
     }
 
-    /// That of a place without a model, which never runs a batch.
+    /// Returns the profile of a model slot without a model, which never runs a batch.
     pub fn of_nothing() -> Profile {
         Profile::measured(&[Nanos(1)]).expect("one positive latency is a profile")
     }
 
-    /// The largest batch.
+    /// Returns the largest batch.
     #[inline]
     pub fn max_batch(&self) -> usize {
         self.table.len() - 2
     }
 
-    /// l(`size`): zero for an empty batch, [`Nanos::MAX`] for one that is too large.
+    /// Returns l(`size`): zero for an empty batch, [`Nanos::MAX`] for one that is too large.
     #[inline]
     pub fn latency(&self, size: usize) -> Nanos {
         self.table[size.min(self.table.len() - 1)]
     }
 
-    /// The same profile with no batches over `max_batch` (at least 1).
+    /// Returns the profile without its batches over `max_batch` (at least 1).
     pub fn truncated(&self, max_batch: usize) -> Profile {
         let keep = self.max_batch().min(max_batch.max(1));
         Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one")
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_is_refused() {
+    fn a_table_that_is_no_profile_is_refused() {
         assert_eq!(Profile::measured(&[]), Err(ProfileError::Empty));
         assert_eq!(Profile::measured(&[Nanos(0)]), Err(ProfileError::Zero(1)));
         assert_eq!(Profile::measured(&[Nanos(2), Nanos(1)]), Err(ProfileError::Falls(2)));

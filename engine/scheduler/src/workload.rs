@@ -3,24 +3,25 @@
 //! file means the same to all of them.
 
 use crate::profile::Profile;
+use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
 
-/// An experiment, as its file says it.
+/// An experiment. [`Workload::of_models`] makes one in code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// The file's name without its ending.
+    /// The name: of a file, its name without the ending.
     pub name: String,
     /// GPUs, each able to run every model.
     pub gpus: usize,
     /// Seed of every random choice.
     pub seed: u64,
-    /// Arrivals before this do not count.
+    /// The time before which arrivals do not count.
     pub warmup: Nanos,
-    /// How long arrivals count from the end of the warm-up.
+    /// The time, from the end of the warm-up, in which arrivals count.
     pub duration: Nanos,
     /// Requests per second, all models together.
     pub rate_rps: f64,
@@ -31,8 +32,25 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Whether any of its models is of another class than the highest, or has no deadlines: only
-    /// some policies know of that.
+    /// Returns a workload of these models at equal rates, `rate_rps` together: 20 s after a
+    /// second's warm-up, seed 1, on a network without delays.
+    pub fn of_models(gpus: usize, rate_rps: f64, mut models: Vec<WorkloadModel>) -> Workload {
+        let share = 1.0 / models.len() as f64;
+        models.iter_mut().for_each(|model| model.share = share);
+        Workload {
+            name: "workload".to_owned(),
+            gpus,
+            seed: 1,
+            warmup: Nanos::from_secs(1),
+            duration: Nanos::from_secs(20),
+            rate_rps,
+            network: Network::default(),
+            models,
+        }
+    }
+
+    /// Returns true if any of the models has another class than the highest, or no deadlines: only
+    /// some policies support these.
     pub fn has_classes(&self) -> bool {
         self.models.iter().any(|model| model.class > Class::HIGHEST || model.slo == NO_DEADLINE)
     }
@@ -41,17 +59,17 @@ impl Workload {
 /// The network's delays, as the scheduler allows for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// d_ctrl: from the scheduler to a backend.
+    /// d_ctrl: the delay of a message from the scheduler to a backend.
     pub control: Nanos,
-    /// d_data: for a backend to fetch one request's input.
+    /// d_data: the time in which a backend fetches one request's input.
     pub data_per_request: Nanos,
-    /// d_resp: from the backend to the frontend with the result.
+    /// d_resp: the delay of a result from the backend to the frontend.
     pub result: Nanos,
 }
 
 impl Network {
-    /// delay(b) = d_ctrl + d_data * b: from the decision to run a batch of `size` to its earliest
-    /// start.
+    /// Returns delay(b) = d_ctrl + d_data * b: the time from the decision to run a batch of `size`
+    /// to its earliest start.
     #[inline]
     pub fn delay(&self, size: usize) -> Nanos {
         Nanos(self.control.0 + self.data_per_request.0 * size as u64)
@@ -61,22 +79,37 @@ impl Network {
 /// One model of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadModel {
-    /// Unique in the workload.
+    /// The name, unique in the workload.
     pub name: String,
-    /// How long a batch takes.
+    /// The latency of a batch, by its size.
     pub profile: Profile,
-    /// The latency promised; [`NO_DEADLINE`] if none is.
+    /// The SLO on a request's latency; [`NO_DEADLINE`] if there is none.
     pub slo: Nanos,
-    /// The priority of its requests: 0 is served first, others use what is left.
+    /// The priority class of the requests: 0 is served first, others backfill the gaps.
     pub class: Class,
-    /// Its part of the total rate: the models' shares sum to 1.
+    /// The part of the total rate: the models' shares sum to 1.
     pub share: f64,
-    /// How its requests come.
+    /// The process by which the requests arrive.
     pub arrival: Arrival,
 }
 
+impl WorkloadModel {
+    /// Returns a model of the highest class with Poisson arrivals, which has all of the rate.
+    pub fn new(name: &str, profile: Profile, slo: Nanos) -> WorkloadModel {
+        WorkloadModel {
+            name: name.to_owned(),
+            profile,
+            slo,
+            class: Class::HIGHEST,
+            share: 1.0,
+            arrival: Arrival::Poisson,
+        }
+    }
+}
+
 impl Arrival {
-    /// Whether the process says how many requests come, so that no rate can be chosen for it.
+    /// Returns true if the process fixes the number of requests, so that no rate can be chosen for
+    /// it.
     pub fn has_own_rate(&self) -> bool {
         matches!(self, Arrival::Trace(_) | Arrival::Minutes(_))
     }
@@ -91,9 +124,8 @@ pub enum Arrival {
     Uniform,
     /// Gamma-distributed gaps of this shape: the smaller, the burstier; 1 is Poisson.
     Gamma(f64),
-    /// At these offsets from the start, in order; the rate is then the trace's own.
+    /// Arrivals at these offsets from the start, in order; the rate is the trace's own.
     Trace(Arc<[Nanos]>),
-    /// As many requests in each minute as its entry counts, at random times in it; the rate is then
-    /// the counts' own.
+    /// A count of requests for each minute, at random times in it; the rate is the counts' own.
     Minutes(Arc<[u32]>),
 }

@@ -1,12 +1,12 @@
-//! Priority classes, in virtual time: whatever load of lower classes is added, the highest class is
-//! served as before.
+//! Priority classes, in virtual time: under any load of lower classes, the highest class is served
+//! as without it.
 
-use symphony_scheduler::policy::{Options, by_name};
+use symphony_scheduler::policy::{PolicyOptions, by_name};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::sim::goodput::search;
 use symphony_scheduler::sim::report::{ModelReport, Report};
-use symphony_scheduler::sim::simulate;
-use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_scheduler::sim::{Audit, Fault, simulate, simulate_observed};
+use symphony_scheduler::workload::{Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
 
@@ -14,17 +14,12 @@ fn model(name: &str, (alpha_ms, beta_ms): (f64, f64), slo_ms: Option<f64>, class
     let (alpha, beta) = (Nanos::from_millis_f64(alpha_ms), Nanos::from_millis_f64(beta_ms));
     let slo = slo_ms.map_or(NO_DEADLINE, Nanos::from_millis_f64);
     let largest = ((slo - beta).0 / alpha.0).clamp(1, 64) as usize;
-    WorkloadModel {
-        name: name.to_owned(),
-        profile: Profile::linear(alpha, beta, largest).unwrap(),
-        slo,
-        class: Class::new(class).unwrap(),
-        share: 1.0,
-        arrival: Arrival::Poisson,
-    }
+    let profile = Profile::linear(alpha, beta, largest).unwrap();
+    WorkloadModel { class: Class::new(class).unwrap(), ..WorkloadModel::new(name, profile, slo) }
 }
 
-/// `upper` models at `rate` together on so many GPUs, and `lower` ones at `lower_rate` together.
+/// Returns a workload of `upper` models at `rate` together, and of `lower` ones at `lower_rate`
+/// together.
 fn workload(
     gpus: usize,
     (upper, rate): (&[WorkloadModel], f64),
@@ -36,19 +31,16 @@ fn workload(
         models.iter().map(|model| WorkloadModel { share, ..model.clone() }).collect()
     };
     Workload {
-        name: "classes".to_owned(),
-        gpus,
         seed: 7,
         warmup: Nanos::from_secs(2),
         duration: Nanos::from_secs(8),
-        rate_rps,
-        network: Network::default(),
         models: share(upper, rate).into_iter().chain(share(lower, lower_rate)).collect(),
+        ..Workload::of_models(gpus, rate_rps, Vec::new())
     }
 }
 
 fn run(workload: &Workload, policy: &str) -> Report {
-    simulate(workload, by_name(policy).unwrap(), &Options::default()).unwrap()
+    simulate(workload, by_name(policy).unwrap(), &PolicyOptions::default()).unwrap()
 }
 
 fn bad(models: &[ModelReport]) -> u64 {
@@ -63,11 +55,14 @@ fn resnets(count: usize, slo_ms: f64) -> Vec<WorkloadModel> {
 
 fn goodput(gpus: usize, upper: &[WorkloadModel], policy: &str) -> f64 {
     let alone = workload(gpus, (upper, 100.0 * gpus as f64), (&[], 0.0));
-    search(&alone, by_name(policy).unwrap(), &Options::default(), &mut |_| ()).unwrap().goodput_rps.unwrap()
+    search(&alone, by_name(policy).unwrap(), &PolicyOptions::default(), &mut |_| ())
+        .unwrap()
+        .goodput_rps
+        .unwrap()
 }
 
-/// What the highest class of a pool loses where lower ones send three times what it can serve: of
-/// all its requests, at these parts of its goodput, at most this share more.
+/// The share of its requests that the highest class may lose more, at each part of its goodput,
+/// where lower classes send three times that goodput.
 const MOST_MORE_BAD: f64 = 0.001;
 
 fn assert_unharmed(gpus: usize, upper: &[WorkloadModel], policy: &str) {
@@ -132,7 +127,7 @@ fn of_two_lower_classes_the_higher_is_served_first() {
 #[test]
 fn a_request_without_a_deadline_waits_and_is_never_dropped() {
     let lower = [model("batch", RESNET, None, 3)];
-    // At first more than the GPU can do; in the end all are done.
+    // While requests arrive they are more than the GPU can serve; in the end all are served.
     let mut mixed = workload(1, (&resnets(1, 60.0), 50.0), (&lower, 300.0));
     mixed.duration = Nanos::from_secs(5);
     let report = run(&mixed, "symphony");
@@ -144,8 +139,8 @@ fn a_request_without_a_deadline_waits_and_is_never_dropped() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(24) })]
 
-    /// Whatever the models, the rates and the classes are: each request with a deadline ends once,
-    /// and none without is dropped or late.
+    /// Checks for all models, rates and classes that each request with a deadline ends once, and
+    /// that none without one is dropped or late.
     #[test]
     fn every_request_of_every_class_ends_once(
         gpus in 1usize..12,
@@ -168,11 +163,14 @@ proptest::proptest! {
             .collect();
         let mut mixed = workload(gpus, (&upper, rate), (&lower, lower_rate));
         (mixed.warmup, mixed.duration) = (Nanos::ZERO, Nanos::from_secs(2));
-        let report = run(&mixed, policy);
+        let mut audit = Audit::new(&mixed);
+        let (policy, options) = (by_name(policy).unwrap(), PolicyOptions::default());
+        let report = simulate_observed(&mixed, policy, &options, Fault::default(), &mut audit).unwrap();
+        proptest::prop_assert_eq!(audit.check(), Ok(()));
         for (model, of) in report.models.iter().zip(&mixed.models) {
             let ended = model.good + model.dropped + model.late + model.rejected;
             if of.slo == NO_DEADLINE {
-                // One that would be in the way whenever it ran waits for ever.
+                // A request that would delay the highest class whenever it ran waits for ever.
                 proptest::prop_assert!(model.dropped + model.late == 0 && ended <= model.offered, "{:?}", model);
             } else {
                 proptest::prop_assert_eq!(ended, model.offered);

@@ -1,16 +1,14 @@
-//! Invariants of the scheduler over random workloads, watched event by event in the simulator: they
-//! hold for every policy with every option, whatever the models, the load and the network.
-//! [`MAY_BE_LATE`] lists the exceptions.
+//! Invariants of the scheduler over random workloads, audited event by event in the simulator: they
+//! hold for every policy with every option, for all models, loads and networks. [`MAY_BE_LATE`]
+//! lists the exceptions.
 
 use proptest::prelude::*;
-use std::collections::HashMap;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::clockwork::{BatchSizes, ClockworkOptions};
-use symphony_scheduler::policy::triton::TritonOptions;
-use symphony_scheduler::policy::{Options, POLICIES, Policy, when};
+use symphony_scheduler::policy::options::{BatchSizes, ClockworkOptions, TritonOptions};
+use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::sim::report::Report;
-use symphony_scheduler::sim::{Fault, Observer, simulate_observed};
+use symphony_scheduler::sim::{Audit, Fault, Observer, simulate_observed};
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Class, Ending, Request};
@@ -18,11 +16,11 @@ use symphony_transport::message::{BatchHeader, Class, Ending, Request};
 /// The policies that do not promise that a batch finishes by its first deadline, and why. Any other
 /// does, unless its drop rule is fcfs.
 const MAY_BE_LATE: [(&str, &str); 2] = [
-    ("clipper", "it learns from late batches how large they may be"),
-    ("triton", "it starts whatever has not waited for longer than its timeout"),
+    ("clipper", "it adapts its batch limit by late batches"),
+    ("triton", "it starts every request that has not waited for longer than its timeout"),
 ];
 
-/// What a policy with these options promises.
+/// The promises of a policy with certain options.
 #[derive(Clone, Copy)]
 struct Promise {
     in_time: bool,
@@ -30,73 +28,39 @@ struct Promise {
 }
 
 impl Promise {
-    fn of(policy: &dyn Policy, options: &Options) -> Promise {
+    fn of(policy: &dyn Policy, options: &PolicyOptions) -> Promise {
         let drops_nothing = policy.options().contains(&"drop") && options.drop == Some(DropRule::Fcfs);
         let may_be_late = MAY_BE_LATE.iter().any(|&(name, _)| name == policy.name());
         Promise { in_time: !drops_nothing && !may_be_late, drops_nothing }
     }
 }
 
-/// How a request ended, and everything that was seen of batches.
-struct Watch {
+/// The audit of a simulation, and the promises of its policy.
+struct PromiseAudit {
+    audit: Audit,
     network: Network,
     promise: Promise,
     faults: bool,
-    /// Requests go straight to a GPU, each as it comes; else a batch fetches its inputs when it is
-    /// put together.
+    /// True if a request goes straight to a GPU when it arrives; else a batch fetches its inputs
+    /// when it is formed.
     pushed: bool,
-    profiles: Vec<Profile>,
-    endings: HashMap<u64, u32>,
-    arrived: u64,
-    gpu_free_at: Vec<Nanos>,
-    gpu_busy: Vec<Nanos>,
-    /// When each batch was to finish.
-    finishes: HashMap<u64, Nanos>,
-    decisions: Vec<(Nanos, u64, u32, Nanos, usize)>,
 }
 
-impl Watch {
-    fn new(workload: &Workload, policy: &dyn Policy, promise: Promise, fault: Fault) -> Watch {
-        Watch {
+impl PromiseAudit {
+    fn new(workload: &Workload, policy: &dyn Policy, promise: Promise, fault: Fault) -> PromiseAudit {
+        PromiseAudit {
+            audit: Audit::new(workload),
             network: workload.network,
             promise,
             faults: fault.slowdown > 0.0,
             pushed: policy.name() == "nexus",
-            profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
-            endings: HashMap::new(),
-            arrived: 0,
-            gpu_free_at: vec![Nanos::ZERO; workload.gpus],
-            gpu_busy: vec![Nanos::ZERO; workload.gpus],
-            finishes: HashMap::new(),
-            decisions: Vec::new(),
         }
-    }
-
-    fn end(&mut self, request: &Request) {
-        *self.endings.entry(request.id).or_default() += 1;
-    }
-
-    fn check_batch(&self, now: Nanos, batch: &BatchHeader, all: &[Request]) {
-        let size = all.len();
-        assert_eq!(size, batch.size as usize);
-        assert!(size >= 1, "an empty batch was sent");
-        assert!(
-            all.iter().all(|request| request.queue.only_model() == batch.model),
-            "models are mixed in a batch"
-        );
-        assert_eq!(batch.duration, self.profiles[batch.model.0 as usize].latency(size));
-        let inputs_there = match self.pushed {
-            true => all.iter().map(|request| request.arrival + self.network.delay(1)).max(),
-            false => Some(now + self.network.delay(size)),
-        };
-        assert!(Some(batch.exec_at) >= inputs_there, "it starts before its inputs can be there");
-        assert!(all.iter().all(|request| request.arrival <= now), "it holds a request that has not come yet");
     }
 }
 
-impl Observer for Watch {
-    fn arrived(&mut self, _request: &Request) {
-        self.arrived += 1;
+impl Observer for PromiseAudit {
+    fn arrived(&mut self, request: &Request) {
+        self.audit.arrived(request);
     }
 
     fn ran(
@@ -107,43 +71,34 @@ impl Observer for Watch {
         started: Option<Nanos>,
         finished: Nanos,
     ) {
-        let all: Vec<Request> = requests.0.iter().chain(requests.1).copied().collect();
-        self.check_batch(now, batch, &all);
-        all.iter().for_each(|request| self.end(request));
-        self.decisions.push((now, batch.batch, batch.gpu.0, batch.exec_at, all.len()));
-        let Some(started) = started else {
-            assert!(self.faults, "a batch is cancelled only where a GPU was late");
-            return;
+        self.audit.ran(now, batch, requests, started, finished);
+        let all = || requests.0.iter().chain(requests.1);
+        let inputs_there = match self.pushed {
+            true => all().map(|request| request.arrival + self.network.delay(1)).max(),
+            false => Some(now + self.network.delay(all().count())),
         };
-        let gpu = batch.gpu.0 as usize;
-        assert!(started >= self.gpu_free_at[gpu], "it starts on a GPU that is busy");
-        self.gpu_free_at[gpu] = finished;
-        self.gpu_busy[gpu] += finished - started;
-        self.finishes.insert(batch.batch, finished);
+        assert!(Some(batch.exec_at) >= inputs_there, "a batch starts before its inputs can be there");
         if self.faults {
             return;
         }
-        assert_eq!(started, batch.exec_at, "without faults a batch starts when it was told to");
-        assert_eq!(finished - started, batch.duration);
+        assert_eq!(started, Some(batch.exec_at), "without faults a batch starts at exec_at");
+        assert_eq!(finished, batch.exec_at + batch.duration);
         if self.promise.in_time {
-            let first = all.iter().map(|request| request.deadline).min().unwrap();
+            let first = all().map(|request| request.deadline).min().unwrap();
             assert!(finished <= first, "a batch finishes after its first deadline");
         }
     }
 
     fn preempted(&mut self, batch: &BatchHeader, requests: &[Request], stopped: Nanos) {
-        let gpu = batch.gpu.0 as usize;
-        self.gpu_free_at[gpu] = stopped;
-        self.gpu_busy[gpu] = self.gpu_busy[gpu] - (self.finishes[&batch.batch] - stopped);
-        requests.iter().for_each(|request| *self.endings.entry(request.id).or_default() -= 1);
+        self.audit.preempted(batch, requests, stopped);
     }
 
-    fn ended(&mut self, request: &Request, ending: Ending, _now: Nanos) {
+    fn ended(&mut self, request: &Request, ending: Ending, now: Nanos) {
         assert!(
             !self.promise.drops_nothing || ending == Ending::Overloaded,
-            "rule fcfs drops nothing but what does not fit"
+            "rule fcfs drops only requests that do not fit into the queue"
         );
-        self.end(request);
+        self.audit.ended(request, ending, now);
     }
 }
 
@@ -199,8 +154,8 @@ fn policies() -> impl Strategy<Value = &'static dyn Policy> {
     prop::sample::select(POLICIES.to_vec())
 }
 
-/// Options of every kind at once: a policy heeds its own.
-fn options() -> impl Strategy<Value = Options> {
+/// Generates the options of all policies at once: each reads its own.
+fn options() -> impl Strategy<Value = PolicyOptions> {
     let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
     let when = prop::option::of(prop::sample::select(when::RULES.to_vec()));
     let clockwork = (prop::sample::select(BatchSizes::ALL.map(|sizes| sizes.0).to_vec()), 0.1f64..20.0);
@@ -211,7 +166,7 @@ fn options() -> impl Strategy<Value = Options> {
         |(drop, when, frontends, preempt, (batches, ahead), triton)| {
             let (max_queue_delay, preferred, timeout) = triton;
             let preferred = preferred.into_iter().collect();
-            let mut options = Options::from(drop);
+            let mut options = PolicyOptions::from(drop);
             options.when = when;
             options.frontends = frontends;
             options.preempt = preempt;
@@ -222,13 +177,20 @@ fn options() -> impl Strategy<Value = Options> {
     )
 }
 
-fn watch(workload: &Workload, policy: &dyn Policy, options: &Options, fault: Fault) -> (Watch, Report) {
-    let mut watch = Watch::new(workload, policy, Promise::of(policy, options), fault);
-    let report = simulate_observed(workload, policy, options, fault, &mut watch).unwrap();
-    (watch, report)
+/// Runs a simulation and checks its audit.
+fn audited(
+    workload: &Workload,
+    policy: &dyn Policy,
+    options: &PolicyOptions,
+    fault: Fault,
+) -> (Audit, Report) {
+    let mut observer = PromiseAudit::new(workload, policy, Promise::of(policy, options), fault);
+    let report = simulate_observed(workload, policy, options, fault, &mut observer).unwrap();
+    assert_eq!(observer.audit.check(), Ok(()));
+    (observer.audit, report)
 }
 
-/// The report without what the wall's clock says.
+/// The report as JSON, without wall-clock time and count of events.
 fn bytes(mut report: Report) -> String {
     report.wall_s = 0.0;
     report.events = 0;
@@ -242,9 +204,8 @@ proptest! {
     fn every_request_ends_exactly_once_and_no_batch_breaks_a_promise(
         workload in workloads(), policy in policies(), options in options(),
     ) {
-        let (watch, report) = watch(&workload, policy, &options, Fault::default());
-        prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
-        prop_assert!(watch.endings.values().all(|&ended| ended == 1));
+        let (audit, report) = audited(&workload, policy, &options, Fault::default());
+        prop_assert!(options.preempt.is_finite() || audit.preemptions() == 0);
         let counted = report.models.iter().map(|m| (m.offered, m.good + m.dropped + m.late + m.rejected));
         for (offered, ended) in counted {
             prop_assert_eq!(offered, ended);
@@ -258,9 +219,7 @@ proptest! {
     fn gpus_that_are_slower_than_their_profile_lose_no_request(
         workload in workloads(), policy in policies(), options in options(), slowdown in 0.01f64..1.0,
     ) {
-        let (watch, _) = watch(&workload, policy, &options, Fault { slowdown });
-        prop_assert_eq!(watch.endings.len() as u64, watch.arrived);
-        prop_assert!(watch.endings.values().all(|&ended| ended == 1));
+        audited(&workload, policy, &options, Fault { slowdown });
     }
 
     #[test]
@@ -268,15 +227,15 @@ proptest! {
         workload in workloads(), policy in policies(), options in options(),
     ) {
         let whole = Workload { warmup: Nanos::ZERO, duration: Nanos::from_secs(1), ..workload };
-        let (watch, report) = watch(&whole, policy, &options, Fault::default());
+        let (audit, report) = audited(&whole, policy, &options, Fault::default());
         let batches: u64 = report.batch_histogram.iter().sum();
-        prop_assert!(batches <= watch.decisions.len() as u64);
+        prop_assert!(batches <= audit.decisions().len() as u64);
         for (gpu, share) in report.gpu_busy.iter().enumerate() {
-            let within = watch.gpu_busy[gpu] - (watch.gpu_free_at[gpu] - Nanos::from_secs(1));
-            // All but what runs past the window's end; a queue of fcfs may go on for several
-            // batches there.
-            if watch.gpu_free_at[gpu] <= Nanos::from_secs(1) {
-                prop_assert!((share - watch.gpu_busy[gpu].as_secs_f64()).abs() < 1e-9);
+            let (busy, free_at) = (audit.gpu_busy()[gpu], audit.gpu_free_at()[gpu]);
+            let within = busy - (free_at - Nanos::from_secs(1));
+            // The report leaves out what runs past the window's end: under fcfs, several batches.
+            if free_at <= Nanos::from_secs(1) {
+                prop_assert!((share - busy.as_secs_f64()).abs() < 1e-9);
             } else {
                 prop_assert!(*share + 1e-9 >= within.as_secs_f64());
                 prop_assert!(*share <= 1.0 + 1e-9);
@@ -288,9 +247,10 @@ proptest! {
     fn the_same_events_give_the_same_decisions(
         workload in workloads(), policy in policies(), options in options(), slowdown in prop_oneof![Just(0.0), Just(0.3)],
     ) {
-        let (first, one) = watch(&workload, policy, &options, Fault { slowdown });
-        let (second, two) = watch(&workload, policy, &options, Fault { slowdown });
-        prop_assert_eq!(first.decisions, second.decisions);
+        let (first, one) = audited(&workload, policy, &options, Fault { slowdown });
+        let (second, two) = audited(&workload, policy, &options, Fault { slowdown });
+        prop_assert_eq!(first.decisions(), second.decisions());
+        prop_assert_eq!(first.preemptions(), second.preemptions());
         prop_assert_eq!(bytes(one), bytes(two));
     }
 }

@@ -5,9 +5,9 @@ use plotters::style::RGBColor;
 use std::io;
 use symphony_perf::charts::{COLOURS, Series, Shape};
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::clockwork::BatchSizes;
+use symphony_scheduler::policy::options::BatchSizes;
 use symphony_scheduler::policy::when::{self, When};
-use symphony_scheduler::policy::{self, Options, Policy};
+use symphony_scheduler::policy::{self, Policy, PolicyOptions};
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{self, Fault, Observer, goodput};
 use symphony_scheduler::workload::Workload;
@@ -158,9 +158,13 @@ impl System {
         }
     }
 
-    fn options(&self) -> Options {
-        let mut options =
-            Options { drop: self.drop, when: self.when, frontends: self.frontends, ..Options::default() };
+    fn options(&self) -> PolicyOptions {
+        let mut options = PolicyOptions {
+            drop: self.drop,
+            when: self.when,
+            frontends: self.frontends,
+            ..PolicyOptions::default()
+        };
         if self.any_batch {
             options.clockwork.batches = BatchSizes::Any;
         }

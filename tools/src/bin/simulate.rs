@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::clockwork::BatchSizes;
-use symphony_scheduler::policy::{self, Options, POLICIES, Policy, when};
+use symphony_scheduler::policy::options::BatchSizes;
+use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::search;
 use symphony_scheduler::sim::report::Report;
@@ -30,36 +30,36 @@ struct CommandLine {
     /// The scheduling policy; they are listed below
     #[arg(long, value_name = "NAME", default_value = POLICIES[0].name())]
     policy: String,
-    /// What is dropped: window, timeout, fcfs or exchange; explained below. Default: the policy's
-    /// own
+    /// The drop rule: window, timeout, fcfs or exchange; explained below. Default: the policy's own
     #[arg(long, value_name = "RULE")]
     drop: Option<String>,
-    /// How long a batch is held back, for policy symphony-published; the rules are listed below
+    /// The rule for how long policy symphony-published holds a batch back; the rules are listed
+    /// below
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
-    /// Frontends that route requests without knowing of each other, for policy nexus (default 1)
+    /// Frontends that route requests independently of each other, for policy nexus (default 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     frontends: Option<u16>,
-    /// How many times as large as a running batch another must be for policy shepherd to preempt it
-    /// (default 3.03)
+    /// The factor by which a batch must be larger than a running one for policy shepherd to preempt
+    /// that (default 3.03)
     #[arg(long, value_name = "FACTOR", value_parser = at_least_one)]
     shepherd_preempt: Option<f64>,
     /// Batch sizes of policy clockwork: pow2 (default) or any
     #[arg(long, value_name = "SIZES", value_parser = sizes)]
     clockwork_batches: Option<BatchSizes>,
-    /// Policy clockwork gives a GPU more once it has less than this to do (default 5)
+    /// The outstanding work below which policy clockwork gives a GPU more (default 5)
     #[arg(long, value_name = "MS", value_parser = positive)]
     clockwork_ahead_ms: Option<f64>,
-    /// How long a request of policy triton waits for a preferred batch size (default: what is left
-    /// of the SLO when a full batch waits for another)
+    /// The time that a request of policy triton waits for a preferred batch size (default: the part
+    /// of the SLO that is left when a full batch waits for another)
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     triton_queue_delay_ms: Option<f64>,
     /// Preferred batch sizes of policy triton, such as 4,8 (default: the largest that runs in half
     /// the SLO, alone)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     triton_preferred: Option<Vec<u16>>,
-    /// Policy triton rejects a request that has waited for longer (default: when the largest batch
-    /// would be late)
+    /// The wait after which policy triton rejects a request (default: when the largest batch would
+    /// be late)
     #[arg(long, value_name = "MS", value_parser = positive)]
     triton_timeout_ms: Option<f64>,
     /// Total requests per second, instead of the workload's
@@ -78,7 +78,7 @@ struct CommandLine {
     /// Seconds of virtual time that count, instead of the workload's
     #[arg(long, value_name = "S", value_parser = positive)]
     duration: Option<f64>,
-    /// Print one JSON object a workload and nothing else
+    /// Print one JSON object per workload and nothing else
     #[arg(long)]
     json: bool,
 }
@@ -151,7 +151,7 @@ fn run(line: &CommandLine) -> Result<(), String> {
     {
         let (name, right) = (policy.name(), policy::served().join(", "));
         return Err(format!(
-            "{}: has models with a priority or without an SLO, which policy {name} does not know; give one of {right}",
+            "{}: has models with a priority or without an SLO, which policy {name} does not support; give one of {right}",
             workload.name
         ));
     }
@@ -166,8 +166,10 @@ fn run(line: &CommandLine) -> Result<(), String> {
     Ok(())
 }
 
-/// The policy's options, from the flags that it heeds; any other is a diagnostic.
-fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
+/// Returns the policy's options, from the flags that apply to it.
+///
+/// Errors: a flag that does not apply, or a value that is no rule's name.
+fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, String> {
     let given = [
         ("drop", line.drop.is_some()),
         ("when", line.when.is_some()),
@@ -185,7 +187,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
         let right = policy::taking(flag).join(", ");
         return Err(format!("--{flag}: policy {} does not take it; it goes with {right}", policy.name()));
     }
-    let mut options = Options::default();
+    let mut options = PolicyOptions::default();
     if let Some(name) = &line.drop {
         let rule = DropRule::parse(name).ok_or_else(|| {
             let names: Vec<&str> = DropRule::ALL.iter().map(|rule| rule.1).collect();
@@ -211,7 +213,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<Options, String> {
     Ok(options)
 }
 
-/// The workload with what the command line says otherwise.
+/// Returns the workload with the command line's values in place of its own.
 fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
     if let Some(rate) = line.rate {
         workload.rate_rps = rate;
@@ -231,7 +233,7 @@ fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
 fn run_one(
     workload: &Workload,
     policy: &dyn Policy,
-    options: &Options,
+    options: &PolicyOptions,
     goodput: bool,
 ) -> Result<Report, ArrivalError> {
     let began = Instant::now();

@@ -7,7 +7,8 @@
 //! All models are on all GPUs from the start: weights are never loaded, as in Symphony's comparison
 //! (its section 5).
 
-use super::{Decisions, Options, Policy, Scheduler};
+use super::interface::{Decisions, Policy, Scheduler};
+use super::options::{ClockworkOptions, PolicyOptions};
 use crate::limits;
 use crate::profile::Profile;
 use crate::rank::min_tree::MinTree;
@@ -18,50 +19,6 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
-
-/// The sizes that a batch may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BatchSizes {
-    /// 1, 2, 4, 8 …: what Clockwork compiles its models for.
-    PowersOfTwo,
-    /// Any size, as Symphony's comparison added to Clockwork.
-    Any,
-}
-
-impl BatchSizes {
-    /// Both, with their names and what they are, for help texts.
-    pub const ALL: [(BatchSizes, &str); 2] = [(BatchSizes::PowersOfTwo, "pow2"), (BatchSizes::Any, "any")];
-
-    /// The one of this name.
-    pub fn parse(name: &str) -> Option<BatchSizes> {
-        BatchSizes::ALL.iter().find(|sizes| sizes.1 == name).map(|sizes| sizes.0)
-    }
-
-    fn up_to(self, largest: usize) -> Box<[usize]> {
-        match self {
-            BatchSizes::PowersOfTwo => {
-                (0..usize::BITS).map(|n| 1 << n).take_while(|&b| b <= largest).collect()
-            }
-            BatchSizes::Any => (1..=largest).collect(),
-        }
-    }
-}
-
-/// How Clockwork is set up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClockworkOptions {
-    /// The sizes that its batches may have.
-    pub batches: BatchSizes,
-    /// A GPU with less outstanding work than this is given more; above zero.
-    pub ahead: Nanos,
-}
-
-/// As section 5.3 has it.
-impl Default for ClockworkOptions {
-    fn default() -> ClockworkOptions {
-        ClockworkOptions { batches: BatchSizes::PowersOfTwo, ahead: Nanos::from_millis(5) }
-    }
-}
 
 /// The policy.
 #[derive(Debug)]
@@ -80,19 +37,18 @@ impl Policy for Clockwork {
         &["clockwork-batches", "clockwork-ahead-ms"]
     }
 
-    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         Box::new(Controller::new(workload, options.clockwork))
     }
 }
 
 /// Clockwork's controller.
 struct Controller {
-    models: Vec<Model>,
-    /// For each model a time that no latest of its strategies is before; none where it has no
-    /// requests.
+    models: Vec<ClockworkModel>,
+    /// A lower bound for each model of its strategies' latest; none where it has no requests.
     strategies: MinTree,
-    gpus: Vec<Gpu>,
-    /// When each GPU will have done its outstanding work.
+    gpus: Vec<ClockworkGpu>,
+    /// The time at which each GPU will have done its outstanding work.
     free_at: MinTree,
     /// [`ClockworkOptions::ahead`].
     ahead: Nanos,
@@ -102,7 +58,7 @@ struct Controller {
 
 impl Controller {
     fn new(workload: &Workload, options: ClockworkOptions) -> Controller {
-        let model = |model: &WorkloadModel| Model {
+        let model = |model: &WorkloadModel| ClockworkModel {
             sizes: options.batches.up_to(model.profile.max_batch()),
             profile: model.profile.clone(),
             queue: VecDeque::new(),
@@ -112,7 +68,7 @@ impl Controller {
         Controller {
             strategies: MinTree::new(workload.models.len()),
             models: workload.models.iter().map(model).collect(),
-            gpus: vec![Gpu::default(); workload.gpus],
+            gpus: vec![ClockworkGpu::default(); workload.gpus],
             free_at,
             ahead: options.ahead,
             network: workload.network,
@@ -120,36 +76,42 @@ impl Controller {
         }
     }
 
-    /// What may run on the GPU that is free first.
-    fn slot(&self, now: Nanos) -> Slot {
-        Slot { now, free_at: self.free_at.min_key(), network: self.network }
+    /// Returns the start times on the GPU that is free first.
+    fn start_times(&self, now: Nanos) -> StartTimes {
+        StartTimes { now, free_at: self.free_at.min_key(), network: self.network }
     }
 
-    /// Gives work to every GPU that has too little of it.
+    /// Gives a batch to every GPU whose outstanding work ends within `ahead`.
     fn schedule(&mut self, now: Nanos, out: &mut dyn Decisions) {
         while let Some((free_at, gpu)) = self.free_at.min().filter(|&(free_at, _)| free_at < now + self.ahead)
         {
-            let Some((known, index)) = self.strategies.min() else { return };
-            let slot = Slot { now, free_at, network: self.network };
+            let Some((bound, index)) = self.strategies.min() else { return };
+            let start_times = StartTimes { now, free_at, network: self.network };
             let model = &mut self.models[index];
-            model.drop_hopeless(slot, out);
-            let strategy = model.strategy(slot);
-            match strategy.filter(|strategy| strategy.latest <= known) {
-                Some(strategy) => self.run(slot, gpu, index, strategy, out),
-                // It offers something else meanwhile, and another model's strategy may come before
-                // that.
+            model.drop_hopeless(start_times, out);
+            let strategy = model.strategy(start_times);
+            match strategy.filter(|strategy| strategy.latest <= bound) {
+                Some(strategy) => self.run(start_times, gpu, index, strategy, out),
+                // The bound was too low: another model's strategy may come first.
                 None => self.strategies.set(index, strategy.map_or(Nanos::MAX, |strategy| strategy.latest)),
             }
         }
     }
 
-    fn run(&mut self, slot: Slot, gpu: usize, index: usize, strategy: Strategy, out: &mut dyn Decisions) {
+    fn run(
+        &mut self,
+        start_times: StartTimes,
+        gpu: usize,
+        index: usize,
+        strategy: Strategy,
+        out: &mut dyn Decisions,
+    ) {
         let model = &mut self.models[index];
-        let size = model.enlarged(slot, strategy);
+        let size = model.enlarged(start_times, strategy);
         let duration = model.profile.latency(size);
         let batch = BatchHeader {
             batch: self.batches,
-            exec_at: slot.start(size),
+            exec_at: start_times.of(size),
             latest: model.queue[strategy.head].deadline - duration,
             duration,
             model: ModelId(index as u32),
@@ -160,7 +122,7 @@ impl Controller {
         self.batches += 1;
         let taken: Vec<Request> = model.queue.drain(strategy.head..strategy.head + size).collect();
         out.run(batch, (&taken, &[]));
-        let offered = model.strategy(slot).map_or(Nanos::MAX, |strategy| strategy.latest);
+        let offered = model.strategy(start_times).map_or(Nanos::MAX, |strategy| strategy.latest);
         self.strategies.set(index, offered);
         self.gpus[gpu].outstanding.push_back(batch);
         self.free_at.set(gpu, batch.exec_at + batch.duration);
@@ -169,9 +131,9 @@ impl Controller {
 
 impl Scheduler for Controller {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        let index = request.queue.0 as usize;
-        let (slot, model) = (self.slot(now), &mut self.models[index]);
-        if slot.start(1) + model.profile.latency(1) > request.deadline {
+        let index = request.model.0 as usize;
+        let (start_times, model) = (self.start_times(now), &mut self.models[index]);
+        if start_times.of(1) + model.profile.latency(1) > request.deadline {
             out.end(&request, Ending::DroppedInQueue, now);
             return;
         }
@@ -181,7 +143,7 @@ impl Scheduler for Controller {
         }
         let at = model.queue.partition_point(|queued| queued.deadline <= request.deadline);
         model.queue.insert(at, request);
-        // What it changes is found out when a GPU needs work.
+        // Its strategies are computed when a GPU needs work.
         self.strategies.set(index, Nanos::ZERO);
         self.schedule(now, out);
     }
@@ -199,40 +161,41 @@ impl Scheduler for Controller {
     fn next_timer(&self) -> Nanos {
         match self.strategies.min_key() {
             Nanos::MAX => Nanos::MAX,
-            // The first moment at which the GPU has less to do than it should.
+            // The first instant at which the GPU's outstanding work ends within `ahead`.
             _ => self.free_at.min_key() - self.ahead + Nanos(1),
         }
     }
 }
 
-/// What a GPU has been given and not finished.
+/// A GPU and its outstanding batches.
 #[derive(Clone, Default)]
-struct Gpu {
+struct ClockworkGpu {
     outstanding: VecDeque<BatchHeader>,
 }
 
-impl Gpu {
-    /// A batch is done; returns when the others will be.
+impl ClockworkGpu {
+    /// Removes a completed batch; returns the time at which the others will be done.
     fn finished(&mut self, completion: Completion) -> Nanos {
         self.outstanding.retain(|batch| batch.batch != completion.batch);
         self.outstanding.iter().fold(completion.finished, |free_at, batch| {
             let start = batch.exec_at.max(free_at);
-            // The GPU itself cancels what can't start by its latest.
+            // The GPU itself cancels a batch that can't start by its latest.
             if start <= batch.latest { start + batch.duration } else { free_at }
         })
     }
 }
 
-/// A moment on a GPU: when batches decided on now would start there.
+/// The start times of batches on a GPU, if decided on now.
 #[derive(Clone, Copy)]
-struct Slot {
+struct StartTimes {
     now: Nanos,
     free_at: Nanos,
     network: Network,
 }
 
-impl Slot {
-    fn start(&self, size: usize) -> Nanos {
+impl StartTimes {
+    /// Returns the earliest start of a batch of `size`.
+    fn of(&self, size: usize) -> Nanos {
         (self.now + self.network.delay(size)).max(self.free_at)
     }
 }
@@ -249,30 +212,30 @@ struct Strategy {
 /// A model's requests in deadline order. The batch queue of a size is the part of it that a batch
 /// of that size, started now, would serve in time: a suffix, so only its first request has to be
 /// found.
-struct Model {
+struct ClockworkModel {
     profile: Profile,
     sizes: Box<[usize]>,
     queue: VecDeque<Request>,
 }
 
-impl Model {
+impl ClockworkModel {
     /// Ends the requests that have left every batch queue.
-    fn drop_hopeless(&mut self, slot: Slot, out: &mut dyn Decisions) {
-        for request in self.queue.drain(..self.batch_queue(slot, 1)) {
-            out.end(&request, Ending::DroppedInQueue, slot.now);
+    fn drop_hopeless(&mut self, start_times: StartTimes, out: &mut dyn Decisions) {
+        for request in self.queue.drain(..self.batch_queue(start_times, 1)) {
+            out.end(&request, Ending::DroppedInQueue, start_times.now);
         }
     }
 
-    /// Where the batch queue of `size` starts.
-    fn batch_queue(&self, slot: Slot, size: usize) -> usize {
-        let finish = slot.start(size) + self.profile.latency(size);
+    /// Returns the index of the first request in the batch queue of `size`.
+    fn batch_queue(&self, start_times: StartTimes, size: usize) -> usize {
+        let finish = start_times.of(size) + self.profile.latency(size);
         self.queue.partition_point(|request| request.deadline < finish)
     }
 
-    /// The valid strategy that must start first; of two, that of the larger batch.
-    fn strategy(&self, slot: Slot) -> Option<Strategy> {
+    /// Returns the valid strategy that must start first; of two, that of the larger batch.
+    fn strategy(&self, start_times: StartTimes) -> Option<Strategy> {
         let valid = |&size: &usize| {
-            let head = self.batch_queue(slot, size);
+            let head = self.batch_queue(start_times, size);
             let enough = self.queue.len() - head >= size;
             enough.then(|| Strategy {
                 latest: self.queue[head].deadline - self.profile.latency(size),
@@ -285,11 +248,12 @@ impl Model {
         self.sizes.iter().map_while(valid).min_by_key(|strategy| (strategy.latest, Reverse(strategy.size)))
     }
 
-    /// The largest size that the strategy's first request and those after it allow.
-    fn enlarged(&self, slot: Slot, strategy: Strategy) -> usize {
+    /// Returns the largest size that the strategy's first request and those after it allow.
+    fn enlarged(&self, start_times: StartTimes, strategy: Strategy) -> usize {
         let waiting = self.queue.len() - strategy.head;
         let deadline = self.queue[strategy.head].deadline;
-        let fits = |size: usize| size <= waiting && slot.start(size) + self.profile.latency(size) <= deadline;
+        let fits =
+            |size: usize| size <= waiting && start_times.of(size) + self.profile.latency(size) <= deadline;
         let larger = self.sizes.iter().copied().skip_while(|&size| size <= strategy.size);
         larger.take_while(|&size| fits(size)).last().unwrap_or(strategy.size)
     }
@@ -297,19 +261,20 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::BatchSizes;
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const NOW: Slot = Slot {
+    const NOW: StartTimes = StartTimes {
         now: Nanos(100 * MS),
         free_at: Nanos::ZERO,
         network: Network { control: Nanos::ZERO, data_per_request: Nanos::ZERO, result: Nanos::ZERO },
     };
 
     /// A model of l(b) = b + 4 ms with requests due at these times.
-    fn model(sizes: BatchSizes, deadlines_ms: &[u64]) -> Model {
+    fn model(sizes: BatchSizes, deadlines_ms: &[u64]) -> ClockworkModel {
         let request = |&ms: &u64| Request { deadline: Nanos(ms * MS), ..Request::default() };
-        Model {
+        ClockworkModel {
             profile: Profile::linear(Nanos(MS), Nanos(4 * MS), 16).unwrap(),
             sizes: sizes.up_to(16),
             queue: deadlines_ms.iter().map(request).collect(),
@@ -318,12 +283,12 @@ mod tests {
 
     #[test]
     fn the_strategy_that_must_start_first_wins_whatever_its_size() {
-        // Alone the first must start by 101, two of them by 100, and the two last, who could wait,
-        // by 114.
+        // Alone, the first must start by 101; the first two by 100; the last two by 114.
         let model = model(BatchSizes::PowersOfTwo, &[106, 106, 120, 120]);
         assert_eq!(model.strategy(NOW), Some(Strategy { latest: Nanos(100 * MS), size: 2, head: 0 }));
-        // A moment later the pair is past its latest; four would keep the first two from theirs.
-        let later = Slot { now: Nanos(101 * MS), ..NOW };
+        // A millisecond later, the pair is past its latest, and a batch of four would be too late
+        // for the first two.
+        let later = StartTimes { now: Nanos(101 * MS), ..NOW };
         assert_eq!(model.strategy(later), Some(Strategy { latest: Nanos(101 * MS), size: 1, head: 0 }));
     }
 
@@ -346,7 +311,8 @@ mod tests {
             duration: Nanos(10),
             ..BatchHeader::default()
         };
-        let mut gpu = Gpu { outstanding: [batch(1, 0, 5), batch(2, 10, 15), batch(3, 20, 100)].into() };
+        let mut gpu =
+            ClockworkGpu { outstanding: [batch(1, 0, 5), batch(2, 10, 15), batch(3, 20, 100)].into() };
         let done = Completion { batch: 1, finished: Nanos(16), ..Completion::default() };
         assert_eq!(gpu.finished(done), Nanos(30), "the second can't start any more, the third starts at 20");
     }

@@ -1,11 +1,10 @@
 //! The scheduler of every deferring policy on one thread: a [`ModelQueue`] per model and one
 //! [`RankState`], wired to each other without rings or clocks. The pinned threads of
-//! [`crate::runtime`] run the same two parts on cores of their own; here they meet at one virtual
+//! the crate `symphony` run the same two parts on cores of their own; here they meet at one virtual
 //! instant, so a decision takes no time.
 
-use super::{Decisions, Scheduler};
-use crate::deferral::Deferral;
-use crate::deferral::{QueueConfig, Slack};
+use super::interface::{Decisions, Scheduler};
+use crate::deferral::{Deferral, QueueConfig, Slack};
 use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
@@ -15,15 +14,15 @@ use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, QueueId, Request};
 
-/// See the module's description.
+/// The scheduler of a deferring policy.
 pub struct Deferred {
     models: Vec<ModelQueue>,
-    /// When each model wants to be woken.
+    /// The time of each model's next timer.
     timers: MinTree,
     rank: RankState,
     /// Grants made and not yet delivered to their models.
     grants: Vec<Grant>,
-    /// What models said to the RankThread and it has not heard yet.
+    /// Messages of models that the RankThread has not handled yet.
     words: Vec<RankInput>,
     batches: u64,
 }
@@ -100,7 +99,7 @@ impl Deferred {
         self.timers.set(at, self.models[at].next_timer());
     }
 
-    /// Carries words to the RankThread and grants to the models until nobody has more to say.
+    /// Delivers messages to the RankThread and grants to the models until there are none left.
     fn settle(&mut self, now: Nanos, out: &mut dyn Decisions) {
         loop {
             let grants = &mut self.grants;
@@ -145,7 +144,7 @@ impl Scheduler for Deferred {
     }
 }
 
-/// Takes a model's decisions: words for the RankThread are kept, the rest goes out.
+/// The sink of a model's decisions: keeps messages for the RankThread and passes on the rest.
 struct Outbox<'a> {
     words: &'a mut Vec<RankInput>,
     batches: &'a mut u64,

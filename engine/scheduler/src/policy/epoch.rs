@@ -1,17 +1,17 @@
-//! When a policy that plans ahead plans anew, and for what rates: those of the workload at first,
-//! then what was measured in the epoch before. Owned by such a policy, which tells it of each
-//! request.
+//! The epochs of a policy that plans ahead: when it plans anew, and for what rates. These are the
+//! workload's at first, then those measured in the epoch before. Owned by such a policy, which
+//! counts each request in it.
 
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// How long a plan holds. Nexus re-plans every 30 to 60 s (section 5), Symphony places models over
-/// epochs of minutes.
+/// The length of an epoch, for which a plan holds. Nexus re-plans every 30 to 60 s (section 5),
+/// Symphony places models over epochs of minutes.
 pub(super) const EPOCH: Nanos = Nanos::from_secs(60);
 
-/// Counts the requests of the epoch under way.
+/// The current epoch, and its requests so far.
 #[derive(Clone, Debug)]
 pub(super) struct Epoch {
     began: Nanos,
@@ -19,7 +19,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// The first epoch, from time zero.
+    /// Begins the first epoch, at time zero.
     pub(super) fn new(models: usize) -> Epoch {
         Epoch { began: Nanos::ZERO, counts: vec![0; models] }
     }
@@ -40,14 +40,14 @@ impl Epoch {
     }
 }
 
-/// The rates that the workload says, requests per second of each model.
+/// Returns the workload's rate of each model, requests per second.
 pub(super) fn expected_rates(workload: &Workload) -> Vec<f64> {
     let seconds = EPOCH.as_secs_f64();
     let shares = workload.models.iter().map(|model| model.share);
     shares.map(|share| at_least_one(workload.rate_rps * share * seconds, seconds)).collect()
 }
 
-/// A model that nobody asked for keeps a place in the plan, as if one request had come.
+/// Returns a rate of at least one request, so that a model without requests stays in the plan.
 fn at_least_one(count: f64, seconds: f64) -> f64 {
     count.max(1.0) / seconds
 }

@@ -1,33 +1,34 @@
-//! What a policy may be told beyond its workload. `simulate` fills it from its flags; which of them
-//! a policy heeds is its own word ([`super::Policy::options`]).
+//! The options of all policies beyond the workload. `simulate` fills them from its flags; a policy
+//! names those that apply to it ([`super::Policy::options`]).
 
-use super::clockwork::ClockworkOptions;
-use super::triton::TritonOptions;
 use super::when::When;
 use crate::drop_rule::DropRule;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
 
 /// The options of all policies, each with the project's default.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// What becomes of requests that stand in the way of a good batch, instead of the policy's own
-    /// rule (flag `drop`).
+pub struct PolicyOptions {
+    /// The drop rule, instead of the policy's own (flag `drop`).
     pub drop: Option<DropRule>,
-    /// When a batch is held back no longer, instead of the policy's own rule (flag `when`).
+    /// The rule for how long a batch is held back, instead of the policy's own (flag `when`).
     pub when: Option<&'static When>,
-    /// Frontends that route requests without knowing of each other, at least 1 (flag `frontends`).
+    /// Frontends that route requests independently of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
-    /// How many times as large as a running batch another must be to preempt it, at least 1 (flag
-    /// `shepherd-preempt`).
+    /// The factor by which a batch must be larger than a running one to preempt it, at least 1
+    /// (flag `shepherd-preempt`).
     pub preempt: f64,
-    /// How `clockwork` plans (flags `clockwork-batches` and `clockwork-ahead-ms`).
+    /// The options of `clockwork` (flags `clockwork-batches` and `clockwork-ahead-ms`).
     pub clockwork: ClockworkOptions,
-    /// How `triton` batches (flags `triton-queue-delay-ms` and `triton-preferred`).
+    /// The options of `triton` (flags `triton-queue-delay-ms`, `triton-preferred` and
+    /// `triton-timeout-ms`).
     pub triton: TritonOptions,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for PolicyOptions {
+    fn default() -> PolicyOptions {
+        PolicyOptions {
             drop: None,
             when: None,
             frontends: 1,
@@ -38,8 +39,65 @@ impl Default for Options {
     }
 }
 
-impl From<DropRule> for Options {
-    fn from(drop: DropRule) -> Options {
-        Options { drop: Some(drop), ..Options::default() }
+impl From<DropRule> for PolicyOptions {
+    fn from(drop: DropRule) -> PolicyOptions {
+        PolicyOptions { drop: Some(drop), ..PolicyOptions::default() }
     }
+}
+
+/// The options of `clockwork`; by default those of Clockwork, section 5.3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockworkOptions {
+    /// The sizes that batches may have.
+    pub batches: BatchSizes,
+    /// The outstanding work below which a GPU is given more; above zero.
+    pub ahead: Nanos,
+}
+
+impl Default for ClockworkOptions {
+    fn default() -> ClockworkOptions {
+        ClockworkOptions { batches: BatchSizes::PowersOfTwo, ahead: Nanos::from_millis(5) }
+    }
+}
+
+/// The sizes that a batch of `clockwork` may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchSizes {
+    /// 1, 2, 4, 8 …: the sizes that Clockwork compiles its models for.
+    PowersOfTwo,
+    /// Any size, as Symphony's comparison added to Clockwork.
+    Any,
+}
+
+impl BatchSizes {
+    /// Both variants with their names, for help texts.
+    pub const ALL: [(BatchSizes, &str); 2] = [(BatchSizes::PowersOfTwo, "pow2"), (BatchSizes::Any, "any")];
+
+    /// Returns the variant of this name.
+    pub fn parse(name: &str) -> Option<BatchSizes> {
+        BatchSizes::ALL.iter().find(|sizes| sizes.1 == name).map(|sizes| sizes.0)
+    }
+
+    /// Returns the sizes from 1 to `largest`, rising.
+    pub(super) fn up_to(self, largest: usize) -> Box<[usize]> {
+        match self {
+            BatchSizes::PowersOfTwo => {
+                (0..usize::BITS).map(|n| 1 << n).take_while(|&b| b <= largest).collect()
+            }
+            BatchSizes::Any => (1..=largest).collect(),
+        }
+    }
+}
+
+/// The options of `triton`, named as in a model's configuration for Triton.
+#[derive(Clone, Debug, Default)]
+pub struct TritonOptions {
+    /// `max_queue_delay`; `None` for the part of the SLO that is left when a batch of the largest
+    /// size waits for another.
+    pub max_queue_delay: Option<Nanos>,
+    /// `preferred_batch_size`, rising; empty for the largest batch alone.
+    pub preferred: Vec<usize>,
+    /// `default_timeout_microseconds`: a request that has waited for longer is rejected; `None` for
+    /// the time after which the largest batch would be late.
+    pub timeout: Option<Nanos>,
 }

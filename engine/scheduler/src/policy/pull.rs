@@ -1,9 +1,9 @@
-//! What schedulers without a plan share: a queue a model in order of arrival, and GPUs that take a
-//! batch from one of them whenever they have nothing to do. Which and how large is the policy's
-//! word ([`Batching`]); of several models that have a batch, the one whose first request came first
-//! is served. Requests are dropped lazily: when a GPU would take them.
+//! A scheduler without a plan: a queue per model in order of arrival, and GPUs that take a batch
+//! from one of them whenever they are idle. The policy says when a model has a batch and how large
+//! it is ([`Batching`]); of several models that have one, the one with the earliest such time is
+//! served. Requests are dropped lazily: when a GPU would take them.
 
-use super::{Decisions, Scheduler};
+use super::interface::{Decisions, Scheduler};
 use crate::limits;
 use crate::profile::Profile;
 use crate::rank::min_tree::MinTree;
@@ -14,16 +14,16 @@ use core::cmp::Reverse;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
-/// How a policy batches. Models are asked about by their place in the workload.
+/// A policy's way to form batches. A model is named by its index in the workload.
 pub(super) trait Batching {
-    /// From when the `waiting` requests of a model, the first of which came at `since`, have a
-    /// batch for an idle GPU.
+    /// Returns the time from which the `waiting` requests of a model, the first of which arrived at
+    /// `since`, have a batch for an idle GPU.
     fn ready_at(&self, model: usize, waiting: usize, since: Nanos) -> Nanos;
-    /// How many of the `waiting` requests to take, at least 1 and at most `waiting`.
+    /// Returns the size of the batch to form of `waiting` requests, from 1 to `waiting`.
     fn size(&self, model: usize, waiting: usize) -> usize;
-    /// A request is given up where less than this is left to its deadline.
+    /// Returns the time before its deadline from which on a request is dropped.
     fn hopeless_within(&self, model: usize) -> Nanos;
-    /// A batch has run; `in_time` if none of it was late.
+    /// Takes the result of a batch: `in_time` if none of its requests was late.
     fn ran(&mut self, model: usize, size: usize, in_time: bool);
 }
 
@@ -32,18 +32,18 @@ pub(super) struct Pull<B> {
     batching: B,
     queues: Vec<VecDeque<Request>>,
     profiles: Vec<Profile>,
-    /// From when each model has a batch.
+    /// The time from which each model has a batch.
     ready: MinTree,
-    /// GPUs with nothing to do, the lowest-numbered first.
+    /// The idle GPUs, the lowest-numbered first.
     idle: BinaryHeap<Reverse<usize>>,
-    /// What the others run.
-    running: Vec<Running>,
+    /// The batch of each GPU that is not idle.
+    running: Vec<PulledBatch>,
     network: Network,
     batches: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Running {
+struct PulledBatch {
     size: usize,
     first_deadline: Nanos,
 }
@@ -57,7 +57,7 @@ impl<B: Batching> Pull<B> {
             profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
             ready: MinTree::new(models),
             idle: (0..workload.gpus).map(Reverse).collect(),
-            running: vec![Running::default(); workload.gpus],
+            running: vec![PulledBatch::default(); workload.gpus],
             network: workload.network,
             batches: 0,
         }
@@ -69,7 +69,7 @@ impl<B: Batching> Pull<B> {
         self.ready.set(model, queue.front().map_or(Nanos::MAX, ready_at));
     }
 
-    /// Gives every idle GPU a batch, as far as there are any.
+    /// Gives idle GPUs a batch each, while models have any.
     fn pull(&mut self, now: Nanos, out: &mut dyn Decisions) {
         while !self.idle.is_empty() {
             let Some((_, model)) = self.ready.min().filter(|&(ready, _)| ready <= now) else { return };
@@ -79,7 +79,7 @@ impl<B: Batching> Pull<B> {
                 for request in queue.drain(..hopeless) {
                     out.end(&request, Ending::DroppedInQueue, now);
                 }
-                // What is left may not have a batch yet.
+                // The rest may not have a batch yet.
                 self.update(model);
                 continue;
             }
@@ -93,7 +93,7 @@ impl<B: Batching> Pull<B> {
         let size = self.batching.size(model, queue.len());
         let taken: Vec<Request> = queue.drain(..size).collect();
         let first_deadline = taken.iter().map(|request| request.deadline).min().unwrap_or(Nanos::MAX);
-        self.running[gpu] = Running { size, first_deadline };
+        self.running[gpu] = PulledBatch { size, first_deadline };
         let batch = BatchHeader {
             batch: self.batches,
             exec_at: now + self.network.delay(size),
@@ -124,7 +124,7 @@ impl<B: Batching> Scheduler for Pull<B> {
 
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
         let (model, gpu) = (completion.model.0 as usize, completion.gpu.0 as usize);
-        let Running { size, first_deadline } = self.running[gpu];
+        let PulledBatch { size, first_deadline } = self.running[gpu];
         self.batching.ran(model, size, completion.finished <= first_deadline);
         self.idle.push(Reverse(gpu));
         self.update(model);

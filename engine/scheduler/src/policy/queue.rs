@@ -1,5 +1,5 @@
-//! A queue of one model's requests in deadline order, as the baselines of this folder keep them on
-//! a GPU's node or in the scheduler. Its owner decides what is dropped and what runs.
+//! A queue of one model's requests in deadline order, for the baselines of this folder. Its owner
+//! decides what is dropped and what runs.
 
 use crate::limits::MAX_QUEUE_LENGTH;
 use crate::model::front_slices;
@@ -8,13 +8,13 @@ use alloc::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::message::Request;
 
-/// See the module's description.
+/// Requests in deadline order, at most [`MAX_QUEUE_LENGTH`] of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeadlineQueue(VecDeque<Request>);
 
 impl DeadlineQueue {
-    /// Puts a request in its place; gives it back if [`MAX_QUEUE_LENGTH`] wait already. O(1) where
-    /// deadlines come in order.
+    /// Inserts a request by its deadline; gives it back if [`MAX_QUEUE_LENGTH`] wait already. O(1)
+    /// where deadlines come in order.
     pub(super) fn push(&mut self, request: Request) -> Result<(), Request> {
         if self.0.len() >= MAX_QUEUE_LENGTH {
             return Err(request);
@@ -23,8 +23,7 @@ impl DeadlineQueue {
         Ok(())
     }
 
-    /// Takes back requests that had left for a batch. They had their place in the queue's bound
-    /// before.
+    /// Takes back requests that had left for a batch, even beyond [`MAX_QUEUE_LENGTH`].
     pub(super) fn take_back(&mut self, requests: &[Request]) {
         for &request in requests.iter().rev() {
             self.insert(request);
@@ -47,29 +46,29 @@ impl DeadlineQueue {
         self.0.len()
     }
 
-    /// The deadline of the request at this place.
+    /// Returns the deadline of the request at this index.
     pub(super) fn deadline(&self, at: usize) -> Option<Nanos> {
         self.0.get(at).map(|request| request.deadline)
     }
 
-    /// The first `count` requests, as one or two pieces of memory.
+    /// Returns the first `count` requests, as one or two slices.
     pub(super) fn front(&self, count: usize) -> (&[Request], &[Request]) {
         front_slices(&self.0, count)
     }
 
-    /// The first request leaves.
+    /// Removes the first request.
     pub(super) fn pop(&mut self) -> Option<Request> {
         self.0.pop_front()
     }
 
-    /// The first `count` requests leave.
+    /// Removes the first `count` requests.
     pub(super) fn remove(&mut self, count: usize) {
         self.0.drain(..count);
     }
 }
 
-/// The largest of `1..=most` for which `holds` is true, where it is true up to some number and
-/// false from there; 0 where it holds for none. Asks for `most` first.
+/// Returns the largest of `1..=most` for which `holds` is true, where it is true up to some number
+/// and false from there; 0 where it holds for none. Evaluates it for `most` first.
 pub(super) fn last_that(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     if most == 0 || holds(most) {
         return most;

@@ -1,37 +1,40 @@
 //! `symphony`, the default: a batch waits until frontrun, the last moment at which one more request
-//! could still join it (Symphony, section 4.3), but not while a GPU idles that nobody else will
-//! need. Ours; docs/scheduling.md derives it and measures what each part is worth.
+//! could still join it (Symphony, section 4.3), but not while a GPU idles that no other model will
+//! need. This project's own; docs/scheduling.md derives it and measures what each part is worth.
 //!
 //! To hold a batch back for a time t saves GPU time: the fixed cost of a batch, beta, is paid less
 //! often. Where the model's batches start a time s apart, it saves beta t/s. It also lets a GPU
 //! idle, which costs p t, p being the chance that the GPU's time is missed later. So a batch should
 //! wait until beta/p has passed since the last one started, or its frontrun. p is near 1 in a small
-//! pool that others share. It falls with the pool's size, since many GPUs even out what is asked of
-//! them, and with the model's own part in it, since what only it uses nobody else misses.
+//! pool that others share. It falls with the pool's size, since many GPUs even out the demand on
+//! them, and with the model's own part in it, since GPU time that no other
+//! model uses is not missed.
 //!
-//! Besides, a batch that only asks at its frontrun has no time to wait for a GPU. Where others
-//! compete it is offered earlier, by the time in which some GPUs become free.
+//! Besides, a batch that is offered only at its frontrun has no time to wait for a GPU. Where
+//! others compete it is offered earlier, by the time in which some GPUs become free.
 
-use super::deferring::Deferring;
+use super::deferral_policy::DeferralPolicy;
 use crate::deferral::{Deferral, Demand, HeadStart, Moment};
 use crate::drop_rule::DropRule;
 use symphony_transport::Nanos;
 
 /// The policy.
-pub(super) static SYMPHONY: Deferring = Deferring {
+pub(super) static SYMPHONY: DeferralPolicy = DeferralPolicy {
     name: "symphony",
-    about: "the default: hold a batch back while it can grow, unless a GPU idles that nobody else needs",
+    about: "the default: hold a batch back while it can grow, unless a GPU idles that no other model needs",
     options: &["drop"],
     drop: DropRule::Exchange,
     deferral: &Weighed { spacing: true, lead: true, pool: true },
 };
 
-/// Pools from this size on even out by themselves what is asked of them (docs/scheduling.md, the
+/// The size from which on pools even out the demand on them by themselves (docs/scheduling.md, the
 /// sweep over sizes).
 const LARGE_POOL: f64 = 96.0;
 
-/// 1/p in a small pool, and in a large one.
+/// The value of 1/p in a small pool.
 const PATIENCE: f64 = 1.2;
+
+/// The value of 1/p in a large pool.
 const PATIENCE_LARGE: f64 = 8.0;
 
 /// GPUs that become free within the lead.
@@ -49,7 +52,7 @@ pub struct Weighed {
 }
 
 impl Weighed {
-    /// 1/p.
+    /// Returns 1/p.
     fn patience(&self, gpus: f64, own: f64) -> f64 {
         if !self.pool {
             return 1.0;

@@ -3,12 +3,12 @@
 //! evaluation uses). The other rules for how long it waits are in [`super::when`]; option `when`
 //! chooses one.
 
-use super::deferring::Deferring;
+use super::deferral_policy::DeferralPolicy;
 use super::when::FRONTRUN;
 use crate::drop_rule::DropRule;
 
 /// The policy.
-pub(super) static SYMPHONY_PUBLISHED: Deferring = Deferring {
+pub(super) static SYMPHONY_PUBLISHED: DeferralPolicy = DeferralPolicy {
     name: "symphony-published",
     about: "hold a batch back while one more request could join (Symphony, section 4.3)",
     options: &["drop", "when"],

@@ -2,31 +2,19 @@
 //! GPU as soon as it has a preferred size, or once its first request has waited for
 //! max_queue_delay. Runs in the simulator.
 //!
-//! Source: what Triton's documentation says of `dynamic_batching` in a model's configuration; none
-//! of the papers compares with it. All GPUs have an instance of each model, and one batch runs on a
+//! Source: Triton's documentation of `dynamic_batching` in a model's configuration; none of the
+//! papers compares with it. All GPUs have an instance of each model, and one batch runs on a
 //! GPU at a time (Triton would let instances of different models share it). A request that has
 //! waited for too long is rejected, as Triton's queue policy has it.
 
+use super::interface::{Policy, Scheduler};
+use super::options::{PolicyOptions, TritonOptions};
 use super::pull::{Batching, Pull};
-use super::{Options, Policy, Scheduler};
 use crate::profile::Profile;
 use crate::workload::{Network, Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
-
-/// What a model's configuration would say.
-#[derive(Clone, Debug, Default)]
-pub struct TritonOptions {
-    /// `max_queue_delay`; `None` for what a batch of the largest size leaves of the SLO when it
-    /// waits for one such batch.
-    pub max_queue_delay: Option<Nanos>,
-    /// `preferred_batch_size`, rising; empty for the largest batch alone.
-    pub preferred: Vec<usize>,
-    /// `default_timeout_microseconds`: a request that has waited for longer is rejected; `None` for
-    /// the time after which the largest batch would be late.
-    pub timeout: Option<Nanos>,
-}
 
 /// The policy.
 #[derive(Debug)]
@@ -45,7 +33,7 @@ impl Policy for Triton {
         &["triton-queue-delay-ms", "triton-preferred", "triton-timeout-ms"]
     }
 
-    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         let models = workload
             .models
             .iter()
@@ -55,16 +43,17 @@ impl Policy for Triton {
     }
 }
 
-/// A batcher a model.
+/// Triton's dynamic batching: a batcher per model.
 struct DynamicBatching {
     models: Vec<Batcher>,
 }
 
+/// One model's dynamic batcher.
 struct Batcher {
     max_queue_delay: Nanos,
     hopeless_within: Nanos,
     largest: usize,
-    /// Rising, the largest batch last.
+    /// The preferred sizes, rising, the largest batch last.
     preferred: Vec<usize>,
 }
 
@@ -84,13 +73,14 @@ impl Batcher {
         }
     }
 
+    /// Returns the largest preferred size that `waiting` requests fill.
     fn preferred(&self, waiting: usize) -> Option<usize> {
         self.preferred.iter().copied().rfind(|&size| size <= waiting)
     }
 }
 
-/// `max_batch_size` as one sets it for a deadline: a batch may have to wait for another of its
-/// size.
+/// Returns the `max_batch_size` that suits a deadline: a batch may have to wait for another of its
+/// size, so both fit in the SLO.
 fn half_slo_batch(profile: &Profile, slo: Nanos) -> usize {
     let fits = |&size: &usize| profile.latency(size) <= Nanos(slo.0 / 2);
     (1..=profile.max_batch()).take_while(fits).last().unwrap_or(1)

@@ -1,5 +1,5 @@
-//! When requests come: [`Arrivals`] turns a workload's [`Arrival`] process, a rate and a seed into
-//! a stream of instants. The simulator, the load generator and the benchmarks draw from it, so that
+//! Arrival times: [`Arrivals`] turns a workload's [`Arrival`] process, a rate and a seed into a
+//! stream of instants. The simulator, the load generator and the benchmarks draw from it, so that
 //! one seed gives them the same requests at the same times.
 
 use super::minutes::Minutes;
@@ -32,7 +32,7 @@ enum Gaps {
     None,
 }
 
-/// Why a stream of arrivals can't be made.
+/// The reason why a stream of arrivals can't be made.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ArrivalError {
     /// The rate is infinite or not a number.
@@ -44,10 +44,10 @@ pub enum ArrivalError {
 }
 
 impl Arrivals {
-    /// The stream of `arrival` at `rate_rps` requests a second on average. The same arguments give
-    /// the same stream; give each stream of a run its own seed, by [`stream_seed`]. A rate of zero
-    /// (or less) is a stream without arrivals. A trace and counts per minute have their own rate,
-    /// and end.
+    /// Returns the stream of `arrival` at `rate_rps` requests a second on average. The same
+    /// arguments give the same stream; give each stream of a run its own seed, by [`stream_seed`].
+    /// A rate of zero (or less) is a stream without arrivals. A trace and counts per minute have
+    /// their own rate, and end.
     ///
     /// Errors: a rate that is not a finite number, or a shape that is not a finite, positive one.
     pub fn new(arrival: &Arrival, rate_rps: f64, seed: u64) -> Result<Arrivals, ArrivalError> {
@@ -103,10 +103,10 @@ fn exponential(rng: &mut impl Rng) -> f64 {
     Exp1.sample(rng)
 }
 
-/// A seed for stream number `stream` of a run with seed `seed`: neighbouring numbers give unrelated
-/// streams.
+/// Returns a seed for stream number `stream` of a run with seed `seed`: neighbouring numbers give
+/// unrelated streams.
 pub fn stream_seed(seed: u64, stream: u64) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea, Flood, 2014) over the stream's place in its
+    // The finaliser of SplitMix64 (Steele, Lea, Flood, 2014) over the stream's index in its
     // sequence.
     let mut z = seed.wrapping_add(stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -204,5 +204,18 @@ mod tests {
         let offsets = [0, 500, 500, 1_000].map(Nanos::from_millis);
         let arrivals = Arrivals::new(&Arrival::Trace(offsets.into()), 1.0, 1).unwrap();
         assert_eq!(arrivals.collect::<Vec<_>>(), offsets);
+    }
+
+    #[test]
+    fn each_minute_has_exactly_its_count_spread_over_it() {
+        let arrival = Arrival::Minutes([600, 0, 60].into());
+        let all: Vec<Nanos> = Arrivals::new(&arrival, 1.0, 7).unwrap().collect();
+        assert!(all.is_sorted() && all.len() == 660);
+        let within = |from, to| all.iter().filter(|t| (from..to).contains(&(t.0 / 1_000_000_000))).count();
+        assert_eq!((within(0, 60), within(60, 120), within(120, 180)), (600, 0, 60));
+        // 300 are expected in the half; six standard deviations off is a wrong distribution, not
+        // bad luck.
+        assert!((within(0, 30) as f64 - 300.0).abs() < 6.0 * 150.0_f64.sqrt());
+        assert_eq!(Arrivals::new(&arrival, 1.0, 7).unwrap().collect::<Vec<_>>(), all);
     }
 }

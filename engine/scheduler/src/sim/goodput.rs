@@ -3,8 +3,8 @@
 
 use super::arrivals::ArrivalError;
 use super::report::Report;
-use super::simulate;
-use crate::policy::{Options, Policy};
+use super::simulation::simulate;
+use crate::policy::{Policy, PolicyOptions};
 use crate::workload::Workload;
 
 /// The bad rate that a model may have.
@@ -18,13 +18,14 @@ const HOPELESS: f64 = 1e-4;
 
 /// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps`
 /// set to the rate that it was really offered; where no rate passes, that of the lowest rate tried,
-/// with a goodput of 0. `progress` is told each rate before it is tried.
+/// with a goodput of 0. `progress` is called with each rate before
+/// it is tried.
 ///
-/// Errors: as [`simulate`].
+/// Errors: those of [`simulate`].
 pub fn search(
     workload: &Workload,
     policy: &dyn Policy,
-    options: &Options,
+    options: &PolicyOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Report, ArrivalError> {
     let mut run = |rate: f64| {
@@ -57,8 +58,8 @@ pub fn search(
     Ok(best)
 }
 
-/// The rate at which GPUs that always ran the largest batches that an SLO allows would be full: no
-/// schedule passes above it.
+/// Returns the rate at which GPUs that always ran the largest batches that the SLOs allow would be
+/// full: no schedule passes above it.
 fn ideal_rate(workload: &Workload) -> f64 {
     let seconds_per_request: f64 = workload
         .models

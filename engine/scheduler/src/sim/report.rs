@@ -1,4 +1,5 @@
-//! What a simulation found: a tally counts while it runs, a [`Report`] is what `simulate` prints.
+//! The result of a simulation: a [`Report`] is what `simulate` prints; its builder counts while the
+//! simulation runs.
 //! The report's fields, in JSON, are those of docs/design/specification.md, "Simulation", and are
 //! fixed.
 
@@ -11,8 +12,8 @@ use serde::Serialize;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, Request};
 
-/// The result of one simulation. Requests that arrived in [warm-up, warm-up + duration) count; a
-/// GPU's time counts where it lies in that window, and a batch where it starts in it.
+/// The result of one simulation. Requests count that arrived in [warm-up, warm-up + duration); so
+/// do the part of a GPU's time in that window, and batches that start in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.
@@ -21,9 +22,9 @@ pub struct Report {
     pub policy: String,
     /// The drop rule's name, "own" where the policy has its own.
     pub drop: String,
-    /// GPUs.
+    /// The number of GPUs.
     pub gpus: usize,
-    /// The rate asked for, requests per second.
+    /// The nominal rate, requests per second.
     pub rate_rps: f64,
     /// The highest rate with at most 1 % bad for every model; only where it was searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,27 +39,26 @@ pub struct Report {
     pub worst_bad_rate: f64,
     /// The mean of `gpu_busy`.
     pub gpu_utilization: f64,
-    /// For each GPU, the share of time in which it ran a batch.
+    /// The share of time in which each GPU ran a batch.
     pub gpu_busy: Vec<f64>,
-    /// Batches that were stopped while they ran or before; only where there were any.
+    /// Batches that were preempted, while they ran or before; only where there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub preemptions: u64,
-    /// The part of `gpu_utilization` that went to batches that were stopped; only where there were
-    /// any.
+    /// The part of `gpu_utilization` that went to preempted batches; only where there were any.
     #[serde(skip_serializing_if = "is_nothing")]
     pub gpu_wasted: f64,
     /// Requests per batch, of those that ran to their end.
     pub mean_batch: f64,
     /// Entry b is the count of batches of size b.
     pub batch_histogram: Vec<u64>,
-    /// Arrival to start of execution, of requests that ran.
+    /// Time from arrival to start of execution, of requests that ran.
     pub queueing_ms: Queueing,
-    /// Arrival to the result at the frontend, of requests that ran.
+    /// Time from arrival to the result at the frontend, of requests that ran.
     pub latency_ms: Latency,
-    /// Per model.
+    /// The requests of each model.
     pub models: Vec<ModelReport>,
-    /// Wall-clock time of the simulation, seconds. The simulator has no clock: it leaves 0, and its
-    /// caller fills it in.
+    /// Wall-clock time of the simulation, seconds. The simulator has no clock: it leaves 0 here for
+    /// its caller to fill in.
     pub wall_s: f64,
     /// Events processed: arrivals, completions and timers.
     pub events: u64,
@@ -101,17 +101,17 @@ pub struct Latency {
 pub struct ModelReport {
     /// The model's name.
     pub name: String,
-    /// The class of its requests, from 0.
+    /// The priority class of its requests, from 0.
     pub priority: u8,
-    /// Arrived.
+    /// Requests that arrived.
     pub offered: u64,
-    /// Answered in time.
+    /// Requests answered in time.
     pub good: u64,
-    /// Dropped from the queue or cancelled at the GPU.
+    /// Requests dropped from the queue or cancelled at the GPU.
     pub dropped: u64,
-    /// Answered late.
+    /// Requests answered late.
     pub late: u64,
-    /// Refused since the queue was full.
+    /// Requests refused since the queue was full.
     pub rejected: u64,
 }
 
@@ -124,11 +124,11 @@ impl ModelReport {
     }
 }
 
-/// Longer times count as this.
+/// The longest time that is recorded; longer ones count as this.
 const LONGEST: Nanos = Nanos::from_secs(3_600);
 
-/// Counts while a simulation runs.
-pub(super) struct Tally {
+/// A report under construction, while the simulation runs.
+pub(super) struct ReportBuilder {
     from: Nanos,
     to: Nanos,
     result_delay: Nanos,
@@ -141,8 +141,8 @@ pub(super) struct Tally {
     latency: Histogram<u64>,
 }
 
-impl Tally {
-    pub(super) fn new(workload: &Workload) -> Tally {
+impl ReportBuilder {
+    pub(super) fn new(workload: &Workload) -> ReportBuilder {
         let of = |model: &WorkloadModel| ModelReport {
             name: model.name.clone(),
             priority: model.class.number(),
@@ -152,7 +152,7 @@ impl Tally {
             let bounds = Histogram::new_with_bounds(1, LONGEST.0, 3);
             bounds.expect("three significant digits of up to an hour are supported")
         };
-        Tally {
+        ReportBuilder {
             from: workload.warmup,
             to: workload.warmup + workload.duration,
             result_delay: workload.network.result,
@@ -210,7 +210,7 @@ impl Tally {
         }
     }
 
-    /// A batch was stopped at `stopped`; its requests have not ended.
+    /// Counts a batch that was preempted at `stopped`; its requests have not ended.
     pub(super) fn preempted(&mut self, batch: &BatchHeader, started: Nanos, stopped: Nanos) {
         let wasted = self.within(started, stopped);
         self.busy[batch.gpu.0 as usize] += wasted;
@@ -218,7 +218,7 @@ impl Tally {
         self.preemptions += u64::from((self.from..self.to).contains(&stopped));
     }
 
-    /// How much of a GPU's time between two instants counts.
+    /// Returns the part of the time between two instants that counts.
     fn within(&self, from: Nanos, to: Nanos) -> Nanos {
         to.clamp(self.from, self.to) - from.clamp(self.from, self.to)
     }
@@ -237,7 +237,7 @@ impl Tally {
         self.latency.saturating_record((finished + self.result_delay - request.arrival).0);
     }
 
-    pub(super) fn report(self, workload: &Workload, policy: &str, drop: &str, events: u64) -> Report {
+    pub(super) fn finish(self, workload: &Workload, policy: &str, drop: &str, events: u64) -> Report {
         let window_s = (self.to - self.from).as_secs_f64();
         let offered: u64 = self.models.iter().map(|model| model.offered).sum();
         let good: u64 = self.models.iter().map(|model| model.good).sum();

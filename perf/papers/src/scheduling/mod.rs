@@ -25,7 +25,7 @@ use symphony_scheduler::deferral::Deferral;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::deferred::Deferred;
 use symphony_scheduler::policy::symphony::Weighed;
-use symphony_scheduler::policy::{Options, Policy, Scheduler};
+use symphony_scheduler::policy::{Policy, PolicyOptions, Scheduler};
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::workload::Workload;
 use symphony_transport::Nanos;
@@ -101,7 +101,7 @@ impl Policy for Partly {
         &[]
     }
 
-    fn scheduler(&self, workload: &Workload, _options: &Options) -> Box<dyn Scheduler> {
+    fn scheduler(&self, workload: &Workload, _options: &PolicyOptions) -> Box<dyn Scheduler> {
         Box::new(Deferred::new(workload, self.drop(), self.weighed()))
     }
 

@@ -1,35 +1,33 @@
 //! `nexus`: a static schedule for each epoch, as in Nexus (section 6) and as the Symphony paper
-//! runs it as a baseline (sections 2.3, 3.3 and 5). Squishy bin packing says which GPU hosts which
-//! models in batches of what size ([`packing`]); frontends that do not know of each other send each
-//! request straight to such a GPU ([`routing`]); a GPU goes round its models without ever waiting
-//! for a batch to grow ([`node`]). Only the simulator drives it.
+//! runs it as a baseline (sections 2.3, 3.3 and 5). Squishy bin packing assigns sessions to GPUs,
+//! with a batch size each ([`packing`]); frontends that share no state send each request straight
+//! to such a GPU ([`routing`]); a GPU runs its duty cycle without ever waiting for a batch to grow
+//! ([`node`]). Only the simulator drives it.
 
 mod node;
 mod packing;
 mod routing;
 
 use super::epoch::{Epoch, expected_rates};
-use super::{Decisions, Options, Policy, Scheduler};
+use super::interface::{Decisions, Policy, Scheduler};
+use super::options::PolicyOptions;
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use node::Node;
+use node::NexusNode;
 use packing::Session;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use routing::Frontend;
+use routing::RoutingTable;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
 /// The policy.
 #[derive(Debug)]
 pub(super) struct Nexus;
-
-/// As the list of policies holds it.
-pub(super) static NEXUS: Nexus = Nexus;
 
 impl Policy for Nexus {
     fn name(&self) -> &'static str {
@@ -44,45 +42,49 @@ impl Policy for Nexus {
         &["drop", "frontends"]
     }
 
-    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         Box::new(Cluster::new(workload, options))
     }
 }
 
-/// The frontends, the GPUs and what is between them.
+/// The frontends, the GPUs and the requests on the way between them.
 struct Cluster {
-    models: Vec<Model>,
+    models: Vec<NexusModel>,
     drop: DropRule,
-    nodes: Vec<Node>,
-    frontends: Vec<Frontend>,
-    /// Which frontend a client asks, and where frontends begin.
+    nodes: Vec<NexusNode>,
+    /// The routing table of each frontend.
+    frontends: Vec<RoutingTable>,
+    /// Chooses each request's frontend, and where round-robins begin.
     random: Pcg64Mcg,
     /// d_ctrl + d_data: from a frontend to a GPU, the input included.
     transfer: Nanos,
-    /// What is on that way, with its arrival there.
+    /// The requests on that way, with the time of arrival at the GPU.
     in_transfer: VecDeque<(Nanos, Request)>,
     epoch: Epoch,
     batches: u64,
 }
 
-struct Model {
+/// A model of the cluster.
+struct NexusModel {
     profile: Profile,
-    /// What of the SLO waiting and execution may take together.
+    /// The part of the SLO for waiting and execution together.
     budget: Nanos,
 }
 
 impl Cluster {
-    fn new(workload: &Workload, options: &Options) -> Cluster {
+    fn new(workload: &Workload, options: &PolicyOptions) -> Cluster {
         let transfer = workload.network.delay(1);
-        let model = |model: &crate::workload::WorkloadModel| Model {
+        let model = |model: &WorkloadModel| NexusModel {
             profile: model.profile.clone(),
             budget: model.slo - workload.network.result - transfer,
         };
         let mut cluster = Cluster {
             models: workload.models.iter().map(model).collect(),
             drop: options.drop.unwrap_or(DropRule::Window),
-            nodes: core::iter::repeat_with(Node::default).take(workload.gpus).collect(),
-            frontends: core::iter::repeat_with(Frontend::default).take(options.frontends.max(1)).collect(),
+            nodes: core::iter::repeat_with(NexusNode::default).take(workload.gpus).collect(),
+            frontends: core::iter::repeat_with(RoutingTable::default)
+                .take(options.frontends.max(1))
+                .collect(),
             random: Pcg64Mcg::seed_from_u64(workload.seed),
             transfer,
             in_transfer: VecDeque::new(),
@@ -93,7 +95,7 @@ impl Cluster {
         cluster
     }
 
-    /// A new schedule, for these rates. Returns what was queued under the last one.
+    /// Makes a new schedule, for these rates. Returns the requests queued under the last one.
     fn plan(&mut self, rates: &[f64]) -> Vec<Request> {
         let both = self.models.iter().zip(rates);
         let sessions: Vec<_> = both
@@ -103,32 +105,32 @@ impl Cluster {
         let mut queued = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
             let shares = schedule.get(at).map_or(&[][..], |node| &node.shares);
-            for mut turn in node.reschedule(shares) {
-                queued.extend(core::iter::from_fn(|| turn.queue.pop()));
+            for mut session in node.reschedule(shares) {
+                queued.extend(core::iter::from_fn(|| session.queue.pop()));
             }
         }
         queued.sort_unstable_by_key(|request| (request.arrival, request.id));
         for frontend in &mut self.frontends {
-            *frontend = Frontend::new(self.models.len(), &schedule, &mut self.random);
+            *frontend = RoutingTable::new(self.models.len(), &schedule, &mut self.random);
         }
         queued
     }
 
-    /// A request reaches the GPU that a frontend chose for it.
+    /// Queues a request at the GPU that a frontend chooses for it.
     fn deliver(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
         let frontend = match self.frontends.len() {
             1 => 0,
             several => self.random.random_range(0..several),
         };
-        let Some(place) = self.frontends[frontend].route(request.queue.0 as usize) else {
+        let Some(route) = self.frontends[frontend].route(request.model.0 as usize) else {
             return out.end(&request, Ending::DroppedInQueue, now);
         };
-        let node = &mut self.nodes[place.node as usize];
-        if let Err(refused) = node.turns[place.turn as usize].queue.push(request) {
+        let node = &mut self.nodes[route.node as usize];
+        if let Err(refused) = node.sessions[route.session as usize].queue.push(request) {
             return out.end(&refused, Ending::Overloaded, now);
         }
         if !node.busy {
-            self.serve(now, place.node, out);
+            self.serve(now, route.node, out);
         }
     }
 
@@ -137,13 +139,13 @@ impl Cluster {
         let models = &self.models;
         let node = &mut self.nodes[gpu as usize];
         let drop = |request: Request| out.end(&request, Ending::DroppedInQueue, now);
-        let Some((at, size)) = node.take_turn(now, self.drop, |model| &models[model].profile, drop) else {
+        let Some((at, size)) = node.next_batch(now, self.drop, |model| &models[model].profile, drop) else {
             return;
         };
         node.busy = true;
-        let turn = &mut node.turns[at];
-        let duration = models[turn.model].profile.latency(size);
-        let latest = match (self.drop, turn.queue.deadline(0)) {
+        let session = &mut node.sessions[at];
+        let duration = models[session.model].profile.latency(size);
+        let latest = match (self.drop, session.queue.deadline(0)) {
             (DropRule::Window | DropRule::Timeout, Some(deadline)) => deadline - duration,
             _ => Nanos::MAX,
         };
@@ -152,14 +154,14 @@ impl Cluster {
             exec_at: now,
             latest,
             duration,
-            model: ModelId(turn.model as u32),
+            model: ModelId(session.model as u32),
             gpu: GpuId(gpu),
             size: size as u32,
             ..BatchHeader::default()
         };
         self.batches += 1;
-        out.run(header, turn.queue.front(size));
-        turn.queue.remove(size);
+        out.run(header, session.queue.front(size));
+        session.queue.remove(size);
     }
 }
 

@@ -1,23 +1,23 @@
-//! Squishy bin packing: which GPU hosts which models, and in batches of what size, so that each
-//! model's rate is served within its SLO (Nexus, section 6.1, algorithm 1). Pure: rates come in,
-//! nodes go out; [`super::Nexus`] calls it when an epoch begins.
+//! Squishy bin packing: assigns models to GPUs, with a batch size each, so that each model's rate
+//! is served within its SLO (Nexus, section 6.1, algorithm 1). Pure: a function of the rates;
+//! [`super::Nexus`] calls it when an epoch begins.
 
 use super::super::queue::last_that;
 use crate::profile::Profile;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
-/// One model's requests, as the packing sees them.
+/// A session: the requests of one model under one SLO, as the packing sees them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session<'a> {
     pub(super) profile: &'a Profile,
-    /// What of the SLO waiting and execution may take together.
+    /// The part of the SLO for waiting and execution together.
     pub(super) budget: Nanos,
     /// Requests per second.
     pub(super) rate: f64,
 }
 
-/// A model's place in a node's cycle.
+/// A session's share of a node's duty cycle.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Share {
     /// Index of the session.
@@ -28,10 +28,9 @@ pub(super) struct Share {
     pub(super) rate: f64,
 }
 
-/// One GPU's part of the schedule: it runs a batch of each share in turn, all of them within
-/// `cycle`.
+/// One GPU's part of the schedule: a batch of each share, one after the other, within a duty cycle.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Node {
+pub(super) struct PlannedNode {
     pub(super) shares: Vec<Share>,
     /// The duty cycle, seconds.
     pub(super) cycle: f64,
@@ -39,22 +38,22 @@ pub(super) struct Node {
     pub(super) occupancy: f64,
 }
 
-/// Doublings by which [`fit`] may lower the rates below what the GPUs could ideally serve, before
-/// it gives up.
-const FIT_DOUBLINGS: f64 = 24.0;
+/// The number of times that [`fit`] may halve the rates, from what the GPUs could ideally serve,
+/// before it gives up.
+const FIT_HALVINGS: f64 = 24.0;
 
-/// Steps of [`fit`]'s bisection: the factor is right to 2^-24 of that.
+/// Steps of [`fit`]'s bisection: the factor's exponent is right to `FIT_HALVINGS` * 2^-24.
 const FIT_STEPS: usize = 24;
 
-/// What the batches of a model that is too slow to wait for another batch may cost, in single
-/// requests.
+/// The largest latency, over that of a single request, of the batches of a model that is too slow
+/// to wait for another batch.
 const LITTLE_MORE: f64 = 1.05;
 
-/// The schedule for a cluster of `gpus`: the rates are scaled by the largest common factor for
-/// which the packing needs no more GPUs than there are, so that spare GPUs (or what is missing) are
+/// Returns the schedule for a cluster of `gpus`: the rates are scaled by the largest common factor
+/// for which the packing needs no more GPUs than there are, so that spare or missing GPUs are
 /// shared out in proportion. Where even rates near zero need more, the emptiest nodes share a GPU,
 /// and some requests will be dropped. Rates must be positive.
-pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<Node> {
+pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<PlannedNode> {
     let scaled = |factor: f64| {
         let sessions: Vec<_> =
             sessions.iter().map(|session| Session { rate: session.rate * factor, ..*session }).collect();
@@ -65,7 +64,7 @@ pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<Node> {
     let most = gpus as f64 / needed;
     let mut best = scaled(most);
     if best.len() > gpus {
-        let (mut low, mut high) = (-FIT_DOUBLINGS, 0.0);
+        let (mut low, mut high) = (-FIT_HALVINGS, 0.0);
         for _ in 0..FIT_STEPS {
             let middle = (low + high) / 2.0;
             let nodes = scaled(most * 2f64.powf(middle));
@@ -80,12 +79,12 @@ pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<Node> {
     crowd(best, gpus)
 }
 
-/// Puts the shares of the emptiest nodes together until there are at most `gpus` nodes.
-fn crowd(mut nodes: Vec<Node>, gpus: usize) -> Vec<Node> {
+/// Merges the shares of the emptiest nodes until there are at most `gpus` nodes.
+fn crowd(mut nodes: Vec<PlannedNode>, gpus: usize) -> Vec<PlannedNode> {
     nodes.sort_by(|a, b| b.occupancy.total_cmp(&a.occupancy));
     while nodes.len() > gpus {
         let (Some(last), Some(before)) = (nodes.pop(), nodes.pop()) else { break };
-        let crowded = Node {
+        let crowded = PlannedNode {
             shares: [before.shares, last.shares].concat(),
             cycle: before.cycle.max(last.cycle),
             occupancy: before.occupancy + last.occupancy,
@@ -96,8 +95,8 @@ fn crowd(mut nodes: Vec<Node>, gpus: usize) -> Vec<Node> {
     nodes
 }
 
-/// SquishyBinPacking: as many nodes as the rates need.
-pub(super) fn pack(sessions: &[Session<'_>]) -> Vec<Node> {
+/// SquishyBinPacking: returns as many nodes as the rates need.
+pub(super) fn pack(sessions: &[Session<'_>]) -> Vec<PlannedNode> {
     let (mut nodes, residues) = schedule_saturate(sessions);
     nodes.extend(schedule_residue(sessions, residues));
     nodes
@@ -108,9 +107,9 @@ impl Session<'_> {
         self.profile.latency(batch).as_secs_f64()
     }
 
-    /// B: the largest batch with 2 l(B) <= L, since a request that just missed a batch waits for a
-    /// whole one. The paper has no schedule for a model that is too slow for that; here it is
-    /// planned for with single requests.
+    /// Returns B: the largest batch with 2 l(B) <= L, since a request that just missed a batch
+    /// waits for a whole one. The paper has no schedule for a model that is too slow for that; here
+    /// it is planned for with single requests.
     fn largest_batch(&self) -> usize {
         self.steady_batch().max(1)
     }
@@ -120,8 +119,8 @@ impl Session<'_> {
         last_that(self.profile.max_batch(), fits)
     }
 
-    /// The batch that a full node runs: B; where there is none, what costs little more than a
-    /// single request.
+    /// Returns the batch that a full node runs: B; where there is none, the largest that costs
+    /// little more than a single request.
     fn full_batch(&self) -> usize {
         let little_more = self.latency(1) * LITTLE_MORE;
         match self.steady_batch() {
@@ -130,40 +129,44 @@ impl Session<'_> {
         }
     }
 
-    /// T = B / l(B), requests per second that one GPU can serve.
+    /// Returns T = B / l(B), requests per second that one GPU can serve.
     fn peak(&self) -> f64 {
         let batch = self.largest_batch();
         batch as f64 / self.latency(batch)
     }
 
-    /// What is left of the budget for gathering a batch that takes this long.
+    /// Returns the part of the budget that is left for gathering a batch of this latency, seconds.
     fn gathering(&self, latency: f64) -> f64 {
         self.budget.as_secs_f64() - latency
     }
 
-    /// The node that serves `rate`, less than the peak, alone: the largest b with l(b) + b/r <= L
-    /// (equation 2), within a cycle of b/r. A rate too low to gather even one request in that time
-    /// gets batches of one, in the longest cycle that the SLO allows; one so near the peak that
-    /// such batches could not keep up runs as a full node does.
-    fn alone(&self, session: usize, rate: f64) -> Node {
+    /// Returns the node that serves `rate`, less than the peak, alone: the largest b with l(b) +
+    /// b/r <= L (equation 2), within a cycle of b/r. A rate too low to gather even one request in
+    /// that time gets batches of one, in the longest cycle that the SLO allows; one so near the
+    /// peak that such batches could not keep up runs as a full node does.
+    fn alone(&self, session: usize, rate: f64) -> PlannedNode {
         let gathers = |batch: usize| batch as f64 / rate <= self.gathering(self.latency(batch));
         let batch = last_that(self.profile.max_batch(), gathers).max(1);
         let cycle = (batch as f64 / rate).min(self.gathering(self.latency(batch)));
         if cycle < self.latency(batch) {
             return self.full(session, rate);
         }
-        Node { shares: vec![Share { session, batch, rate }], cycle, occupancy: self.latency(batch) / cycle }
+        PlannedNode {
+            shares: vec![Share { session, batch, rate }],
+            cycle,
+            occupancy: self.latency(batch) / cycle,
+        }
     }
 
-    /// The node that runs one largest batch after the other.
-    fn full(&self, session: usize, rate: f64) -> Node {
+    /// Returns the node that runs one largest batch after the other.
+    fn full(&self, session: usize, rate: f64) -> PlannedNode {
         let share = Share { session, batch: self.full_batch(), rate };
-        Node { shares: vec![share], cycle: self.latency(self.largest_batch()), occupancy: 1.0 }
+        PlannedNode { shares: vec![share], cycle: self.latency(self.largest_batch()), occupancy: 1.0 }
     }
 }
 
-/// ScheduleSaturate: whole GPUs for sessions that fill them; returns what rates are left, too.
-fn schedule_saturate(sessions: &[Session<'_>]) -> (Vec<Node>, Vec<(usize, f64)>) {
+/// ScheduleSaturate: returns whole GPUs for sessions that fill them, and the residual rates.
+fn schedule_saturate(sessions: &[Session<'_>]) -> (Vec<PlannedNode>, Vec<(usize, f64)>) {
     /// Rounding may not cost a GPU.
     const ROUNDING: f64 = 1e-9;
     let mut nodes = Vec::new();
@@ -180,12 +183,12 @@ fn schedule_saturate(sessions: &[Session<'_>]) -> (Vec<Node>, Vec<(usize, f64)>)
     (nodes, residues)
 }
 
-/// ScheduleResidue: best fit, the most occupying first.
-fn schedule_residue(sessions: &[Session<'_>], residues: Vec<(usize, f64)>) -> Vec<Node> {
-    let mut alone: Vec<Node> =
+/// ScheduleResidue: returns the nodes of a best-fit packing, the most occupying first.
+fn schedule_residue(sessions: &[Session<'_>], residues: Vec<(usize, f64)>) -> Vec<PlannedNode> {
+    let mut alone: Vec<PlannedNode> =
         residues.into_iter().map(|(session, rate)| sessions[session].alone(session, rate)).collect();
     alone.sort_by(|a, b| b.occupancy.total_cmp(&a.occupancy));
-    let mut nodes: Vec<Node> = Vec::new();
+    let mut nodes: Vec<PlannedNode> = Vec::new();
     for new in alone {
         let fitting = nodes
             .iter()
@@ -199,10 +202,11 @@ fn schedule_residue(sessions: &[Session<'_>], residues: Vec<(usize, f64)>) -> Ve
     nodes
 }
 
-/// The occupancy of both nodes in the shorter of their cycles, in the batches that gather in it;
+/// Returns the occupancy of both nodes in the shorter of their cycles, with the batches that gather
+/// in it;
 /// `None` if they do not fit in it. Latencies stay within the SLOs, since neither the cycle nor a
 /// batch grows.
-fn merged_occupancy(sessions: &[Session<'_>], node: &Node, new: &Node) -> Option<f64> {
+fn merged_occupancy(sessions: &[Session<'_>], node: &PlannedNode, new: &PlannedNode) -> Option<f64> {
     let cycle = node.cycle.min(new.cycle);
     let mut busy = 0.0;
     for share in node.shares.iter().chain(&new.shares) {
@@ -214,8 +218,8 @@ fn merged_occupancy(sessions: &[Session<'_>], node: &Node, new: &Node) -> Option
     Some(busy / cycle)
 }
 
-/// MergeNodes, for nodes that were found to fit.
-fn merge(node: &mut Node, new: Node, occupancy: f64) {
+/// MergeNodes: merges nodes that were found to fit.
+fn merge(node: &mut PlannedNode, new: PlannedNode, occupancy: f64) {
     node.cycle = node.cycle.min(new.cycle);
     node.occupancy = occupancy;
     node.shares.extend(new.shares);
@@ -225,8 +229,7 @@ fn merge(node: &mut Node, new: Node, occupancy: f64) {
 }
 
 impl Share {
-    /// The batch that gathers within `cycle`, no longer than the one that the share's own batch
-    /// gathers in.
+    /// Returns the batch that gathers within `cycle`, which is no longer than the share's own.
     fn squished(&self, cycle: f64) -> usize {
         /// Rounding may not cost a batch of one more.
         const ROUNDING: f64 = 1e-9;
@@ -239,7 +242,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A profile through these points (batch, ms), linear between them.
+    /// Returns a profile through these points (batch, ms), linear between them.
     fn through(points: &[(usize, f64)]) -> Profile {
         let at = |batch: usize| {
             let next = points.iter().position(|point| point.0 >= batch).unwrap();
@@ -347,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        fn a_schedule_for_a_cluster_has_a_place_for_every_model_and_no_more_nodes_than_gpus(
+        fn a_schedule_for_a_cluster_hosts_every_model_on_no_more_nodes_than_gpus(
             models in prop::collection::vec((0.1f64..4.0, 0.1f64..12.0, 1.0f64..9.0, 0.0f64..3_000.0), 1..12),
             gpus in 1usize..20,
         ) {

@@ -1,24 +1,24 @@
-//! Which models share which GPUs: the periodic half of [`super`]. Requests of one model are hard to
-//! predict, those of many together less so; hence groups, large enough to even out bursts and small
-//! enough to decide quickly. Pure.
+//! The periodic half of SHEPHERD's scheduler: puts models and GPUs into serving groups. Requests of
+//! one model are hard to predict, those of many together less so; hence groups, large enough to
+//! even out bursts and small enough to decide quickly. Pure.
 
 use alloc::vec::Vec;
 
-/// GPUs that a group has when loads are even. The public descriptions say no number; this is our
-/// choice, and lets the clusters of the Symphony paper's comparisons (8 to 64 GPUs) be one group.
+/// GPUs of a group when loads are even. The public descriptions give no number; this choice lets
+/// the clusters of the Symphony paper's comparisons (8 to 64 GPUs) be one group.
 const GROUP_GPUS: usize = 64;
 
-/// Models and the GPUs that only they use.
+/// Models and the GPUs that are theirs alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Group {
+pub(super) struct ServingGroup {
     pub(super) models: Vec<usize>,
     pub(super) gpus: core::ops::Range<usize>,
 }
 
-/// Puts each model and each of `gpus` GPUs into one group. `loads` are the GPUs' worth of work of
-/// each model: the largest first, each to the group that has least, then GPUs to groups in
-/// proportion.
-pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<Group> {
+/// Puts each model and each of `gpus` GPUs into one group. `loads[model]` is the number of GPUs
+/// that the model keeps busy. Models are assigned by falling load, each to the group of the least
+/// load; then GPUs to groups in proportion.
+pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<ServingGroup> {
     let count = gpus.div_ceil(GROUP_GPUS).min(loads.len()).max(1);
     let mut members = vec![Vec::new(); count];
     let mut totals = vec![0.0f64; count];
@@ -35,13 +35,13 @@ pub(super) fn group(loads: &[f64], gpus: usize) -> Vec<Group> {
         models.sort_unstable();
         let gpus = next..next + size;
         next = gpus.end;
-        Group { models, gpus }
+        ServingGroup { models, gpus }
     });
     with_gpus.collect()
 }
 
-/// Splits `gpus` in proportion to `totals`, at least one each: what is left over by rounding down
-/// goes to the largest remainders.
+/// Splits `gpus` in proportion to `totals`, at least one each; those left over by rounding down go
+/// to the largest remainders.
 fn shares(totals: &[f64], gpus: usize) -> Vec<usize> {
     let all: f64 = totals.iter().sum();
     let spare = gpus.saturating_sub(totals.len()) as f64;

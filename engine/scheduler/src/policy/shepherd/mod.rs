@@ -1,18 +1,20 @@
-//! `shepherd`: like the scheduler of SHEPHERD (Zhang and others, NSDI 2023), as far as its public
-//! descriptions say how it works. From the paper's abstract: streams are put into groups of models
-//! and GPUs now and then ([`groups`]), and an online algorithm serves each group, with preemptions.
+//! `shepherd`: the scheduler of SHEPHERD (Zhang and others, NSDI 2023), as far as its public
+//! descriptions say how it works. From the paper's abstract: streams are periodically put into
+//! groups of models and GPUs ([`groups`]), and an online algorithm serves each group, with
+//! preemptions.
 //! From the public source of the Symphony paper's authors, who ran that algorithm (they call it
 //! flex) as a baseline: a free GPU takes the largest batch that can still meet its first deadline,
-//! whatever model it is of; a new request may preempt a running batch if the batch that it
-//! completes is at least 3.03 times as large; for the model that runs, that batch includes what
-//! runs; requests of a preempted batch count as new. All code is our own. Only the simulator drives
-//! it.
+//! of any model; a new request may preempt a running batch if the batch that it completes is at
+//! least 3.03 times as large; for the model that runs, that batch includes the running requests;
+//! requests of a preempted batch count as new. All code is this project's own. Only the simulator
+//! drives it.
 
 mod groups;
 
 use super::epoch::{Epoch, expected_rates};
+use super::interface::{Decisions, Policy, Scheduler};
+use super::options::PolicyOptions;
 use super::queue::{DeadlineQueue, last_that};
-use super::{Decisions, Options, Policy, Scheduler};
 use crate::profile::Profile;
 use crate::rank::min_tree::MinTree;
 use crate::workload::{Network, Workload, WorkloadModel};
@@ -20,16 +22,13 @@ use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
-use groups::{Group, group};
+use groups::{ServingGroup, group};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
 /// The policy.
 #[derive(Debug)]
 pub(super) struct Shepherd;
-
-/// As the list of policies holds it.
-pub(super) static SHEPHERD: Shepherd = Shepherd;
 
 impl Policy for Shepherd {
     fn name(&self) -> &'static str {
@@ -44,89 +43,92 @@ impl Policy for Shepherd {
         &["shepherd-preempt"]
     }
 
-    fn scheduler(&self, workload: &Workload, options: &Options) -> Box<dyn Scheduler> {
-        Box::new(Herds::new(workload, options.preempt))
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
+        Box::new(FlexScheduler::new(workload, options.preempt))
     }
 }
 
-/// All groups. A model's queue and what a GPU runs stay what they are when groups change.
-struct Herds {
-    models: Vec<Model>,
-    gpus: Vec<Gpu>,
-    groups: Vec<Group>,
-    /// For each group, its GPUs that run nothing; the lowest-numbered is used first.
+/// Flex, for all groups. Queues and running batches stay as they are when groups change.
+struct FlexScheduler {
+    models: Vec<ShepherdModel>,
+    gpus: Vec<ShepherdGpu>,
+    groups: Vec<ServingGroup>,
+    /// The idle GPUs of each group; the lowest-numbered is used first.
     idle: Vec<BinaryHeap<Reverse<usize>>>,
     network: Network,
-    /// How many times as large a batch must be to preempt another.
+    /// The factor by which a batch must be larger than another to preempt it.
     factor: f64,
-    /// When the first request of each model's queue can no longer run.
+    /// The time from which the first request of each model's queue can no longer run.
     expiries: MinTree,
     epoch: Epoch,
     batches: u64,
-    /// Models with requests that came or came back, and have not been offered to the GPUs yet.
-    news: Vec<usize>,
+    /// Models with requests that are new or were preempted, and have not been offered to the GPUs
+    /// yet.
+    unoffered: Vec<usize>,
     /// Requests of a batch that was just preempted.
     preempted: Vec<Request>,
 }
 
-struct Model {
+/// A model, its queue and its group.
+struct ShepherdModel {
     profile: Profile,
     slo: Nanos,
     queue: DeadlineQueue,
     group: usize,
 }
 
-/// What a GPU runs.
+/// The batch that a GPU runs.
 #[derive(Clone, Copy)]
-struct Running {
+struct RunningBatch {
     model: usize,
     size: usize,
     deadline: Nanos,
 }
 
+/// A GPU, its group and its batch.
 #[derive(Clone, Copy, Default)]
-struct Gpu {
+struct ShepherdGpu {
     group: usize,
-    running: Option<Running>,
+    running: Option<RunningBatch>,
 }
 
-impl Model {
-    /// GPU-seconds per second that the model needs at this rate, in the largest batches that may
-    /// wait for one other.
+impl ShepherdModel {
+    /// Returns the number of GPUs that the model keeps busy at this rate, in the largest batches
+    /// that may wait for one other.
     fn load(&self, rate: f64) -> f64 {
         let fits = |size: usize| self.profile.latency(size).0.saturating_mul(2) <= self.slo.0;
         let size = last_that(self.profile.max_batch(), fits).max(1);
         rate * self.profile.latency(size).as_secs_f64() / size as f64
     }
 
-    /// How long from the decision to run a batch to its end.
+    /// Returns the time from the decision to run a batch to its end.
     fn span(&self, network: Network, size: usize) -> Nanos {
         network.delay(size) + self.profile.latency(size)
     }
 
-    /// The largest batch of at most `most` requests that would end by `deadline`.
+    /// Returns the largest batch of at most `most` requests that would end by `deadline`.
     fn feasible(&self, now: Nanos, network: Network, most: usize, deadline: Nanos) -> usize {
         let most = most.min(self.profile.max_batch());
         last_that(most, |size| now + self.span(network, size) <= deadline)
     }
 
-    /// The largest feasible batch of what is queued.
+    /// Returns the largest feasible batch of the queued requests.
     fn candidate(&self, now: Nanos, network: Network) -> usize {
         self.queue.deadline(0).map_or(0, |deadline| self.feasible(now, network, self.queue.len(), deadline))
     }
 }
 
-impl Herds {
-    fn new(workload: &Workload, factor: f64) -> Herds {
-        let model = |model: &WorkloadModel| Model {
+impl FlexScheduler {
+    fn new(workload: &Workload, factor: f64) -> FlexScheduler {
+        let model = |model: &WorkloadModel| ShepherdModel {
             profile: model.profile.clone(),
             slo: model.slo,
             queue: DeadlineQueue::default(),
             group: 0,
         };
-        let mut herds = Herds {
+        let mut scheduler = FlexScheduler {
             models: workload.models.iter().map(model).collect(),
-            gpus: vec![Gpu::default(); workload.gpus],
+            gpus: vec![ShepherdGpu::default(); workload.gpus],
             groups: Vec::new(),
             idle: Vec::new(),
             network: workload.network,
@@ -134,14 +136,14 @@ impl Herds {
             expiries: MinTree::new(workload.models.len()),
             epoch: Epoch::new(workload.models.len()),
             batches: 0,
-            news: Vec::new(),
+            unoffered: Vec::new(),
             preempted: Vec::new(),
         };
-        herds.plan(&expected_rates(workload));
-        herds
+        scheduler.plan(&expected_rates(workload));
+        scheduler
     }
 
-    /// New groups, for these rates.
+    /// Makes new groups, for these rates.
     fn plan(&mut self, rates: &[f64]) {
         let loads: Vec<f64> = self.models.iter().zip(rates).map(|(model, &rate)| model.load(rate)).collect();
         self.groups = group(&loads, self.gpus.len());
@@ -154,36 +156,36 @@ impl Herds {
         }
     }
 
-    /// Offers the models of `news` to their GPUs.
+    /// Offers the models of `unoffered` to their GPUs.
     fn offer(&mut self, now: Nanos, out: &mut dyn Decisions) {
-        while let Some(model) = self.news.pop() {
+        while let Some(model) = self.unoffered.pop() {
             self.expire(now, model, out);
             self.use_idle(now, model, out);
             self.preempt(now, model, out);
         }
     }
 
-    /// Requests that can't even run alone any more are dropped.
+    /// Drops the requests of a model that can't even run alone any more.
     fn expire(&mut self, now: Nanos, model: usize, out: &mut dyn Decisions) {
-        let Model { queue, profile, .. } = &mut self.models[model];
+        let ShepherdModel { queue, profile, .. } = &mut self.models[model];
         let alone = self.network.delay(1) + profile.latency(1);
         while queue.deadline(0).is_some_and(|deadline| now + alone > deadline) {
             if let Some(request) = queue.pop() {
                 out.end(&request, Ending::DroppedInQueue, now);
             }
         }
-        self.watch(model);
+        self.set_expiry(model);
     }
 
     /// Sets the timer for the model's first request.
-    fn watch(&mut self, model: usize) {
-        let Model { queue, profile, .. } = &self.models[model];
+    fn set_expiry(&mut self, model: usize) {
+        let ShepherdModel { queue, profile, .. } = &self.models[model];
         let alone = self.network.delay(1) + profile.latency(1);
         let expiry = queue.deadline(0).map_or(Nanos::MAX, |deadline| deadline - alone + Nanos(1));
         self.expiries.set(model, expiry);
     }
 
-    /// Runs what there is of a model on GPUs that run nothing.
+    /// Runs batches of a model on idle GPUs.
     fn use_idle(&mut self, now: Nanos, model: usize, out: &mut dyn Decisions) {
         let group = self.models[model].group;
         while !self.idle[group].is_empty() {
@@ -197,8 +199,8 @@ impl Herds {
         }
     }
 
-    /// Preempts, GPU by GPU, each batch that one with this model's requests is `factor` times as
-    /// large as.
+    /// Preempts, GPU by GPU, each batch for which one of this model's requests would be at least
+    /// `factor` times as large.
     fn preempt(&mut self, now: Nanos, model: usize, out: &mut dyn Decisions) {
         for gpu in self.groups[self.models[model].group].gpus.clone() {
             let Some(running) = self.gpus[gpu].running else { continue };
@@ -215,8 +217,8 @@ impl Herds {
         }
     }
 
-    /// The size of the batch of `model` that could run in place of `running`.
-    fn instead_of(&self, now: Nanos, model: usize, running: Running) -> usize {
+    /// Returns the size of the batch of `model` that could run in place of `running`.
+    fn instead_of(&self, now: Nanos, model: usize, running: RunningBatch) -> usize {
         let queue = &self.models[model].queue;
         if running.model != model {
             return self.models[model].candidate(now, self.network);
@@ -225,7 +227,7 @@ impl Herds {
         self.models[model].feasible(now, self.network, running.size + queue.len(), deadline)
     }
 
-    /// The preempted requests go back to their queue, and a batch of `model` takes their GPU.
+    /// Puts the preempted requests back into their queue and runs a batch of `model` on their GPU.
     fn replace(&mut self, now: Nanos, gpu: usize, old: usize, model: usize, out: &mut dyn Decisions) {
         self.models[old].queue.take_back(&self.preempted);
         self.preempted.clear();
@@ -233,13 +235,13 @@ impl Herds {
         self.run(now, gpu, model, size, out);
         self.expire(now, old, out);
         if old != model {
-            self.news.push(old);
+            self.unoffered.push(old);
         }
     }
 
     /// Sends the first `size` requests of `model` to `gpu`, which is free.
     fn run(&mut self, now: Nanos, gpu: usize, model: usize, size: usize, out: &mut dyn Decisions) {
-        let Model { queue, profile, .. } = &mut self.models[model];
+        let ShepherdModel { queue, profile, .. } = &mut self.models[model];
         let deadline = queue.deadline(0).unwrap_or(Nanos::MAX);
         let duration = profile.latency(size);
         let header = BatchHeader {
@@ -254,12 +256,12 @@ impl Herds {
         };
         out.run_preemptible(header, queue.front(size));
         queue.remove(size);
-        self.gpus[gpu].running = Some(Running { model, size, deadline });
+        self.gpus[gpu].running = Some(RunningBatch { model, size, deadline });
         self.batches += 1;
-        self.watch(model);
+        self.set_expiry(model);
     }
 
-    /// A GPU without work takes the largest feasible batch of its group.
+    /// Runs the largest feasible batch of the group on an idle GPU.
     fn next_batch(&mut self, now: Nanos, gpu: usize, out: &mut dyn Decisions) {
         let group = self.gpus[gpu].group;
         let (mut best, mut size) = (0, 0);
@@ -279,15 +281,15 @@ impl Herds {
     }
 }
 
-impl Scheduler for Herds {
+impl Scheduler for FlexScheduler {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
         if let Some(rates) = self.epoch.count(now, request.queue.only_model()) {
             self.plan(&rates);
-            self.news.extend(0..self.models.len());
+            self.unoffered.extend(0..self.models.len());
         }
         let model = request.queue.0 as usize;
         match self.models[model].queue.push(request) {
-            Ok(()) => self.news.push(model),
+            Ok(()) => self.unoffered.push(model),
             Err(refused) => out.end(&refused, Ending::Overloaded, now),
         }
         self.offer(now, out);

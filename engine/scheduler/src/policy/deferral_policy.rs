@@ -1,0 +1,53 @@
+//! Policies that differ only in how long they hold a batch back: a name and a drop rule around a
+//! [`Deferral`]. The simulator runs them as [`Deferred`]; the pinned threads put the same queues
+//! and the same matching around the deferral.
+
+use super::deferred::Deferred;
+use super::interface::{Policy, Scheduler};
+use super::options::PolicyOptions;
+use crate::deferral::Deferral;
+use crate::drop_rule::DropRule;
+use crate::workload::Workload;
+use alloc::boxed::Box;
+
+/// A policy that is a [`Deferral`] with a name.
+#[derive(Debug)]
+pub struct DeferralPolicy {
+    /// The policy's name on the command line.
+    pub name: &'static str,
+    /// A line on what the policy does and where it is from.
+    pub about: &'static str,
+    /// The flags of the [`PolicyOptions`] that apply: of `drop` and `when`.
+    pub options: &'static [&'static str],
+    /// The drop rule, unless option `drop` chooses another.
+    pub drop: DropRule,
+    /// The rule for how long a batch is held back, unless option `when` chooses another.
+    pub deferral: &'static dyn Deferral,
+}
+
+impl Policy for DeferralPolicy {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn drop(&self) -> DropRule {
+        self.drop
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        self.options
+    }
+
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
+        let deferral = options.when.map_or(self.deferral, |rule| rule);
+        Box::new(Deferred::new(workload, options.drop.unwrap_or(self.drop), deferral))
+    }
+
+    fn deferral(&self) -> Option<&'static dyn Deferral> {
+        Some(self.deferral)
+    }
+}

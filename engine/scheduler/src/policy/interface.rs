@@ -1,0 +1,63 @@
+//! The interface of a policy. A [`Policy`] is what is chosen by name; it makes a [`Scheduler`],
+//! which takes requests, completions and the time, and puts batches and drops into [`Decisions`].
+//! Implemented by the files of this folder, or outside the crate; called by the simulator.
+
+use super::options::PolicyOptions;
+use crate::deferral::Deferral;
+use crate::drop_rule::DropRule;
+use crate::workload::Workload;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
+
+/// A scheduler of all models and GPUs of a workload, as the simulator drives it. It reads no clock:
+/// each call carries the time.
+pub trait Scheduler {
+    /// Takes a request that has arrived.
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions);
+    /// Takes the completion of a batch, which has left its GPU.
+    fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions);
+    /// Acts on the timer that [`Scheduler::next_timer`] returned.
+    fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions);
+    /// Returns the time of the next call of [`Scheduler::on_timer`]; [`Nanos::MAX`] for none.
+    fn next_timer(&self) -> Nanos;
+}
+
+/// The sink for what a [`Scheduler`] decides.
+pub trait Decisions {
+    /// Runs `requests`, `batch.size` in all, as the header says. They are in two slices, as a ring
+    /// buffer has them.
+    fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// Runs a batch that [`Decisions::preempt`] may stop. Its GPU can be given the next one only
+    /// when this one has completed or was stopped.
+    fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request]));
+    /// Stops the preemptible batch of `gpu` and adds its requests to `back`: they are the
+    /// scheduler's again. The message takes d_ctrl, the GPU's time until then is wasted, and no
+    /// completion comes. Returns false, and changes nothing, where no such batch runs or it will
+    /// have ended before the message arrives.
+    fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool;
+    /// Ends a request that has not run.
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
+}
+
+/// A policy that can be chosen by name.
+pub trait Policy: Sync + core::fmt::Debug {
+    /// Returns the policy's name on the command line.
+    fn name(&self) -> &'static str;
+    /// Returns a line on what the policy does and where it is from.
+    fn about(&self) -> &'static str;
+    /// Returns the policy's own drop rule, where option `drop` applies and chooses no other.
+    fn drop(&self) -> DropRule {
+        DropRule::Window
+    }
+    /// Returns the flags of the [`PolicyOptions`] that apply to the policy.
+    fn options(&self) -> &'static [&'static str];
+    /// Returns a scheduler of this policy for the models and GPUs of a workload.
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler>;
+    /// Returns the policy's deferral, where that is all that sets it apart. Such a policy runs on
+    /// the pinned threads too.
+    fn deferral(&self) -> Option<&'static dyn Deferral> {
+        None
+    }
+}

@@ -1,0 +1,191 @@
+//! The GPUs of a simulation: they take exactly what the profile says, or as much more as a
+//! [`Fault`] makes them. A scheduler's decisions go in, completions come out, and the report is
+//! built on the way.
+
+use super::observer::Observer;
+use super::report::ReportBuilder;
+use crate::policy::Decisions;
+use crate::workload::Workload;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+
+/// The way in which GPUs of a simulation stray from their profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fault {
+    /// The largest part of l(b) that a batch takes longer, evenly distributed: 0.2 is up to 20 %.
+    pub slowdown: f64,
+}
+
+/// A batch on its GPU, ordered by the time at which it finishes, then by its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PendingCompletion {
+    finished: Nanos,
+    batch: u64,
+    model: ModelId,
+    gpu: GpuId,
+    started: Nanos,
+}
+
+/// A batch that may yet be preempted.
+struct PreemptibleBatch {
+    header: BatchHeader,
+    requests: Vec<Request>,
+    /// The time at which its GPU would be free without it.
+    free_at: Nanos,
+    started: Nanos,
+    finished: Nanos,
+}
+
+/// The GPUs, and the report on what happens on them.
+pub(super) struct VirtualGpus<'a> {
+    pub(super) now: Nanos,
+    /// d_ctrl: the delay of a message to a GPU.
+    control: Nanos,
+    completions: BinaryHeap<Reverse<PendingCompletion>>,
+    /// The time from which each GPU is really free.
+    free_at: Vec<Nanos>,
+    /// The batch of each GPU that may yet be preempted.
+    preemptible: Vec<Option<PreemptibleBatch>>,
+    /// Batches that were preempted and whose completions have not been taken out yet.
+    stopped: Vec<u64>,
+    /// Empty vectors of requests, for reuse.
+    spare: Vec<Vec<Request>>,
+    fault: Fault,
+    random: Pcg64Mcg,
+    pub(super) report: ReportBuilder,
+    pub(super) observer: &'a mut dyn Observer,
+}
+
+impl<'a> VirtualGpus<'a> {
+    /// Makes the GPUs of a workload, idle at time zero.
+    pub(super) fn new(workload: &Workload, fault: Fault, observer: &'a mut dyn Observer) -> VirtualGpus<'a> {
+        VirtualGpus {
+            now: Nanos::ZERO,
+            control: workload.network.control,
+            completions: BinaryHeap::new(),
+            free_at: vec![Nanos::ZERO; workload.gpus],
+            preemptible: core::iter::repeat_with(|| None).take(workload.gpus).collect(),
+            stopped: Vec::new(),
+            spare: Vec::new(),
+            fault,
+            random: Pcg64Mcg::seed_from_u64(workload.seed),
+            report: ReportBuilder::new(workload),
+            observer,
+        }
+    }
+
+    /// Returns the time of the next completion; [`Nanos::MAX`] if no batch runs.
+    pub(super) fn next_completion(&self) -> Nanos {
+        self.completions.peek().map_or(Nanos::MAX, |next| next.0.finished)
+    }
+
+    /// Takes the next completion out. There must be one.
+    pub(super) fn take_completion(&mut self) -> Completion {
+        let Reverse(PendingCompletion { finished, batch, model, gpu, started }) =
+            self.completions.pop().expect("only called when there is one");
+        self.skip_stopped();
+        let done = self.preemptible[gpu.0 as usize].take_if(|running| running.header.batch == batch);
+        if let Some(done) = done {
+            self.report.ran(&done.header, (&done.requests, &[]), Some(done.started), done.finished);
+            self.recycle(done.requests);
+        }
+        Completion { batch, started, finished, model, gpu }
+    }
+
+    /// Removes the next completions as long as they are of batches that were preempted.
+    fn skip_stopped(&mut self) {
+        while let Some(next) = self.completions.peek()
+            && let Some(at) = self.stopped.iter().position(|&batch| batch == next.0.batch)
+        {
+            self.stopped.swap_remove(at);
+            self.completions.pop();
+        }
+    }
+
+    fn recycle(&mut self, mut requests: Vec<Request>) {
+        requests.clear();
+        self.spare.push(requests);
+    }
+
+    /// Puts a batch on its GPU. Returns the time at which it starts, if it can, and that at which
+    /// it finishes.
+    fn send(&mut self, batch: &BatchHeader, requests: (&[Request], &[Request])) -> (Option<Nanos>, Nanos) {
+        let gpu = batch.gpu.0 as usize;
+        let start = batch.exec_at.max(self.free_at[gpu]);
+        let started = (start <= batch.latest).then_some(start);
+        let finished = match started {
+            Some(start) => start + self.run_time(batch.duration),
+            None => start,
+        };
+        self.free_at[gpu] = finished;
+        let BatchHeader { batch: number, model, gpu, .. } = *batch;
+        self.completions.push(Reverse(PendingCompletion {
+            finished,
+            batch: number,
+            model,
+            gpu,
+            started: start,
+        }));
+        self.observer.ran(self.now, batch, requests, started, finished);
+        (started, finished)
+    }
+
+    /// Returns the time that a batch really takes.
+    fn run_time(&mut self, planned: Nanos) -> Nanos {
+        if self.fault.slowdown == 0.0 {
+            return planned;
+        }
+        let factor = 1.0 + self.fault.slowdown * self.random.random::<f64>();
+        Nanos((planned.0 as f64 * factor) as u64)
+    }
+}
+
+impl Decisions for VirtualGpus<'_> {
+    fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let (started, finished) = self.send(&batch, requests);
+        self.report.ran(&batch, requests, started, finished);
+    }
+
+    fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let free_at = self.free_at[batch.gpu.0 as usize];
+        let (started, finished) = self.send(&batch, requests);
+        let Some(started) = started else { return self.report.ran(&batch, requests, None, finished) };
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.extend_from_slice(requests.0);
+        kept.extend_from_slice(requests.1);
+        let running = &mut self.preemptible[batch.gpu.0 as usize];
+        assert!(running.is_none(), "GPU {} already runs a batch that may be preempted", batch.gpu.0);
+        *running = Some(PreemptibleBatch { header: batch, requests: kept, free_at, started, finished });
+    }
+
+    fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool {
+        let at = gpu.0 as usize;
+        let message_arrives = self.now + self.control;
+        let Some(stopped) = self.preemptible[at].take_if(|running| running.finished > message_arrives) else {
+            return false;
+        };
+        let end = message_arrives.max(stopped.started);
+        let begun = stopped.started < message_arrives;
+        self.free_at[at] = if begun { message_arrives } else { stopped.free_at };
+        self.stopped.push(stopped.header.batch);
+        self.skip_stopped();
+        self.observer.preempted(&stopped.header, &stopped.requests, end);
+        self.report.preempted(&stopped.header, stopped.started, end);
+        back.extend_from_slice(&stopped.requests);
+        self.recycle(stopped.requests);
+        true
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.observer.ended(request, ending, now);
+        self.report.ended(request, ending);
+    }
+}
+
+#[cfg(test)]
+mod tests;
