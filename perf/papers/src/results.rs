@@ -118,7 +118,7 @@ fn overview(tables: &[(&dyn Experiment, Table)]) -> String {
 
 /// What an experiment shows, with its files.
 pub fn chart(name: &str, about: &str) -> String {
-    format!("{about} ([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n")
+    format!("{about}\n([CSV](results/{name}.csv))\n\n![{name}](results/{name}.svg)\n")
 }
 
 /// A chart and a table of claims.
