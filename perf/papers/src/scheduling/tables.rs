@@ -112,7 +112,8 @@ fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::min)
 }
 
-/// Of the values that are numbers: a ratio to a rule that no rate passes has none.
+/// Returns the geometric mean of the values that are finite: a ratio to a rule with goodput 0 is
+/// not.
 fn geometric_mean(values: &[f64]) -> f64 {
     let logs: Vec<f64> = values.iter().filter(|value| value.is_finite()).map(|value| value.ln()).collect();
     (logs.iter().sum::<f64>() / logs.len() as f64).exp()
