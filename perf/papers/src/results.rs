@@ -26,8 +26,8 @@ pub fn documents(tables: &[(&dyn Experiment, Table)]) -> Vec<&'static str> {
     documents
 }
 
-/// `document` with its generated parts made anew: `before` is what it said, `tables` what
-/// each experiment found. Parts without a place in it get one at its end.
+/// Returns `document` with its generated parts made anew: `before` is its old text, `tables` are
+/// the results of each experiment. Parts without markers in it are added at its end.
 pub fn updated(document: &str, before: &str, tables: &[(&dyn Experiment, Table)]) -> String {
     let mut text = match before {
         "" => "# Results\n".to_owned(),

@@ -32,7 +32,7 @@ struct Case {
     model: &'static str,
     copies: usize,
     gpus_per_model: f64,
-    /// Of the mixed models, each has its own.
+    /// The SLO; `None` for the mixed models, each of which has its own.
     slo_ms: Option<f64>,
     shape: f64,
 }

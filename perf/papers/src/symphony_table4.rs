@@ -300,10 +300,11 @@ fn waiting(table: &Table, model: &Model<'_>) -> Panel {
     }
 }
 
-/// How long each request that ran has waited.
+/// The time that each request that ran has waited.
 struct Waits {
     from: Nanos,
-    /// By the request's id. One whose batch was preempted runs again, and its last start counts.
+    /// The wait of each request by its id. One whose batch was preempted runs again, and its last
+    /// start counts.
     waits: BTreeMap<u64, Nanos>,
 }
 

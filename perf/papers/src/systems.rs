@@ -41,7 +41,7 @@ enum Chosen {
 pub const PUBLISHED: System =
     System::new("symphony-published", "Symphony (as published)", "symphony-published", 0);
 
-/// This engine's default.
+/// The default of this engine.
 pub const DEFAULT: System = System::new("symphony", "this engine's default", "symphony", 1);
 
 /// Runs what there is as soon as a GPU is free, with the published drop rule.

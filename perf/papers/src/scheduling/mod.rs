@@ -1,7 +1,8 @@
 //! The experiment on this engine's default beside every other rule, over the workloads of
 //! perf/workloads/ and perf/workloads/scheduling/: goodput over five seeds, the effect of each part
-//! of the rule, the good rate under overload and the number of GPUs in use at half load. docs/scheduling.md has its
-//! tables. The short form, that of `all`, has one seed and shorter workloads.
+//! of the rule, the good rate under overload and the number of GPUs in use at half load.
+//! docs/scheduling.md has its tables. The short form, that of `all`, has one seed and shorter
+//! workloads.
 //!
 //! This file has the runs. [`summary`] makes the CSV file's rows of them, [`tables`] and [`chart`]
 //! show them.
