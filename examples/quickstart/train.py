@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes every model and sample of the quickstart: two ONNX files, request bodies, answers and pictures.
+"""Makes every model and sample of the quickstart: ONNX files, request bodies, answers, pictures.
 
-Both data sets are drawn by the functions below, so there is nothing to download and no licence to ask about.
-Run it with `python train.py`; it takes 2 to 4 minutes on two idle CPU cores. `--quick` takes half a minute
-and makes models that run but know little. The same seed gives the same files as far as float arithmetic
-allows.
+Both data sets are drawn by the functions below, so there is nothing to download and no licence to
+ask about. Run it with `python train.py`; it takes 2 to 4 minutes on two idle CPU cores. `--quick`
+takes half a minute and makes models that run but are poor. The same seed gives the same files as
+far as float arithmetic allows.
 
 Run with Python 3.11 and, from PyPI: jax[cpu] 0.10.2, numpy 2.4.6, onnx 1.23.2, onnxruntime 1.31.1 and
 pillow 13.0.0.

@@ -59,7 +59,7 @@ pub struct Panel {
     pub x: Axis,
     /// The axis at the left.
     pub y: Axis,
-    /// What is drawn, the first at the back.
+    /// The series, the first at the back.
     pub series: Vec<Series>,
 }
 
@@ -73,7 +73,7 @@ pub struct Axis {
     kind: Kind,
 }
 
-/// What an axis counts.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Numbers,

@@ -22,7 +22,7 @@ const ALL: usize = MODELS.len() * COPIES.len() * GPUS_PER_MODEL.len() * SLOS_MS.
 /// The 35 models of the paper's Table 5 together.
 const MIXED: &str = "mixed";
 
-/// What is compared with the work-conserving policy.
+/// The systems that are compared with the work-conserving policy.
 const DEFERRING: [System; 3] = [PUBLISHED, BETA_LAMBDA, DEFAULT];
 
 /// One setting of Table 3.

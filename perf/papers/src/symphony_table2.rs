@@ -1,6 +1,6 @@
 //! Symphony's Table 2: how much uncoordinated frontends amplify the fluctuations of what a backend
 //! gets. No scheduler runs here: requests with exponential gaps reach frontends, each of which
-//! deals them out to the backends in turn.
+//! distributes them to the backends in cyclic order.
 //!
 //! Under 2 s of one core.
 
@@ -109,9 +109,9 @@ fn counted(setup: &WindowSetup, frontends: usize, windows: u32, seed: u64) -> Ro
     for window in 1..=windows {
         let mut counts = [0u32; BACKENDS];
         while at < f64::from(window) * window_s {
-            let turn = &mut next[random.random_range(0..frontends)];
-            counts[*turn] += 1;
-            *turn = (*turn + 1) % BACKENDS;
+            let backend = &mut next[random.random_range(0..frontends)];
+            counts[*backend] += 1;
+            *backend = (*backend + 1) % BACKENDS;
             let gap: f64 = Exp1.sample(&mut random);
             at += gap / setup.rate_rps;
         }

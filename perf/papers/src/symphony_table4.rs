@@ -53,7 +53,7 @@ fn uncoordinated(model: &Model<'_>) -> (f64, f64) {
     bound(model, 2.0)
 }
 
-/// Equation 2: the GPUs take turns.
+/// Equation 2: the GPUs start batches at equal distances.
 fn staggered(model: &Model<'_>) -> (f64, f64) {
     bound(model, 1.0 + 1.0 / GPUS as f64)
 }

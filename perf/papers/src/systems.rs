@@ -64,7 +64,7 @@ pub const NEXUS: System = System::new("nexus", "Nexus", "nexus", 3);
 /// Nexus with eight frontends that do not coordinate, as in Symphony's Figure 6.
 pub const NEXUS_8: System = System { colour: 4, ..NEXUS }.routed_by(8).named("nexus-8", "Nexus, 8 frontends");
 
-/// What is published of Shepherd (NSDI 2023).
+/// Shepherd (NSDI 2023), as far as it is published.
 pub const SHEPHERD: System = System::new("shepherd", "Shepherd", "shepherd", 7);
 
 /// Clipper (NSDI 2017): batch sizes that adapt, lazy dropping.

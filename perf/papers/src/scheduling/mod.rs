@@ -46,10 +46,10 @@ const NO_LEAD: System = System::own("no-lead", "without the lead", &DefaultWitho
 const NO_POOL: System =
     System::own("no-pool", "without the pool's size in p", &DefaultWithout { left_out: "pool" });
 
-/// What the default is made of, and what is left when a part is missing.
+/// The systems with parts of the default.
 const ABLATION: [System; 6] = [PUBLISHED, EXCHANGE, EARLY, NO_SPACING, NO_LEAD, NO_POOL];
 
-/// What the default is compared with.
+/// The systems that the default is compared with.
 const OTHERS: [System; 9] = [
     PUBLISHED,
     PUBLISHED.named("published-timeout", "published, drop timeout").dropping(DropRule::Timeout),
@@ -235,7 +235,7 @@ fn jobs_of(workload: &Workload, system: System, effort: Effort) -> Vec<Job> {
     seeds.map(job).collect()
 }
 
-/// What a job finds.
+/// The columns of a job's rows.
 const RUN_COLUMNS: &[&str] =
     &["workload", "gpus", "models", "system", "goodput_rps", "flat_top", "in_use", "idle_gpus"];
 

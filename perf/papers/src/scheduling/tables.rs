@@ -32,7 +32,7 @@ pub(super) fn goodputs(table: &Table) -> String {
     text
 }
 
-/// What is left of the goodput where a part of the rule is missing.
+/// Formats the goodput without each part of the rule, relative to the default's.
 pub(super) fn ablation(table: &Table) -> String {
     let mut text = String::from(
         "| rule | geometric mean of its goodput over `symphony`'s | least | there | most | there |\n\

@@ -61,7 +61,7 @@ pub struct SoakFigures {
     pub steady: Vec<LoadgenRun>,
     /// The number of runs of loadgen that were killed.
     pub killed: usize,
-    /// What the faulty_clients clients did.
+    /// The actions of the faulty clients.
     #[serde(rename = "deeds")]
     pub actions: ClientActions,
     /// The number of infer requests by outcome, as the server counted them.
