@@ -1,8 +1,9 @@
-"""The dashboard in a real browser (Chromium, Playwright), with load on it: `dashboard.py BINARIES SCREENSHOTS`.
+"""Checks the dashboard in a real browser (Chromium, Playwright), under load.
 
-BINARIES is the folder of `symphony` and `loadgen`. What is drawn is checked against what the server counts, by mouse, by
-keyboard, in light, in dark and on a phone; a screenshot of each goes into the folder SCREENSHOTS, for people to look at.
-/metrics is read with Prometheus's own parser on the way.
+Usage: `dashboard.py BINARIES SCREENSHOTS`. BINARIES is the folder of `symphony` and `loadgen`. The
+page is compared with the server's counters, by mouse, by keyboard, in light, in dark and on a
+phone; a screenshot of each is written to the folder SCREENSHOTS. /metrics is parsed with
+Prometheus's own parser.
 """
 
 import pathlib
@@ -31,7 +32,7 @@ PATIENCE_MS = 60_000
 
 
 def write_inputs(folder: pathlib.Path) -> None:
-    """The server's configuration and the workload."""
+    """Writes the server's configuration and the workload."""
     config = f'[[executors]]\nkind = "emulated"\ncount = {GPUS}\n'
     load = f"gpus = {GPUS}\nseed = 1\nwarmup_s = 0.5\nduration_s = 3600.0\nrate_rps = {RATE_RPS}.0\n"
     for name, alpha, beta, slo, share in MODELS:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes every model and sample of the quickstart: two ONNX files, request bodies, answers and pictures.
+"""Makes every model and sample of the quickstart: ONNX files, request bodies, answers, pictures.
 
-Both data sets are drawn by the functions below, so there is nothing to download and no licence to ask about.
-Run it with `python train.py`; it takes 2 to 4 minutes on two idle CPU cores. `--quick` takes half a minute
-and makes models that run but know little. The same seed gives the same files as far as float arithmetic
-allows.
+Both data sets are drawn by the functions below, so there is nothing to download and no licence to
+ask about. Run it with `python train.py`; it takes 2 to 4 minutes on two idle CPU cores. `--quick`
+takes half a minute and makes models that run but are poor. The same seed gives the same files as
+far as float arithmetic allows.
 
 Run with Python 3.11 and, from PyPI: jax[cpu] 0.10.2, numpy 2.4.6, onnx 1.23.2, onnxruntime 1.31.1 and
 pillow 13.0.0.
@@ -35,17 +35,20 @@ SIDE = 32  # pixels
 
 
 def box(p, q, a, b):
-    """How far (p, q) is outside the rectangle of half sides a and b, by the larger coordinate."""
+    """Returns how far (p, q) is outside the rectangle of half sides a and b, by the larger coordinate."""
     return np.maximum(np.abs(p) - a, np.abs(q) - b)
 
 
 def fold(w, width):
-    """Negative in every other stripe of this width: by how much inside it."""
+    """Returns the distance outside every other stripe of this width; negative inside."""
     return np.abs((w / (2 * width) + 0.25) % 1.0 - 0.5) * 2 * width - width / 2
 
 
 def distance(name, u, v):
-    """How far (u, v) is outside the named shape; negative inside. The shape fills about the unit disc."""
+    """Returns how far (u, v) is outside the named shape; negative inside.
+
+    The shape fills about the unit disc.
+    """
     rho = np.hypot(u, v)
     match name:
         case "circle":
@@ -75,7 +78,7 @@ def distance(name, u, v):
 
 
 def draw_shapes(rng, n, labels=None):
-    """n pictures, float32 [n, 3, 32, 32] in 0..1 (steps of 1/255, as in a PNG), and their labels."""
+    """Draws n pictures, float32 [n, 3, 32, 32] in 0..1 (steps of 1/255, as in a PNG), and their labels."""
     labels = rng.integers(0, len(SHAPES), n) if labels is None else np.asarray(labels)
 
     def one(low, high):
@@ -104,7 +107,7 @@ POINTS, MOST_CYCLES = 256, 16
 
 
 def draw_waves(rng, n, labels=None, noise=0.8):
-    """n noisy waves, float32 [n, 256]; label k means k + 1 whole cycles in its 256 points."""
+    """Draws n noisy waves, float32 [n, 256]; label k means k + 1 whole cycles in 256 points."""
     labels = rng.integers(0, MOST_CYCLES, n) if labels is None else np.asarray(labels)
     p = ((labels[:, None] + 1) * np.arange(POINTS) / POINTS + rng.uniform(0, 1, (n, 1))) % 1.0
     kinds = np.stack([np.sin(2 * np.pi * p), 4 * np.abs(p - 0.5) - 1, np.sign(p - 0.5), 2 * p - 1])
@@ -118,7 +121,7 @@ STEM, STAGES = 16, [(16, 1), (32, 2), (64, 2)]  # (channels, stride), one residu
 
 
 def shapes_layers():
-    """(name, kernel side, channels in, channels out, stride) of each convolution, in order."""
+    """Lists (name, kernel side, channels in, channels out, stride) of each convolution in order."""
     layers, c = [("stem", 5, 3, STEM, 2)], STEM
     for i, (k, s) in enumerate(STAGES):
         layers += [(f"block{i}.a", 3, c, k, s), (f"block{i}.b", 3, k, k, 1)]
@@ -139,7 +142,7 @@ def shapes_init(rng):
 
 
 def shapes_forward(params, running, x):
-    """Logits of a batch [N, 3, 32, 32] in training mode, and the updated running statistics."""
+    """Returns the logits of a batch [N, 3, 32, 32] in training mode and new running statistics."""
     strides = {name: (side, stride) for name, side, _, _, stride in shapes_layers()}
     seen = {}
 
@@ -162,7 +165,7 @@ def shapes_forward(params, running, x):
 
 
 def shapes_graph(params, running):
-    """The ONNX graph, with batch norm folded into the convolutions."""
+    """Returns the ONNX graph, with batch norm folded into the convolutions."""
     g = Graph()
 
     def conv(name, x, side, stride):
@@ -186,7 +189,7 @@ def shapes_graph(params, running):
     return g.model("shapes", ("image", ["N", 3, SIDE, SIDE]), ("scores", ["N", len(SHAPES)]))
 
 
-# ---------------------------------------------------------------- wide: one wide layer, applied many times
+# ---------------------------------------------------------------- wide: a layer applied many times
 
 WIDTH, TIMES = 1024, 16
 
@@ -200,7 +203,10 @@ def wide_init(rng):
 
 
 def wide_forward(params, running, x):
-    """Logits of a batch [N, 256]. The core is used TIMES times, so the time grows but the file does not."""
+    """Returns the logits of a batch [N, 256].
+
+    The core is applied TIMES times, so the time grows but the file does not.
+    """
     h = x @ params["in"]["w"] + params["in"]["b"]
     for _ in range(TIMES):
         h = h + jax.nn.relu(h) @ params["core"]["w"] + params["core"]["b"]

@@ -17,34 +17,34 @@ use rten_tensor::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// The most bytes that the inputs of a full batch may take: above it a wrong shape or `max_batch`
-/// is likelier than a real need.
+/// The limit of the bytes that the inputs of a full batch take: above it a wrong shape or
+/// `max_batch` is likelier than a real need.
 pub const MAX_STAGED_BYTES: usize = 4 << 30;
 
 /// A loaded ONNX model with the buffers of one batch.
 ///
 /// Every input and output has the batch as its first dimension, which is dynamic in the file; the
-/// model's [`Signature`] speaks of one row. FP32, INT32, INT8 and UINT8 go through as they are.
+/// model's [`Signature`] describes one row. FP32, INT32, INT8 and UINT8 are passed on unchanged.
 /// INT64 and BOOL are computed as INT32 (values outside its range become the nearest that is
-/// inside), FP64 and FP16 as FP32: rten knows no other types.
+/// inside), FP64 and FP16 as FP32: rten has no other types.
 ///
-/// Weights are kept twice, as they are and in the order that the kernels read them, so a model
-/// takes about twice its file in memory, beside what a batch takes.
+/// Weights are kept twice, as they are and in the order in which the kernels read them. So a model
+/// takes about twice its file in memory, besides the memory of a batch.
 pub struct CpuModel {
     model: Model,
     thread: ComputeThread,
     signature: Signature,
     max_batch: usize,
-    inputs: Vec<Input>,
+    inputs: Vec<StagedInput>,
     output_ids: Vec<NodeId>,
     outputs: Vec<Value>,
     weights_bytes: u64,
 }
 
-struct Input {
+struct StagedInput {
     id: NodeId,
     buffer: InputBuffer,
-    /// The shape with the batch dimension first, which each run sets.
+    /// The shape, of which each run sets the first dimension, the batch's.
     shape: Vec<usize>,
 }
 
@@ -53,14 +53,14 @@ impl CpuModel {
     /// of its own: pin the calling thread first.
     ///
     /// # Errors
-    /// As [`CpuModel::load_on`].
+    /// Those of [`CpuModel::load_on`].
     pub fn load(path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
         CpuModel::load_on(&ComputeThread::new(), path, max_batch)
     }
 
     /// Loads the ONNX file at `path` for batches of at most `max_batch`, to compute on `thread`.
-    /// The model is run on zeros with one row and with two, to learn the outputs' shapes and to see
-    /// that it keeps rows apart by the first dimension.
+    /// The model is run on zeros with one row and with two, to find the outputs' shapes and to
+    /// check that it keeps rows apart by the first dimension.
     ///
     /// # Errors
     /// If the file cannot be read or is no ONNX model, if it has an operator or an element type
@@ -76,22 +76,22 @@ impl CpuModel {
             .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
     }
 
-    /// The inputs and outputs of one row.
+    /// Returns the inputs and outputs of one row.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The largest batch that [`CpuModel::run`] takes.
+    /// Returns the largest batch that [`CpuModel::run`] accepts.
     pub fn max_batch(&self) -> usize {
         self.max_batch
     }
 
-    /// The size of the model's file, and of the files that it keeps weights in, in bytes.
+    /// Returns the size in bytes of the model's file and of the files that hold its weights.
     pub fn weights_bytes(&self) -> u64 {
         self.weights_bytes
     }
 
-    /// From now on it computes on `thread`: where it was loaded on another than it is to run on.
+    /// Makes the model compute on `thread` from now on, if that is not the thread that loaded it.
     pub fn compute_on(&mut self, thread: &ComputeThread) {
         self.thread = thread.clone();
     }
@@ -101,13 +101,13 @@ impl CpuModel {
     /// # Panics
     /// If `row` is not below [`CpuModel::max_batch`], or `input` is shorter than a row.
     pub fn stage(&mut self, row: usize, input: &[u8]) {
-        for (index, (slot, spec)) in self.inputs.iter_mut().zip(&self.signature.inputs).enumerate() {
+        for (index, (staged_input, spec)) in self.inputs.iter_mut().zip(&self.signature.inputs).enumerate() {
             let bytes = &input[self.signature.input_range(index)];
-            slot.buffer.stage(row, spec, bytes);
+            staged_input.buffer.stage(row, spec, bytes);
         }
     }
 
-    /// Runs the first `rows` rows that were staged. Takes as long as the model does.
+    /// Runs the first `rows` rows that were staged and returns when the model is done.
     ///
     /// # Errors
     /// If `rows` is 0 or above [`CpuModel::max_batch`], or if rten fails, for example on an index
@@ -142,24 +142,24 @@ impl CpuModel {
 
 fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
     let declared = declared::read(path)?;
-    // Packed once here and not at each run: 20 times as fast for wide fully connected models.
+    // Packed once here and not in each run: 20 times as fast for wide fully connected models.
     let mut options = ModelOptions::with_all_ops();
     let model = options.prepack_weights(true).load_file(path).map_err(|e| LoadError::from_rten(path, &e))?;
     let inputs = input_specs(&model, &declared, path)?;
     check_size(&inputs, max_batch, path)?;
     check_output_dimensions(&model, path)?;
-    let mut slots = input_slots(&model, &inputs, max_batch);
+    let mut staged = staged_inputs(&model, &inputs, max_batch);
     let output_ids = model.output_ids().to_vec();
-    let trial = |slots: &mut [Input], rows| {
-        execute(&model, &thread, slots, &output_ids, rows).map_err(|e| LoadError::Trial {
+    let trial = |staged: &mut [StagedInput], rows| {
+        execute(&model, &thread, staged, &output_ids, rows).map_err(|e| LoadError::Trial {
             path: path.into(),
             rows,
             reason: e.to_string(),
         })
     };
-    let outputs = output_specs(&model, &declared, &trial(&mut slots, 1)?, path)?;
+    let outputs = output_specs(&model, &declared, &trial(&mut staged, 1)?, path)?;
     let rows = max_batch.min(2);
-    for (value, spec) in trial(&mut slots, rows)?.iter().zip(&outputs) {
+    for (value, spec) in trial(&mut staged, rows)?.iter().zip(&outputs) {
         check_output(value, spec, rows).map_err(|e| LoadError::Trial {
             path: path.into(),
             rows,
@@ -169,14 +169,14 @@ fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel
     let signature = Signature { inputs, outputs };
     let weights_bytes = declared.weights_bytes;
     let outputs = Vec::new();
-    Ok(CpuModel { model, thread, signature, max_batch, inputs: slots, output_ids, outputs, weights_bytes })
+    Ok(CpuModel { model, thread, signature, max_batch, inputs: staged, output_ids, outputs, weights_bytes })
 }
 
 /// Runs `rows` rows of the staged inputs and returns the outputs, each contiguous.
 fn execute(
     model: &Model,
     thread: &ComputeThread,
-    inputs: &mut [Input],
+    inputs: &mut [StagedInput],
     output_ids: &[NodeId],
     rows: usize,
 ) -> Result<Vec<Value>, RunError> {
@@ -195,7 +195,7 @@ fn execute(
 
 fn input_specs(
     model: &Model,
-    declared: &declared::Declared,
+    declared: &declared::DeclaredTypes,
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
     let specs = model.input_ids().iter().map(|&id| {
@@ -216,10 +216,10 @@ fn input_specs(
     Ok(specs)
 }
 
-/// The outputs' specs: types as declared, shapes as a run of one row gave them.
+/// Returns the outputs' specs: types as declared, shapes as found by the run of one row.
 fn output_specs(
     model: &Model,
-    declared: &declared::Declared,
+    declared: &declared::DeclaredTypes,
     trial: &[Value],
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
@@ -246,19 +246,19 @@ fn output_specs(
     Ok(specs)
 }
 
-fn input_slots(model: &Model, specs: &[TensorSpec], max_batch: usize) -> Vec<Input> {
-    let slot = |(&id, spec): (&NodeId, &TensorSpec)| Input {
+fn staged_inputs(model: &Model, specs: &[TensorSpec], max_batch: usize) -> Vec<StagedInput> {
+    let staged_input = |(&id, spec): (&NodeId, &TensorSpec)| StagedInput {
         id,
         buffer: InputBuffer::new(spec, max_batch),
         shape: std::iter::once(1).chain(spec.shape.iter().copied()).collect(),
     };
-    model.input_ids().iter().zip(specs).map(slot).collect()
+    model.input_ids().iter().zip(specs).map(staged_input).collect()
 }
 
 fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<(), LoadError> {
     let row = inputs.iter().fold(0usize, |total, spec| total.saturating_add(spec.bytes()));
-    let staged = row.saturating_mul(max_batch);
-    if staged > MAX_STAGED_BYTES {
+    let bytes = row.saturating_mul(max_batch);
+    if bytes > MAX_STAGED_BYTES {
         return Err(LoadError::TooLarge { path: path.into(), row, max_batch, limit: MAX_STAGED_BYTES });
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Emulated GPUs: each runs one batch at a time, which takes exactly as long as it was said to. All
-//! of them share one timer wheel, so that a single backend thread drives tens of thousands. The
-//! backend thread owns them; it passes `now` in, so a simulated clock does as well as a real one.
+//! Emulated GPUs: each runs one batch at a time, which takes exactly the duration given at its
+//! start. All of them share one timer wheel, so that a single backend thread drives tens of
+//! thousands. The backend thread owns them and passes `now`, of a real or a simulated clock.
 
 use symphony_transport::Nanos;
 use symphony_transport::wheel::Wheel;
@@ -10,36 +10,36 @@ use symphony_transport::wheel::Wheel;
 pub struct Finished {
     /// The GPU that ran it, idle again.
     pub gpu: u32,
-    /// The batch, as [`EmulatedGpus::start`] was told.
+    /// The batch's number, as given to [`EmulatedGpus::start`].
     pub batch: u64,
-    /// When it started.
+    /// The time at which it started.
     pub started: Nanos,
-    /// When it finished: exactly `started` plus its duration, however late it was polled.
+    /// The time at which it finished: `started` plus its duration, however late it was polled.
     pub finished: Nanos,
 }
 
-/// Why a batch was not started.
+/// An error that keeps a batch from being started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum StartError {
+pub enum EmulatedStartError {
     /// The GPU is running another batch.
     #[error("GPU {gpu} is running batch {batch}: start the next one after it has finished")]
     Busy {
         /// The GPU asked for.
         gpu: u32,
-        /// What it is running.
+        /// The batch that it is running.
         batch: u64,
     },
-    /// There are not so many GPUs.
+    /// No GPU has this number.
     #[error("there is no GPU {gpu}: the emulated ones are 0 to {count}, the last excluded")]
     NoSuchGpu {
         /// The GPU asked for.
         gpu: u32,
-        /// How many there are.
+        /// The number of GPUs.
         count: u32,
     },
 }
 
-/// A number of GPUs that only pass the time.
+/// Emulated GPUs, which compute nothing and only keep their batches' times.
 ///
 /// ```
 /// use symphony_gpu::EmulatedGpus;
@@ -50,20 +50,20 @@ pub enum StartError {
 /// assert_eq!(gpus.poll(Nanos(160)).unwrap().finished, Nanos(150));
 /// ```
 pub struct EmulatedGpus {
-    running: Vec<Option<Running>>,
+    running: Vec<Option<RunningBatch>>,
     finishes: Wheel,
     busy: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Running {
+struct RunningBatch {
     batch: u64,
     started: Nanos,
     finished: Nanos,
 }
 
 impl EmulatedGpus {
-    /// `count` idle GPUs, numbered from 0. All memory is taken here.
+    /// Makes `count` idle GPUs, numbered from 0. All memory is allocated here.
     pub fn new(count: u32, now: Nanos) -> EmulatedGpus {
         let count = count as usize;
         EmulatedGpus { running: vec![None; count], finishes: Wheel::new(count, now), busy: 0 }
@@ -74,35 +74,42 @@ impl EmulatedGpus {
     /// # Errors
     /// If the GPU is busy, or there is none of that number. A GPU stays busy until
     /// [`EmulatedGpus::poll`] has returned its batch.
-    pub fn start(&mut self, gpu: u32, batch: u64, now: Nanos, duration: Nanos) -> Result<(), StartError> {
+    pub fn start(
+        &mut self,
+        gpu: u32,
+        batch: u64,
+        now: Nanos,
+        duration: Nanos,
+    ) -> Result<(), EmulatedStartError> {
         let count = self.running.len() as u32;
-        let slot = self.running.get_mut(gpu as usize).ok_or(StartError::NoSuchGpu { gpu, count })?;
+        let slot = self.running.get_mut(gpu as usize).ok_or(EmulatedStartError::NoSuchGpu { gpu, count })?;
         if let Some(running) = slot {
-            return Err(StartError::Busy { gpu, batch: running.batch });
+            return Err(EmulatedStartError::Busy { gpu, batch: running.batch });
         }
         let finished = now + duration;
-        *slot = Some(Running { batch, started: now, finished });
+        *slot = Some(RunningBatch { batch, started: now, finished });
         self.finishes.set(gpu as usize, finished);
         self.busy += 1;
         Ok(())
     }
 
-    /// A batch that has finished by `now`, if there is one; call it until there is none.
+    /// Returns a batch that has finished by `now`, if there is one; call it until there is none.
     pub fn poll(&mut self, now: Nanos) -> Option<Finished> {
         let (gpu, _) = self.finishes.pop_expired(now)?;
         let running = self.running[gpu].take()?;
         debug_assert!(running.finished <= now, "the wheel fired early");
         self.busy -= 1;
-        let Running { batch, started, finished } = running;
+        let RunningBatch { batch, started, finished } = running;
         Some(Finished { gpu: gpu as u32, batch, started, finished })
     }
 
-    /// How many GPUs are running a batch, those included that have finished and were not polled.
+    /// Returns the number of GPUs with a batch, those included whose batch has finished and was not
+    /// polled.
     pub fn busy(&self) -> usize {
         self.busy
     }
 
-    /// No batch finishes before this; `None` where none runs.
+    /// Returns a time before which no batch finishes; `None` where none runs.
     pub fn next(&self) -> Option<Nanos> {
         self.finishes.next()
     }
@@ -117,7 +124,7 @@ mod tests {
     fn a_busy_gpu_refuses_a_batch_until_its_own_was_polled() {
         let mut gpus = EmulatedGpus::new(1, Nanos::ZERO);
         gpus.start(0, 1, Nanos(10), Nanos(5)).unwrap();
-        assert_eq!(gpus.start(0, 2, Nanos(20), Nanos(5)), Err(StartError::Busy { gpu: 0, batch: 1 }));
+        assert_eq!(gpus.start(0, 2, Nanos(20), Nanos(5)), Err(EmulatedStartError::Busy { gpu: 0, batch: 1 }));
         let first = Finished { gpu: 0, batch: 1, started: Nanos(10), finished: Nanos(15) };
         assert_eq!(gpus.poll(Nanos(20)), Some(first));
         assert_eq!(gpus.start(0, 2, Nanos(20), Nanos(5)), Ok(()));
@@ -127,7 +134,7 @@ mod tests {
     fn a_gpu_that_is_not_there_is_refused() {
         let mut gpus = EmulatedGpus::new(3, Nanos::ZERO);
         let refused = gpus.start(3, 1, Nanos::ZERO, Nanos(1));
-        assert_eq!(refused, Err(StartError::NoSuchGpu { gpu: 3, count: 3 }));
+        assert_eq!(refused, Err(EmulatedStartError::NoSuchGpu { gpu: 3, count: 3 }));
     }
 
     #[test]

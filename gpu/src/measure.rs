@@ -1,9 +1,9 @@
-//! Measures how long a model takes by batch size, on the thread that calls: the executor's at load,
-//! or the command `profile`'s. Not called while requests are served.
+//! Measures a model's execution time by batch size on the calling thread: the executor's at load,
+//! or that of the command `profile`. It is not called while requests are served.
 
 use crate::cpu::{CpuModel, RunError};
 use crate::signature::{DataType, Signature};
-use crate::table::{ProfileTable, Row};
+use crate::table::{ProfileRow, ProfileTable};
 use fastrand::Rng;
 use half::f16;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,29 +13,29 @@ use symphony_transport::Nanos;
 /// Up to this size every batch size is measured; above it, eight sizes for each doubling.
 const EVERY_SIZE_UP_TO: usize = 16;
 
-/// How much to measure.
+/// Options of [`measure`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeasureOptions {
-    /// How long to go on, all batch sizes together, the warm-up aside. A slow model takes longer
-    /// than this: as long as `least_runs` of every size take.
+    /// The time for all batch sizes together, without the warm-up. A slow model takes longer: as
+    /// long as `least_runs` of every size.
     pub budget: Duration,
-    /// Runs of each batch size, at least.
+    /// The minimum number of runs of each batch size.
     pub least_runs: usize,
-    /// Runs of each batch size, at most.
+    /// The maximum number of runs of each batch size.
     pub most_runs: usize,
     /// The seed of the random inputs.
     pub seed: u64,
-    /// By which clock a run is timed.
+    /// The clock that times a run.
     pub by: MeasuredBy,
 }
 
 /// A clock to time runs by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeasuredBy {
-    /// The wall's: where nobody else has the core.
+    /// The wall clock, for a thread with a core of its own.
     WallTime,
-    /// The CPU time of the calling thread, on which the model must compute: where others may have
-    /// the core meanwhile.
+    /// The CPU time of the calling thread, on which the model must compute, for a thread that
+    /// shares its core.
     CpuTime,
 }
 
@@ -63,16 +63,16 @@ impl Default for MeasureOptions {
 }
 
 /// Measures `model` at every batch size up to 16 and at eight sizes for each doubling above, its
-/// largest included; [`ProfileTable::latency`] says what holds for those between.
+/// largest included; [`ProfileTable::latency`] interpolates between them.
 ///
 /// A run is what an executor does with a batch: staging, running and taking the outputs. Each size
 /// is run once, or more often for as long as a tenth of the budget allows, as a warm-up; then all
-/// sizes are run in turn, so that a disturbance of the machine falls on many sizes and not on one.
+/// sizes are run round by round, so that a disturbance of the machine is spread over many sizes.
 /// With fewer than 100 runs of a size, the p99 is the slowest of them. Inputs are random: some
 /// kernels are faster on zeros. Floats are in -1 to 1; INT32 and INT64 are 0 or 1, as they are
 /// often indices into something of unknown size; 8-bit integers take all values.
 ///
-/// `progress` is told how many runs are done and how many there will be; the latter may shrink.
+/// `progress` is called with the number of runs that are done and their total, which may shrink.
 ///
 /// # Errors
 /// If the model fails on such inputs.
@@ -81,9 +81,9 @@ pub fn measure(
     options: &MeasureOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<ProfileTable, RunError> {
-    let mut bench = Bench::new(model, options);
-    let sizes = batch_sizes(bench.model.max_batch());
-    let round = bench.warm_up(&sizes, options.budget / 10)?;
+    let mut timed = TimedModel::new(model, options);
+    let sizes = batch_sizes(timed.model.max_batch());
+    let round = timed.warm_up(&sizes, options.budget / 10)?;
     let rounds = rounds(round, options);
     let mut samples = vec![Vec::with_capacity(rounds); sizes.len()];
     let start = Instant::now();
@@ -92,7 +92,7 @@ pub fn measure(
             break;
         }
         for (index, (&size, samples)) in sizes.iter().zip(&mut samples).enumerate() {
-            samples.push(bench.time(size)?);
+            samples.push(timed.time(size)?);
             progress(done * sizes.len() + index + 1, rounds * sizes.len());
         }
     }
@@ -102,7 +102,7 @@ pub fn measure(
     Ok(ProfileTable::from_rows(rows).expect("sizes rise, and a p99 is not below its p50"))
 }
 
-/// The sizes that [`measure`] measures for a largest batch of `max_batch`, rising.
+/// Returns the sizes that [`measure`] measures for a largest batch of `max_batch`, rising.
 pub fn batch_sizes(max_batch: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=max_batch.min(EVERY_SIZE_UP_TO)).collect();
     let mut size = EVERY_SIZE_UP_TO;
@@ -114,25 +114,25 @@ pub fn batch_sizes(max_batch: usize) -> Vec<usize> {
     sizes
 }
 
-/// A model with one request's bytes for each row.
-struct Bench<'a> {
+/// A model whose runs are timed, with random inputs for its rows.
+struct TimedModel<'a> {
     model: &'a mut CpuModel,
     inputs: Vec<Vec<u8>>,
     output: Vec<u8>,
     by: MeasuredBy,
 }
 
-impl Bench<'_> {
-    fn new<'a>(model: &'a mut CpuModel, options: &MeasureOptions) -> Bench<'a> {
+impl TimedModel<'_> {
+    fn new<'a>(model: &'a mut CpuModel, options: &MeasureOptions) -> TimedModel<'a> {
         let mut rng = Rng::with_seed(options.seed);
         let rows = model.max_batch().min(DISTINCT_ROWS);
         let inputs = (0..rows).map(|_| random_row(model.signature(), &mut rng)).collect();
         let output = vec![0; model.signature().output_bytes()];
-        Bench { model, inputs, output, by: options.by }
+        TimedModel { model, inputs, output, by: options.by }
     }
 
-    /// Runs all sizes at least once, and again until `budget` is over; returns how long the last
-    /// round took.
+    /// Runs all sizes at least once, and again until `budget` is over; returns the duration of the
+    /// last round.
     fn warm_up(&mut self, sizes: &[usize], budget: Duration) -> Result<Duration, RunError> {
         let start = Instant::now();
         loop {
@@ -160,7 +160,8 @@ impl Bench<'_> {
     }
 }
 
-/// Random rows to take in turn: enough to differ, few enough to make quickly.
+/// The number of random rows that are used cyclically: enough to differ, few enough to make
+/// quickly.
 const DISTINCT_ROWS: usize = 16;
 
 fn rounds(round: Duration, options: &MeasureOptions) -> usize {
@@ -169,10 +170,10 @@ fn rounds(round: Duration, options: &MeasureOptions) -> usize {
     (fitting as usize).clamp(least, options.most_runs.max(least))
 }
 
-fn summarise(batch: usize, mut samples: Vec<Nanos>) -> Row {
+fn summarise(batch: usize, mut samples: Vec<Nanos>) -> ProfileRow {
     samples.sort_unstable();
     let at = |share: f64| samples[((samples.len() as f64 * share).ceil() as usize).max(1) - 1];
-    Row { batch, p50: at(0.5), p99: at(0.99) }
+    ProfileRow { batch, p50: at(0.5), p99: at(0.99) }
 }
 
 fn random_row(signature: &Signature, rng: &mut Rng) -> Vec<u8> {
@@ -219,9 +220,9 @@ mod tests {
     #[test]
     fn percentiles_are_samples_and_few_samples_give_the_slowest() {
         let row = summarise(3, [5, 1, 4, 2, 3].map(Nanos).to_vec());
-        assert_eq!(row, Row { batch: 3, p50: Nanos(3), p99: Nanos(5) });
+        assert_eq!(row, ProfileRow { batch: 3, p50: Nanos(3), p99: Nanos(5) });
         let row = summarise(3, (1..=200).map(Nanos).collect());
-        assert_eq!(row, Row { batch: 3, p50: Nanos(100), p99: Nanos(198) });
+        assert_eq!(row, ProfileRow { batch: 3, p50: Nanos(100), p99: Nanos(198) });
     }
 
     #[test]

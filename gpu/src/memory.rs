@@ -1,10 +1,10 @@
-//! How much memory something takes, as the operating system sees it. `profile` calls this around
-//! the loading and measuring of a model; nothing on the dataplane does.
+//! The memory that an activity takes, as the operating system counts it. `profile` measures it
+//! around the loading and measuring of a model; the dataplane does not use it.
 
 use std::fs;
 use std::io;
 
-/// The process's memory at one moment, to compare a later peak with.
+/// The process's resident memory at one moment, to compare a later peak with.
 ///
 /// It counts the whole process: what other threads take in between counts too, and memory that was
 /// freed before and is used again does not. So measure one model at a time, in a fresh process for
@@ -15,27 +15,27 @@ pub struct Watermark {
 }
 
 impl Watermark {
-    /// Notes how much memory is resident now and forgets the peak so far.
+    /// Records the resident memory and resets the peak.
     ///
     /// # Errors
-    /// If `/proc/self` does not say, or its peak cannot be reset: another system than Linux, or a
-    /// sandbox.
+    /// If `/proc/self` has no such field, or its peak cannot be reset: another system than Linux,
+    /// or a sandbox.
     pub fn start() -> io::Result<Watermark> {
         // 5 resets the peak of the resident size: proc(5), clear_refs.
         fs::write("/proc/self/clear_refs", "5")?;
         Ok(Watermark { resident: status("VmRSS")? })
     }
 
-    /// By how many bytes the resident memory at its peak has been above the start.
+    /// Returns the peak of the resident memory since the start, less that at the start, in bytes.
     ///
     /// # Errors
-    /// If `/proc/self/status` does not say.
+    /// If `/proc/self/status` has no such field.
     pub fn peak_growth(&self) -> io::Result<u64> {
         Ok(status("VmHWM")?.saturating_sub(self.resident))
     }
 }
 
-/// A field of `/proc/self/status` that counts KiB, in bytes.
+/// Returns a field of `/proc/self/status` that counts KiB, in bytes.
 fn status(field: &str) -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     parse(&status, field).ok_or_else(|| io::Error::other(format!("/proc/self/status has no {field}")))

@@ -1,14 +1,14 @@
-//! What goes into a model and comes out of it: names, element types and shapes, and how the tensors
-//! of one row lie in a flat byte buffer. The API fills such buffers and reads them; executors copy
-//! rows out of them and into them. Nothing here knows which device runs the model.
+//! The inputs and outputs of a model: names, element types and shapes, and the layout of one row's
+//! tensors in a flat byte buffer. The API fills such buffers and reads them; executors copy rows
+//! out of them and into them. The layout does not depend on the device that runs the model.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Every tensor of a row starts at a multiple of this many bytes, the size of the largest element.
+/// The alignment of every tensor in a row, in bytes: the size of the largest element.
 pub const ALIGNMENT: usize = 8;
 
-/// The bytes of the length that stands before an element of BYTES.
+/// The size of the length in front of an element of BYTES, in bytes.
 pub const LENGTH_BYTES: usize = 4;
 
 /// The type of a tensor's elements: those of the KServe v2 protocol. Every element of a type takes
@@ -41,8 +41,8 @@ pub enum DataType {
     Fp32,
     /// IEEE 754 double precision, 8 bytes.
     Fp64,
-    /// Any bytes, at most as many as this. In a row an element is its length as a little-endian
-    /// `u32`, its bytes, and room for those that it does not have.
+    /// A byte string of at most this length. In a row an element is its length as a little-endian
+    /// `u32`, its bytes, and padding up to the largest length.
     Bytes(u32),
 }
 
@@ -64,7 +64,7 @@ impl DataType {
         DataType::Fp64,
     ];
 
-    /// The protocol's name, for example `FP32`.
+    /// Returns the protocol's name, for example `FP32`.
     pub const fn name(self) -> &'static str {
         match self {
             DataType::Bool => "BOOL",
@@ -84,13 +84,13 @@ impl DataType {
         }
     }
 
-    /// The type of fixed-size elements with this name, exactly as [`DataType::name`] spells it;
+    /// Returns the type of fixed-size elements with this name, as [`DataType::name`] spells it;
     /// `None` where there is none.
     pub fn parse(name: &str) -> Option<DataType> {
         DataType::ALL.into_iter().find(|datatype| datatype.name() == name)
     }
 
-    /// The room of one element in a row, in bytes.
+    /// Returns the size of one element in a row, in bytes.
     pub const fn size_bytes(self) -> usize {
         match self {
             DataType::Bool | DataType::Uint8 | DataType::Int8 => 1,
@@ -111,7 +111,7 @@ impl fmt::Display for DataType {
 /// One input or output of a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorSpec {
-    /// Its name in the model.
+    /// The tensor's name in the model.
     pub name: String,
     /// The type of its elements.
     pub datatype: DataType,
@@ -121,12 +121,12 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// How many elements a row has; `usize::MAX` where the product does not fit.
+    /// Returns the number of elements of a row; `usize::MAX` where the product does not fit.
     pub fn elements(&self) -> usize {
         self.shape.iter().fold(1, |product: usize, &dimension| product.saturating_mul(dimension))
     }
 
-    /// How many bytes a row has; `usize::MAX` where the product does not fit.
+    /// Returns the number of bytes of a row; `usize::MAX` where the product does not fit.
     pub fn bytes(&self) -> usize {
         self.elements().saturating_mul(self.datatype.size_bytes())
     }
@@ -146,31 +146,32 @@ impl TensorSpec {
 ///     datatype: DataType::Fp32,
 ///     shape: shape.to_vec(),
 /// };
-/// let signature = Signature { inputs: vec![input("left", &[3]), input("right", &[2, 2])], outputs: vec![] };
+/// let inputs = vec![input("left", &[3]), input("right", &[2, 2])];
+/// let signature = Signature { inputs, outputs: vec![] };
 /// assert_eq!(signature.input_range(0), 0..12);
 /// assert_eq!(signature.input_range(1), 16..32);
 /// assert_eq!(signature.input_bytes(), 32);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Signature {
-    /// What a request gives.
+    /// The tensors of a request.
     pub inputs: Vec<TensorSpec>,
-    /// What a request gets.
+    /// The tensors of its answer.
     pub outputs: Vec<TensorSpec>,
 }
 
 impl Signature {
-    /// The length of a row of inputs in bytes.
+    /// Returns the length of a row of inputs in bytes.
     pub fn input_bytes(&self) -> usize {
         row_bytes(&self.inputs)
     }
 
-    /// The length of a row of outputs in bytes.
+    /// Returns the length of a row of outputs in bytes.
     pub fn output_bytes(&self) -> usize {
         row_bytes(&self.outputs)
     }
 
-    /// Where input `index` lies in a row of inputs, in bytes.
+    /// Returns the byte range of input `index` in a row of inputs.
     ///
     /// # Panics
     /// If there is no such input.
@@ -178,7 +179,7 @@ impl Signature {
         range(&self.inputs, index)
     }
 
-    /// Where output `index` lies in a row of outputs, in bytes.
+    /// Returns the byte range of output `index` in a row of outputs.
     ///
     /// # Panics
     /// If there is no such output.
@@ -187,7 +188,7 @@ impl Signature {
     }
 }
 
-/// The bytes that a tensor takes in a row, the gap after it included.
+/// Returns the bytes that a tensor takes in a row, the padding after it included.
 fn padded(spec: &TensorSpec) -> usize {
     spec.bytes().checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX)
 }

@@ -1,6 +1,6 @@
-//! The measured profile of a model, l(b) by batch size: how it is kept, read from a CSV file that a
-//! user may edit, written to one, and summed up as a line. `measure` makes it; the engine schedules
-//! from it.
+//! The measured profile of a model, l(b) by batch size: a table that is read from a CSV file, which
+//! a user may edit, written to one, and fitted by a line. `measure` makes it; the scheduler takes
+//! its latencies from it.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ pub const MAX_BATCH: usize = 65_536;
 /// The columns of a table's file.
 const HEADER: [&str; 3] = ["batch", "p50_ms", "p99_ms"];
 
-/// How long a batch of one size takes.
+/// The execution time of batches of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct ProfileRow {
     /// The size.
     pub batch: usize,
-    /// Half of the runs took at most this.
+    /// The median of the runs.
     pub p50: Nanos,
-    /// 99 of 100 runs took at most this.
+    /// The 99th percentile of the runs.
     pub p99: Nanos,
 }
 
@@ -31,15 +31,15 @@ pub struct Row {
 /// be left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileTable {
-    rows: Vec<Row>,
+    rows: Vec<ProfileRow>,
 }
 
-/// The line alpha * b + beta that sums up a table.
+/// The line alpha * b + beta that is fitted to a table.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fit {
-    /// What each request adds, in nanoseconds.
+    /// The time that each request adds, in nanoseconds.
     pub alpha_ns: f64,
-    /// What each batch costs whatever its size, in nanoseconds; never below 0.
+    /// The time of a batch that does not depend on its size, in nanoseconds; never below 0.
     pub beta_ns: f64,
     /// The largest |line - l(b)| / l(b) over the table's rows, that of b = 1 included.
     pub worst_error: f64,
@@ -47,7 +47,7 @@ pub struct Fit {
     pub worst_batch: usize,
 }
 
-/// What is wrong with a table or its file.
+/// An error of a table or its file.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are what the messages say they are")]
 pub enum TableError {
@@ -68,12 +68,12 @@ pub enum TableError {
 }
 
 impl ProfileTable {
-    /// A table of these rows.
+    /// Makes a table of these rows.
     ///
     /// # Errors
     /// If there are none, if batch sizes do not rise or are not within 1 to [`MAX_BATCH`], if a
     /// time is 0, or if a p99 is below its p50.
-    pub fn from_rows(rows: Vec<Row>) -> Result<ProfileTable, TableError> {
+    pub fn from_rows(rows: Vec<ProfileRow>) -> Result<ProfileTable, TableError> {
         let mut before = 0;
         for row in &rows {
             check_row(row, before).map_err(|problem| TableError::Rows { problem })?;
@@ -85,17 +85,18 @@ impl ProfileTable {
         Ok(ProfileTable { rows })
     }
 
-    /// The rows as measured, batch sizes rising.
-    pub fn rows(&self) -> &[Row] {
+    /// Returns the rows as measured, batch sizes rising.
+    pub fn rows(&self) -> &[ProfileRow] {
         &self.rows
     }
 
-    /// The largest batch size.
+    /// Returns the largest batch size.
     pub fn max_batch(&self) -> usize {
         self.rows.last().map_or(0, |row| row.batch)
     }
 
-    /// l(b), what the schedule counts with; `None` outside 1 to [`ProfileTable::max_batch`].
+    /// Returns l(b), the execution time that schedules assume; `None` outside 1 to
+    /// [`ProfileTable::max_batch`].
     ///
     /// At a measured size it is the largest p99 of the sizes up to it, so that it never falls as b
     /// grows. Between two of them it lies on the line that joins them, rounded up; below the first
@@ -115,14 +116,14 @@ impl ProfileTable {
         None
     }
 
-    /// l(1) to l([`ProfileTable::max_batch`]), in order.
+    /// Returns l(1) to l([`ProfileTable::max_batch`]), in order.
     pub fn latencies(&self) -> Vec<Nanos> {
         (1..=self.max_batch()).filter_map(|batch| self.latency(batch)).collect()
     }
 
-    /// The least-squares line through l(b) at the measured sizes from 2 on, with beta at least 0. A
-    /// batch of one often runs other code than larger ones, and would tilt the line; with a single
-    /// size from 2 on, it is used all the same.
+    /// Fits the least-squares line through l(b) at the measured sizes from 2 on, with beta at
+    /// least 0. A batch of one often runs other code than larger ones, and would tilt the line;
+    /// with a single size from 2 on, it is included all the same.
     pub fn fit(&self) -> Fit {
         let points: Vec<(f64, f64)> = self.points().collect();
         let larger = points.iter().position(|&(batch, _)| batch >= 2.0).unwrap_or(points.len());
@@ -182,7 +183,7 @@ fn parse(bytes: &[u8]) -> Result<ProfileTable, (usize, String)> {
     if fields(header).ne(HEADER) {
         return Err((last, wrong_header(&format!("`{header}`"))));
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ProfileRow> = Vec::new();
     for (line, text) in lines {
         let before = rows.last().map_or(0, |row| row.batch);
         let row = parse_row(text).and_then(|row| check_row(&row, before).map(|()| row));
@@ -199,7 +200,7 @@ fn fields(line: &str) -> impl Iterator<Item = &str> {
     line.split(',').map(str::trim)
 }
 
-/// In milliseconds with every nanosecond, which a float would round for long times.
+/// Formats milliseconds with every nanosecond, which a float would round for long times.
 fn millis(time: Nanos) -> String {
     format!("{}.{:06}", time.0 / 1_000_000, time.0 % 1_000_000)
 }
@@ -210,7 +211,7 @@ fn interpolate(left: (usize, Nanos), right: (usize, Nanos), batch: usize) -> Nan
     left.1 + Nanos(share as u64)
 }
 
-/// (alpha, beta) of the least-squares line, beta held at 0 or above and alpha too.
+/// Returns (alpha, beta) of the least-squares line with alpha >= 0 and beta >= 0.
 fn line(points: &[(f64, f64)]) -> (f64, f64) {
     let count = points.len() as f64;
     let mean_x = points.iter().map(|p| p.0).sum::<f64>() / count;
@@ -222,23 +223,23 @@ fn line(points: &[(f64, f64)]) -> (f64, f64) {
     if variance > 0.0 && beta >= 0.0 {
         return (alpha, beta);
     }
-    // The best line through the origin; also what a single point gives.
+    // The best line through the origin, which a single point has too.
     let xy: f64 = points.iter().map(|p| p.0 * p.1).sum();
     let xx: f64 = points.iter().map(|p| p.0 * p.0).sum();
     (xy / xx, 0.0)
 }
 
-fn parse_row(line: &str) -> Result<Row, String> {
+fn parse_row(line: &str) -> Result<ProfileRow, String> {
     let fields: Vec<&str> = fields(line).collect();
     let &[batch, p50, p99] = fields.as_slice() else {
         return Err(format!("has {} fields; give three: {}", fields.len(), HEADER.join(",")));
     };
     let batch = batch.parse().map_err(|_| wrong_batch(batch))?;
-    Ok(Row { batch, p50: parse_time(p50, HEADER[1])?, p99: parse_time(p99, HEADER[2])? })
+    Ok(ProfileRow { batch, p50: parse_time(p50, HEADER[1])?, p99: parse_time(p99, HEADER[2])? })
 }
 
 fn parse_time(field: &str, column: &str) -> Result<Nanos, String> {
-    /// A day: a longer batch is a slip of the pen.
+    /// The limit, a day: a longer time is a typing error.
     const LONGEST_MS: f64 = 86_400_000.0;
     let parsed: Option<f64> = field.parse().ok();
     let ms = parsed.filter(|&ms| ms > 0.0 && ms <= LONGEST_MS);
@@ -248,7 +249,7 @@ fn parse_time(field: &str, column: &str) -> Result<Nanos, String> {
     Ok(Nanos::from_millis_f64(ms))
 }
 
-fn check_row(row: &Row, before: usize) -> Result<(), String> {
+fn check_row(row: &ProfileRow, before: usize) -> Result<(), String> {
     if row.batch == 0 || row.batch > MAX_BATCH {
         return Err(wrong_batch(&row.batch.to_string()));
     }
@@ -283,7 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn table(points: &[(usize, u64)]) -> ProfileTable {
-        let row = |&(batch, ns): &(usize, u64)| Row { batch, p50: Nanos(ns / 2 + 1), p99: Nanos(ns) };
+        let row = |&(batch, ns): &(usize, u64)| ProfileRow { batch, p50: Nanos(ns / 2 + 1), p99: Nanos(ns) };
         ProfileTable::from_rows(points.iter().map(row).collect()).unwrap()
     }
 
@@ -368,7 +369,7 @@ mod tests {
             let mut batch = 0;
             let rows = steps.into_iter().map(|(step, p50, above)| {
                 batch += step;
-                Row { batch, p50: Nanos(p50), p99: Nanos(p50 + above) }
+                ProfileRow { batch, p50: Nanos(p50), p99: Nanos(p50 + above) }
             });
             ProfileTable::from_rows(rows.collect()).unwrap()
         })

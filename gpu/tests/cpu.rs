@@ -286,7 +286,7 @@ proptest! {
     #[test]
     fn a_row_does_not_depend_on_its_neighbours(
         rows in prop::collection::vec(prop::array::uniform4(-100i8..100), 1..=MAX_BATCH),
-        place in any::<prop::sample::Index>(),
+        row in any::<prop::sample::Index>(),
     ) {
         let mut model = load("linear");
         let rows: Vec<[f32; 4]> = rows.into_iter().map(|row| row.map(f32::from)).collect();
@@ -294,9 +294,9 @@ proptest! {
             model.stage(row, &bytes(input));
         }
         model.run(rows.len()).unwrap();
-        let place = place.index(rows.len());
-        let among_others = output(&model, place)[..12].to_vec();
-        model.stage(0, &bytes(&rows[place]));
+        let row = row.index(rows.len());
+        let among_others = output(&model, row)[..12].to_vec();
+        model.stage(0, &bytes(&rows[row]));
         model.run(1).unwrap();
         prop_assert_eq!(among_others, &output(&model, 0)[..12]);
     }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the small ONNX models in tests/data that the tests of this crate load.
 
-Run it only to change them: pip install onnx numpy, then python3 gpu/tests/make_fixtures.py. Weights are
-small whole numbers or come from a fixed seed, so the same versions write the same bytes.
+Run it only to change them: pip install onnx numpy, then python3 gpu/tests/make_fixtures.py.
+Weights are small whole numbers or come from a fixed seed, so the same versions write the same
+bytes.
 """
 
 from pathlib import Path
@@ -58,7 +59,7 @@ def main():
         [("table", table), ("one", np.array([1], np.int64))],
     )
 
-    # One pair of each further element type that the CPU executor carries.
+    # An input and an output of each further element type that the CPU executor supports.
     types = {
         "f64": TensorProto.DOUBLE,
         "f16": TensorProto.FLOAT16,
@@ -90,7 +91,7 @@ def main():
         [("y", FLOAT, ["N", "a", "b"])],
     )
 
-    # What must be refused.
+    # Models that must be refused.
     save(
         "unsupported_operator",
         [node("LRN", ["x"], ["y"], size=3)],

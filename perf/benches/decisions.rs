@@ -1,4 +1,4 @@
-//! The steps of a request's way, timed one by one:
+//! Times the steps of a request's way one by one:
 //! `cargo bench -p symphony-perf --bench decisions [NAME]`.
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -1,5 +1,6 @@
-//! Messages between two pinned threads: our ring beside rtrb and crossbeam-channel, one way and in
-//! bulk. `cargo bench -p symphony-perf --bench rings`. It needs two cores that nothing else uses.
+//! Messages between two pinned threads: this project's ring beside rtrb and crossbeam-channel, one
+//! way and in bulk. `cargo bench -p symphony-perf --bench rings`. It needs two cores that nothing
+//! else uses.
 
 use bytemuck::Pod;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -13,14 +14,15 @@ const CAPACITY: usize = 1_024;
 
 /// The sending end of a queue.
 trait Sender<T>: Send + 'static {
-    /// Sends as many of `count` messages as there is room for, at once where the queue can; returns
-    /// how many.
+    /// Sends up to `count` messages, in one operation where the queue supports that; returns their
+    /// number.
     fn send(&mut self, message: T, count: usize) -> usize;
 }
 
 /// The receiving end of a queue.
 trait Receiver<T>: Send + 'static {
-    /// Takes up to `max` messages, at once where the queue can; returns how many.
+    /// Takes up to `max` messages, in one operation where the queue supports that; returns their
+    /// number.
     fn receive(&mut self, max: usize) -> usize;
 }
 
@@ -71,40 +73,40 @@ impl<T: Pod + Send> Receiver<T> for crossbeam_channel::Receiver<T> {
     }
 }
 
-/// A thread on the second core that runs `turn` until it is dropped.
-struct Other {
+/// A thread on the second core that calls `step` until it is dropped.
+struct OtherThread {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Other {
-    fn start(mut turn: impl FnMut() + Send + 'static) -> Other {
+impl OtherThread {
+    fn start(mut step: impl FnMut() + Send + 'static) -> OtherThread {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             core_affinity::set_for_current(core_affinity::CoreId { id: 1 });
             while !seen.load(Ordering::Relaxed) {
-                turn();
+                step();
             }
         });
-        Other { stop, thread: Some(thread) }
+        OtherThread { stop, thread: Some(thread) }
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
     }
 }
 
-/// Half of the time of a message there and one back.
+/// Returns half of the time of a message there and one back, times `times`.
 fn one_way<T: Pod + Send>(
     times: u64,
     (mut there, mut arrives): (impl Sender<T>, impl Receiver<T>),
     (mut back, mut returns): (impl Sender<T>, impl Receiver<T>),
 ) -> Duration {
-    let _other = Other::start(move || {
+    let _other = OtherThread::start(move || {
         if arrives.receive(1) == 1 {
             back.send(T::zeroed(), 1);
         }
@@ -120,13 +122,13 @@ fn one_way<T: Pod + Send>(
     before.elapsed() / 2
 }
 
-/// The time of `times` messages, `batch` at a time, until all have been taken.
+/// Returns the time of `times` messages, `batch` at a time, until all have been taken.
 fn in_bulk<T: Pod + Send>(
     times: u64,
     batch: usize,
     (mut sender, mut receiver): (impl Sender<T>, impl Receiver<T>),
 ) -> Duration {
-    let _other = Other::start(move || {
+    let _other = OtherThread::start(move || {
         if sender.send(T::zeroed(), batch) == 0 {
             spin_loop();
         }

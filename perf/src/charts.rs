@@ -1,6 +1,6 @@
-//! How our charts look, and the drawing of a [`Figure`]: panels of lines and bars side by side,
-//! with one legend above them all, outside of the lines. Every experiment's chart is one; the
-//! colours are those of [`crate::scale::chart`].
+//! The style of all charts and the drawing of a [`Figure`]: panels of lines and bars side by side,
+//! with one legend above them all. Every experiment's chart is a figure;
+//! [`crate::scale::sweep_chart`] uses the colours.
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
@@ -12,10 +12,10 @@ use plotters::prelude::*;
 use std::error::Error;
 use std::ops::Range;
 
-/// Grey, for what is no measurement: bounds, axes and legends.
+/// The colour of bounds, axes and legends.
 pub const GREY: RGBColor = RGBColor(0x88, 0x88, 0x88);
 
-/// Colours for what is compared, told apart by colour-blind readers too (most are Okabe and Ito's).
+/// The colours of series, distinguishable by colour-blind readers too (most are Okabe and Ito's).
 pub const COLOURS: [RGBColor; 11] = [
     RGBColor(0x1f, 0x5f, 0xa8),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -42,9 +42,9 @@ pub const TITLE: (&str, u32) = ("sans-serif", 16);
 /// A chart: panels row by row, under one title and one legend.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Above everything: which figure it is and what it shows.
+    /// The title above everything.
     pub title: String,
-    /// Panels in a row.
+    /// The number of panels in a row.
     pub columns: usize,
     /// The panels.
     pub panels: Vec<Panel>,
@@ -53,13 +53,13 @@ pub struct Figure {
 /// One pair of axes and what is drawn on it.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Above the panel.
+    /// The title above the panel.
     pub title: String,
     /// The axis below.
     pub x: Axis,
     /// The axis at the left.
     pub y: Axis,
-    /// What is drawn, the first at the back.
+    /// The series, the first at the back.
     pub series: Vec<Series>,
 }
 
@@ -73,7 +73,7 @@ pub struct Axis {
     kind: Kind,
 }
 
-/// What an axis counts.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Numbers,
@@ -83,12 +83,12 @@ enum Kind {
 }
 
 impl Axis {
-    /// From 0 to a round number at or above `highest`. `label` says the unit.
+    /// Makes an axis from 0 to a round number at or above `highest`. `label` says the unit.
     pub fn up_to(label: &str, highest: f64) -> Axis {
         Axis::between(label, 0.0, highest)
     }
 
-    /// From `from` to a round number at or above `highest`.
+    /// Makes an axis from `from` to a round number at or above `highest`.
     pub fn between(label: &str, from: f64, highest: f64) -> Axis {
         let highest = if highest > from { highest } else { from + 1.0 };
         let step = round_step((highest - from) / 5.0);
@@ -100,15 +100,16 @@ impl Axis {
         Axis { label: label.to_owned(), from, to: from + count as f64 * step, ticks, kind: Kind::Numbers }
     }
 
-    /// ModelSlots 0, 1, 2 … with these names: for bars, and for values that are not evenly spaced.
+    /// Makes an axis with positions 0, 1, 2 … that have these names: for bars, and for values that
+    /// are not evenly spaced.
     pub fn named(label: &str, names: impl IntoIterator<Item = String>) -> Axis {
         let ticks: Vec<(f64, String)> =
             names.into_iter().enumerate().map(|(at, name)| (at as f64, name)).collect();
         Axis { label: label.to_owned(), from: -0.6, to: ticks.len() as f64 - 0.4, ticks, kind: Kind::Names }
     }
 
-    /// From `from` to the first of 1, 2 and 5 times a power of ten that is at least `highest`,
-    /// logarithmic, with ticks there. `from` is above 0.
+    /// Makes an axis from `from` to the first of 1, 2 and 5 times a power of ten that is at least
+    /// `highest`, logarithmic, with ticks there. `from` is above 0.
     pub fn ratios(label: &str, from: f64, highest: f64) -> Axis {
         let powers = (from.log10().floor() as i32..).map(|power| 10f64.powi(power));
         let rounds = powers.flat_map(|power| [power, 2.0 * power, 5.0 * power]);
@@ -123,14 +124,14 @@ impl Axis {
         Axis { label: label.to_owned(), from, to, ticks, kind: Kind::Ratios }
     }
 
-    /// Pixels that the names at the left of a panel need; none where there are numbers.
+    /// Returns the width in pixels of the names at the left of a panel; `None` for numbers.
     fn names_width(&self) -> Option<u32> {
         let longest = self.ticks.iter().map(|tick| tick.1.chars().count()).max()?;
         (self.kind == Kind::Names).then_some((longest as f64 * CHARACTERS.1) as u32 + 12)
     }
 }
 
-/// What plotters asks of an axis: labels at our ticks and nowhere else.
+/// Labels plotters' axis at the given ticks and nowhere else.
 impl Ranged for Axis {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
@@ -170,17 +171,17 @@ fn round_step(least: f64) -> f64 {
 /// Points that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend; series of several panels that share a name share the legend's entry.
+    /// The name in the legend; series of several panels that share a name share the legend's entry.
     pub label: String,
-    /// Its colour.
+    /// The colour of lines, dots and bars.
     pub colour: RGBColor,
-    /// How it is drawn.
+    /// The shape of its points.
     pub shape: Shape,
     /// (x, y).
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a [`Series`] is drawn.
+/// The shape of a [`Series`] in a chart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// A line with a dot at each point.
@@ -193,15 +194,15 @@ pub enum Shape {
     Dashed,
     /// Bars from 0, `width` wide and moved by `offset`, both in units of the x axis.
     Bars {
-        /// How far right of x the bar's middle is.
+        /// The distance of the bar's middle from x, to the right.
         offset: f64,
-        /// How wide the bar is.
+        /// The width of the bar.
         width: f64,
     },
 }
 
 impl Shape {
-    /// Bars of series number `index` of `count` that stand side by side at each place of a
+    /// Returns bars of series number `index` of `count` that stand side by side at each name of an
     /// [`Axis::named`].
     pub fn bar_beside(index: usize, count: usize) -> Shape {
         let width = 0.8 / count as f64;
@@ -209,19 +210,19 @@ impl Shape {
     }
 }
 
-/// Left of a panel with numbers.
+/// The width of the labels at the left of a panel with numbers.
 const NUMBERS_WIDTH: u32 = 62;
-/// For each name at the left of a panel, and for what stands above and below it.
+/// The height of each name at the left of a panel, and of the margins above and below the panel.
 const NAME_ROW: u32 = 19;
 const ABOVE_AND_BELOW: u32 = 90;
 const PANEL: (u32, u32) = (400, 290);
-/// A panel without others.
+/// The size of a panel without others.
 const LONE_PANEL: (u32, u32) = (640, 330);
 const MARGIN: u32 = 14;
 const TITLE_ROW: u32 = 24;
 const LEGEND_ROW: u32 = 20;
-/// Pixels per character of a title and of a legend, on the safe side: the reader's font is not
-/// known.
+/// The width in pixels of a character of a title and of a legend, estimated on the safe side, as
+/// the reader's font is not known.
 const CHARACTERS: (f64, f64) = (8.0, 6.8);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -229,9 +230,9 @@ type Coordinates = Cartesian2d<Axis, Axis>;
 type Drawn = Result<(), Box<dyn Error + Send + Sync>>;
 
 impl Figure {
-    /// The figure as SVG. The same figure gives the same bytes.
+    /// Draws the figure as SVG. The same figure gives the same bytes.
     ///
-    /// Errors: what plotters can't draw, such as an axis that is not finite.
+    /// Errors: a value that plotters can't draw, such as an axis that is not finite.
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut svg = String::new();
         let columns = self.columns.clamp(1, self.panels.len().max(1)) as u32;
@@ -258,7 +259,7 @@ impl Figure {
         Ok(svg)
     }
 
-    /// Every panel's size: larger where names stand at the left.
+    /// Returns the size of every panel: larger where names stand at the left.
     fn panel_size(&self) -> (u32, u32) {
         let least = if self.panels.len() == 1 { LONE_PANEL } else { PANEL };
         let named = self.panels.iter().filter_map(|panel| {
@@ -268,7 +269,7 @@ impl Figure {
         named.fold(least, |size, named| (size.0.max(named.0), size.1.max(named.1)))
     }
 
-    /// The legend's entries in rows, each with where it starts.
+    /// Returns the legend's entries in rows, each with its horizontal position.
     fn legend(&self, width: f64) -> Vec<Vec<(f64, &Series)>> {
         let mut entries: Vec<&Series> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {
@@ -292,7 +293,7 @@ impl Figure {
     }
 }
 
-/// Lines of whole words, each of at most `width` characters where its words allow.
+/// Breaks text into lines of whole words, each of at most `width` characters where its words allow.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -316,7 +317,7 @@ fn draw_legend(area: &Area<'_>, rows: &[Vec<(f64, &Series)>], top: u32) -> Drawn
     Ok(())
 }
 
-/// A small picture of how `series` is drawn.
+/// Draws the legend's symbol of `series`.
 fn draw_key(area: &Area<'_>, series: &Series, (x, y): (i32, i32)) -> Drawn {
     let colour = series.colour;
     match series.shape {

@@ -1,6 +1,7 @@
-//! What measures Symphony: [`scale`] runs the scheduler's threads at full speed, [`operations`] are
-//! the steps of a request's way one by one, for the benchmarks and the instruction counts
-//! (docs/performance.md). [`api`] asks a served engine from outside.
+//! Measurements of Symphony (docs/performance.md). [`scale`] runs the scheduler's threads at full
+//! speed, [`operations`] are the steps of a request's way one by one, for the benchmarks and the
+//! instruction counts, and [`api`] measures `symphony serve` from outside. [`charts`] draws the
+//! charts of `scale` and of the experiments in `perf/papers`.
 
 pub mod api;
 pub mod charts;

@@ -1,9 +1,9 @@
-//! A bounded ring from one thread to one other: how every message of the dataplane travels.
+//! A bounded ring from one thread to one other, in which every message of the dataplane travels.
 //! [`ring`] makes its two ends; each end is owned and called by one pinned thread.
 //!
-//! The memory is taken once. An end keeps its own index and a copy of the other end's, and reads
-//! the real one only when the copy says "full" or "empty", so a busy ring moves one cache line of
-//! indices per batch and not per message. The slots carry no stamps.
+//! The memory is allocated once. An end keeps its own index and a copy of the other end's, and
+//! loads the shared index only when the copy says "full" or "empty". So a busy ring moves one cache
+//! line of indices per batch and not per message. The slots carry no sequence numbers.
 //!
 //! ```
 //! use symphony_transport::ring::ring;
@@ -34,13 +34,13 @@
 //! taken and is stored by the consumer only. Both wrap around. Two pairs carry all the
 //! synchronisation:
 //!
-//! - `tail`: stored Release after the slots were filled, loaded Acquire before they are read. What
-//!   the consumer sees counted, it sees whole.
+//! - `tail`: stored Release after the slots were filled, loaded Acquire before they are read. A
+//!   message that the consumer counts is completely written.
 //! - `head`: stored Release after the slots were read, loaded Acquire before they are filled again.
 //!   No slot is overwritten while it may still be read.
 //!
-//! The two `gone` flags are stored Release and loaded Acquire: who sees that the other end is gone
-//! also sees all that it did before.
+//! The two `gone` flags are stored Release and loaded Acquire: an end that sees the other one gone
+//! also sees all that the other one did before.
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 use bytemuck::Pod;
@@ -59,7 +59,7 @@ const CACHE_LINE: usize = 64;
 pub struct Full;
 
 /// Makes a ring of at least `capacity` messages (rounded up to a power of two, at least 1) and
-/// gives its ends.
+/// returns its ends.
 ///
 /// A `T` of size zero is refused at compile time:
 ///
@@ -72,12 +72,12 @@ pub struct Full;
 /// Where `capacity` messages would not fit in the address space.
 pub fn ring<T: Pod>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     const { assert!(size_of::<T>() > 0, "a ring's message must have a size") };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedRing {
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
         producer_gone: AtomicBool::new(false),
         consumer_gone: AtomicBool::new(false),
-        slots: Slots::new(capacity),
+        slots: RingSlots::new(capacity),
     });
     let producer =
         Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head: 0, not_sync: PhantomData };
@@ -85,22 +85,22 @@ pub fn ring<T: Pod>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     (producer, consumer)
 }
 
-struct Shared<T> {
+struct SharedRing<T> {
     head: CachePadded<AtomicUsize>,
     tail: CachePadded<AtomicUsize>,
     producer_gone: AtomicBool,
     consumer_gone: AtomicBool,
-    slots: Slots<T>,
+    slots: RingSlots<T>,
 }
 
 /// The end that sends. It can be moved to another thread, but is never shared or cloned.
 pub struct Producer<T: Pod> {
-    shared: Arc<Shared<T>>,
-    /// Messages written, published or not.
+    shared: Arc<SharedRing<T>>,
+    /// The number of messages written, published or not.
     tail: usize,
-    /// Messages published: what `shared.tail` holds.
+    /// The number of messages published, as in `shared.tail`.
     published: usize,
-    /// `shared.head` when last looked at; the real one is never behind it.
+    /// A copy of `shared.head`, which is never behind it.
     head: usize,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -141,7 +141,7 @@ impl<T: Pod> Producer<T> {
         Ok(())
     }
 
-    /// Makes all written messages visible to the consumer, at once.
+    /// Makes all written messages visible to the consumer at once.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.tail {
@@ -152,14 +152,15 @@ impl<T: Pod> Producer<T> {
         }
     }
 
-    /// Whether `n` more messages can be written. Looks at the consumer's index only if it has to.
+    /// Returns true if `n` more messages can be written. Loads the consumer's index only if the
+    /// copy of it does not show enough room.
     #[inline]
     pub fn has_room(&mut self, n: usize) -> bool {
         self.known_free() >= n || self.free() >= n
     }
 
-    /// How many more messages can be written for sure: the consumer may be making more room right
-    /// now.
+    /// Returns the number of messages that can certainly be written: the consumer may be making
+    /// more room at this moment.
     #[inline]
     pub fn free(&mut self) -> usize {
         // Acquire: the consumer's reads of the slots go before our writes. Pairs with
@@ -168,14 +169,14 @@ impl<T: Pod> Producer<T> {
         self.known_free()
     }
 
-    /// How many messages the ring holds when full.
+    /// Returns the number of messages that the ring holds when full.
     pub fn capacity(&self) -> usize {
         self.shared.slots.capacity()
     }
 
-    /// Whether the consumer was dropped: nobody will read what is sent.
+    /// Returns true if the consumer was dropped: no message will be read any more.
     pub fn is_abandoned(&self) -> bool {
-        // Acquire: what the consumer did before it went is seen too.
+        // Acquire: what the consumer did before its drop is visible too. Pairs with its drop.
         self.shared.consumer_gone.load(Ordering::Acquire)
     }
 
@@ -186,7 +187,7 @@ impl<T: Pod> Producer<T> {
 }
 
 impl<T: Pod> Drop for Producer<T> {
-    /// Messages written but not published are never seen.
+    /// Marks the ring as abandoned. Messages written but not published are never received.
     fn drop(&mut self) {
         // Release: all that was published goes before the flag. Pairs with
         // `Consumer::is_abandoned`.
@@ -196,10 +197,10 @@ impl<T: Pod> Drop for Producer<T> {
 
 /// The end that receives. It can be moved to another thread, but is never shared or cloned.
 pub struct Consumer<T: Pod> {
-    shared: Arc<Shared<T>>,
-    /// Messages taken: what `shared.head` holds.
+    shared: Arc<SharedRing<T>>,
+    /// The number of messages taken, as in `shared.head`.
     head: usize,
-    /// `shared.tail` when last looked at; the real one is never behind it.
+    /// A copy of `shared.tail`, which is never behind it.
     tail: usize,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -213,7 +214,7 @@ impl<T: Pod> Consumer<T> {
         Some(message)
     }
 
-    /// A copy of the oldest message, which stays in the ring.
+    /// Returns a copy of the oldest message, which stays in the ring.
     #[inline]
     pub fn peek(&mut self) -> Option<T> {
         if self.known_len() == 0 && self.len() == 0 {
@@ -222,9 +223,9 @@ impl<T: Pod> Consumer<T> {
         Some(self.read(self.head))
     }
 
-    /// Takes up to `max` messages, oldest first, hands each to `f` and returns how many. The
-    /// producer's index is read at most once, and the room is given back at the end, so this is the
-    /// cheap way to receive.
+    /// Takes up to `max` messages, oldest first, passes each to `f` and returns their number. The
+    /// producer's index is loaded at most once, and the slots are released once, at the end: this
+    /// is the cheap way to receive.
     ///
     /// If `f` panics, none of them counts as taken.
     #[inline]
@@ -240,24 +241,25 @@ impl<T: Pod> Consumer<T> {
         count
     }
 
-    /// How many messages can be taken for sure: the producer may be publishing more right now.
+    /// Returns the number of messages that can certainly be taken: the producer may be publishing
+    /// more at this moment.
     #[inline]
-    #[allow(clippy::len_without_is_empty, reason = "it looks at the other end; `peek` tells emptiness")]
+    #[allow(clippy::len_without_is_empty, reason = "it loads the other end's index; `peek` shows emptiness")]
     pub fn len(&mut self) -> usize {
         // Acquire: the slots' contents are read after the count. Pairs with `Producer::publish`.
         self.tail = self.shared.tail.load(Ordering::Acquire);
         self.known_len()
     }
 
-    /// How many messages the ring holds when full.
+    /// Returns the number of messages that the ring holds when full.
     pub fn capacity(&self) -> usize {
         self.shared.slots.capacity()
     }
 
-    /// Whether the producer was dropped. Once this is true, [`len`](Consumer::len) is final: what
-    /// it counts is all that will ever come.
+    /// Returns true if the producer was dropped. From then on [`len`](Consumer::len) is final: no
+    /// message will be published any more.
     pub fn is_abandoned(&self) -> bool {
-        // Acquire: the producer's last publication is seen too. Pairs with its drop.
+        // Acquire: the producer's last publication is visible too. Pairs with its drop.
         self.shared.producer_gone.load(Ordering::Acquire)
     }
 
@@ -266,13 +268,13 @@ impl<T: Pod> Consumer<T> {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// The message at `index`, which must be in `head..tail`.
+    /// Returns the message at `index`, which must be in `head..tail`.
     #[inline]
     fn read(&self, index: usize) -> T {
         debug_assert!(index.wrapping_sub(self.head) < self.known_len());
         self.shared.slots.at(index).with(|slot| {
             // SAFETY: `index` is before the `tail` that we loaded (Acquire), so the slot is filled,
-            // and not before the `head` that we stored, so the producer leaves it alone.
+            // and not before the `head` that we stored, so the producer does not write to it.
             unsafe { slot.read() }
         })
     }
@@ -294,25 +296,25 @@ impl<T: Pod> Drop for Consumer<T> {
     }
 }
 
-/// The messages' places: a power of two of cells in one allocation that starts on a cache line.
-struct Slots<T> {
+/// The slots of a ring: a power of two of cells in one allocation that starts on a cache line.
+struct RingSlots<T> {
     first: NonNull<UnsafeCell<T>>,
     mask: usize,
 }
 
 // SAFETY: the cells are owned as a Box<[UnsafeCell<T>]> owns them, so they move with it when T may
 // move.
-unsafe impl<T: Send> Send for Slots<T> {}
+unsafe impl<T: Send> Send for RingSlots<T> {}
 // SAFETY: a shared reference gives only `&UnsafeCell<T>`; the one producer and the one consumer
-// touch a cell by turns, ordered by `head` and `tail`. A message moves from one thread to the
+// access a cell alternately, ordered by `head` and `tail`. A message moves from one thread to the
 // other, hence `T: Send`.
-unsafe impl<T: Send> Sync for Slots<T> {}
+unsafe impl<T: Send> Sync for RingSlots<T> {}
 
-impl<T: Pod> Slots<T> {
-    fn new(capacity: usize) -> Slots<T> {
+impl<T: Pod> RingSlots<T> {
+    fn new(capacity: usize) -> RingSlots<T> {
         let capacity =
             capacity.checked_next_power_of_two().expect("a ring's capacity fits the address space");
-        let layout = Slots::<T>::layout(capacity);
+        let layout = RingSlots::<T>::layout(capacity);
         // SAFETY: the layout's size is not zero: capacity >= 1, and `ring` refuses a T of size
         // zero.
         let memory = unsafe { alloc(layout) }.cast::<UnsafeCell<T>>();
@@ -321,11 +323,11 @@ impl<T: Pod> Slots<T> {
             // SAFETY: `index` is inside the allocation, whose alignment is at least the cell's.
             unsafe { first.add(index).write(UnsafeCell::new(T::zeroed())) };
         }
-        Slots { first, mask: capacity - 1 }
+        RingSlots { first, mask: capacity - 1 }
     }
 }
 
-impl<T> Slots<T> {
+impl<T> RingSlots<T> {
     fn layout(capacity: usize) -> Layout {
         Layout::array::<UnsafeCell<T>>(capacity)
             .and_then(|layout| layout.align_to(CACHE_LINE))
@@ -336,7 +338,7 @@ impl<T> Slots<T> {
         self.mask + 1
     }
 
-    /// The cell of the message counted `index`.
+    /// Returns the cell of the message numbered `index`.
     #[inline]
     fn at(&self, index: usize) -> &UnsafeCell<T> {
         // SAFETY: masked, the index is below the capacity, and `new` made every cell.
@@ -344,13 +346,13 @@ impl<T> Slots<T> {
     }
 }
 
-impl<T> Drop for Slots<T> {
+impl<T> Drop for RingSlots<T> {
     fn drop(&mut self) {
         let cells = NonNull::slice_from_raw_parts(self.first, self.capacity());
-        // SAFETY: `new` made exactly these cells, and nobody can reach them any more.
+        // SAFETY: `new` made exactly these cells, and no reference to them is left.
         unsafe { cells.drop_in_place() };
         // SAFETY: allocated in `new` with this very layout.
-        unsafe { dealloc(self.first.as_ptr().cast(), Slots::<T>::layout(self.capacity())) };
+        unsafe { dealloc(self.first.as_ptr().cast(), RingSlots::<T>::layout(self.capacity())) };
     }
 }
 
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_learns_that_its_consumer_is_gone() {
+    fn a_producer_sees_that_its_consumer_is_gone() {
         let (producer, consumer) = ring::<u64>(4);
         assert!(!producer.is_abandoned() && !consumer.is_abandoned());
         drop(consumer);

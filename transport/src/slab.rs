@@ -1,7 +1,7 @@
-//! A frontend's memory for inputs and outputs: slots of a few sizes, taken once. The frontend's
-//! thread holds the [`SlabOwner`] and hands slots out; every thread that fills or reads one
-//! (frontend, backend, executor) holds a [`SlabView`] and claims the slot for as long as it touches
-//! it. Messages carry the [`SlotId`] only.
+//! A frontend's memory for inputs and outputs: slots of a few sizes, allocated once. The frontend's
+//! thread holds the [`SlabOwner`] and allocates slots; every thread that fills or reads one
+//! (frontend, backend, executor) holds a [`SlabView`] and claims the slot while it accesses it.
+//! Messages carry the [`SlotId`] only.
 //!
 //! A claim is exclusive by an atomic compare-exchange, not by trust in the messages: a stale,
 //! repeated or invented id gives `None`, never a second reference to the same bytes.
@@ -9,8 +9,9 @@
 //! ```
 //! use symphony_transport::slab::{Slab, SlotClass};
 //!
-//! let classes = [SlotClass { slot_bytes: 1 << 10, count: 64 }, SlotClass { slot_bytes: 1 << 20, count: 4 }];
-//! let (mut owner, view) = Slab::new(&classes, 0).unwrap();
+//! let small = SlotClass { slot_bytes: 1 << 10, count: 64 };
+//! let large = SlotClass { slot_bytes: 1 << 20, count: 4 };
+//! let (mut owner, view) = Slab::new(&[small, large], 0).unwrap();
 //!
 //! let slot = owner.alloc(600).unwrap();
 //! view.claim(slot).unwrap()[..5].copy_from_slice(b"input");
@@ -29,19 +30,19 @@
 //!
 //! # Memory orderings
 //!
-//! Each slot has one word of state: its generation, whether it is allocated, whether it is held.
+//! The state of a slot is one `u32`: its generation and the flags *allocated* and *held*.
 //!
-//! - claim: compare-exchange from "this generation, allocated, not held" to held, Acquire: it sees
-//!   what the holder before it wrote. A failed one is Relaxed: nothing is touched.
-//! - the guard's drop: store of "not held", Release: the next claim sees what this holder wrote. A
-//!   plain store is enough: while a slot is held, nobody else changes its state.
-//! - free: compare-exchange from "not held" to the next generation, Acquire: the last holder is
-//!   done before the slot is free. A failed one is Relaxed.
-//! - alloc: store of "allocated", Release: the first claim sees that the last holder is done, also
-//!   where the id reached it without any synchronisation. A plain store is enough: nobody else
-//!   changes a free slot's state.
+//! - claim: compare-exchange from "this generation, allocated, not held" to "held", Acquire: the
+//!   bytes that the holder before wrote are visible. A failed one is Relaxed: no byte is accessed.
+//! - the guard's drop: store of "not held", Release: the next claim sees the bytes that this holder
+//!   wrote. A plain store is enough: while a slot is held, no other thread changes its state.
+//! - free: compare-exchange from "not held" to the next generation, Acquire: the last holder's
+//!   accesses are over before the slot is free. A failed one is Relaxed.
+//! - alloc: store of "allocated", Release: the first claim comes after the last holder's accesses,
+//!   also where the id reached it without any synchronisation. A plain store is enough: no other
+//!   thread changes a free slot's state.
 
-use crate::sync::{Access, Arc, AtomicU32, Ordering, Witness};
+use crate::sync::{Arc, AtomicU32, Ordering, Witness, WitnessAccess};
 use bytemuck::{Pod, Zeroable};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -68,9 +69,9 @@ const HELD: u32 = 1;
 const ALLOCATED: u32 = 2;
 const FLAG_BITS: u32 = 2;
 
-/// Names one allocation of one slot, across threads. The slot's next allocation has another id, so
-/// an id that outlived its slot is noticed (until the slot was allocated 2^24 - 1 more times). Zero
-/// names nothing.
+/// The identifier of one allocation of one slot, across threads. The slot's next allocation has
+/// another id, so a stale id is noticed (until the slot was allocated 2^24 - 1 more times). Zero is
+/// the id of no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct SlotId(u64);
@@ -81,7 +82,7 @@ impl SlotId {
         SlotId((high << CLASS_BITS | class as u64) << INDEX_BITS | u64::from(index))
     }
 
-    /// The frontend whose slab it is of.
+    /// Returns the number of the frontend that owns the slot's slab.
     pub fn frontend(self) -> u16 {
         (self.0 >> (INDEX_BITS + CLASS_BITS + GENERATION_BITS)) as u16
     }
@@ -106,16 +107,16 @@ impl fmt::Debug for SlotId {
     }
 }
 
-/// How many slots of which size a slab has.
+/// A number of slots of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotClass {
     /// Bytes of one slot, rounded up to whole cache lines of 64.
     pub slot_bytes: usize,
-    /// How many such slots.
+    /// The number of slots.
     pub count: usize,
 }
 
-/// Why there is no such slab.
+/// An error that keeps a slab from being made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SlabError {
     /// The list of classes is empty or too long.
@@ -124,7 +125,7 @@ pub enum SlabError {
     /// A class with slots of no bytes, or more of them than the machine can address.
     #[error("slot class {class} has slots of {slot_bytes} bytes: give at least 1, and what memory can hold")]
     SlotBytes {
-        /// Which class, counted from 0 as given.
+        /// The class's index in the list that was given.
         class: usize,
         /// The size asked for.
         slot_bytes: usize,
@@ -132,7 +133,7 @@ pub enum SlabError {
     /// A class with no slots or too many.
     #[error("slot class {class} has {count} slots: give 1 to {MAX_SLOTS_PER_CLASS}")]
     Count {
-        /// Which class, counted from 0 as given.
+        /// The class's index in the list that was given.
         class: usize,
         /// The count asked for.
         count: usize,
@@ -142,33 +143,33 @@ pub enum SlabError {
     OutOfMemory(usize),
 }
 
-/// Where slabs come from: [`Slab::new`].
+/// The slots of one frontend, made by [`Slab::new`].
 pub struct Slab {
-    /// By slot size, smallest first.
-    classes: Box<[Class]>,
-    /// By dense index.
-    slots: Box<[Slot]>,
+    /// The size classes, smallest slots first.
+    classes: Box<[SizeClass]>,
+    /// The states of all slots, indexed by class.first + index in the class (the dense index).
+    slots: Box<[SlabSlot]>,
     frontend: u16,
 }
 
-struct Class {
+struct SizeClass {
     /// The dense index of its first slot.
     first: usize,
     count: usize,
     slot_bytes: usize,
-    memory: Region,
+    memory: ClassMemory,
 }
 
 /// A slot's state, on its own cache line: neighbours are claimed by other threads.
 #[repr(align(64))]
-struct Slot {
+struct SlabSlot {
     state: AtomicU32,
     bytes: Witness,
 }
 
 impl Slab {
-    /// Takes the memory of `classes` (in any order) for the frontend numbered `frontend`, all of it
-    /// zero. Pages that are never touched cost nothing.
+    /// Allocates the memory of `classes` (in any order) for the frontend numbered `frontend`, all
+    /// of it zero. Pages that are never accessed cost nothing.
     ///
     /// # Errors
     ///
@@ -183,38 +184,38 @@ impl Slab {
         let mut first = 0;
         let mut made = Vec::with_capacity(given.len());
         for (number, class) in given {
-            let class = Class::new(number, class, first)?;
+            let class = SizeClass::new(number, class, first)?;
             first += class.count;
             made.push(class);
         }
         let slots =
-            (0..first).map(|_| Slot { state: AtomicU32::new(state(1)), bytes: Witness::new() }).collect();
+            (0..first).map(|_| SlabSlot { state: AtomicU32::new(state(1)), bytes: Witness::new() }).collect();
         let free = made.iter().map(|class| (0..class.count as u32).rev().collect()).collect();
         let view = SlabView { slab: Arc::new(Slab { classes: made.into(), slots, frontend }) };
         Ok((SlabOwner { view: view.clone(), free, in_use: 0, not_sync: PhantomData }, view))
     }
 
-    /// The id's class and its slot's dense index, where this slab has such a slot.
+    /// Returns the class and the dense index of the slot, or `None` if this slab has no such slot.
     #[inline]
-    fn find(&self, id: SlotId) -> Option<(&Class, usize)> {
+    fn find(&self, id: SlotId) -> Option<(&SizeClass, usize)> {
         let class = self.classes.get(id.class())?;
         (id.frontend() == self.frontend && id.index() < class.count)
             .then(|| (class, class.first + id.index()))
     }
 }
 
-/// The state of a free slot; its next allocation is of `generation`.
+/// Returns the state of a free slot whose next allocation has `generation`.
 fn state(generation: u32) -> u32 {
     generation << FLAG_BITS
 }
 
-/// Generations go round without zero, so that the id zero is never valid.
+/// Returns the next generation. They wrap around to 1, so that the id zero is never valid.
 fn generation_after(generation: u32) -> u32 {
     if generation + 1 == 1 << GENERATION_BITS { 1 } else { generation + 1 }
 }
 
-impl Class {
-    fn new(number: usize, class: SlotClass, first: usize) -> Result<Class, SlabError> {
+impl SizeClass {
+    fn new(number: usize, class: SlotClass, first: usize) -> Result<SizeClass, SlabError> {
         let SlotClass { slot_bytes, count } = class;
         if !(1..=MAX_SLOTS_PER_CLASS).contains(&count) {
             return Err(SlabError::Count { class: number, count });
@@ -222,24 +223,24 @@ impl Class {
         let too_large = SlabError::SlotBytes { class: number, slot_bytes };
         let rounded = slot_bytes.checked_next_multiple_of(CACHE_LINE).filter(|&bytes| bytes > 0);
         let Some(slot_bytes) = rounded else { return Err(too_large) };
-        let memory = Region::zeroed(slot_bytes.checked_mul(count).ok_or(too_large)?)?;
-        Ok(Class { first, count, slot_bytes, memory })
+        let memory = ClassMemory::zeroed(slot_bytes.checked_mul(count).ok_or(too_large)?)?;
+        Ok(SizeClass { first, count, slot_bytes, memory })
     }
 }
 
-/// The end that hands slots out: the frontend's own thread. Not shared, not cloned.
+/// The end that allocates slots, held by the frontend's thread. It is neither shared nor cloned.
 pub struct SlabOwner {
     view: SlabView,
-    /// By class: the indices of its free slots, the one that was freed last on top, as its bytes
-    /// may still be in the cache. Never longer than it was at first, so it never allocates.
+    /// The indices of the free slots of each class, the last freed one on top, as its bytes may
+    /// still be in the cache. A list never outgrows its first length, so it never allocates.
     free: Box<[Vec<u32>]>,
     in_use: usize,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl SlabOwner {
-    /// A slot of at least `bytes`: of the smallest class that fits and has a free one. `None` where
-    /// none has, or none is that large. The slot still has the bytes of whoever had it before.
+    /// Allocates a slot of at least `bytes` from the smallest class that fits and has a free one.
+    /// Returns `None` if there is none. The slot still has the bytes of its previous allocation.
     #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<SlotId> {
         let slab = &*self.view.slab;
@@ -248,25 +249,26 @@ impl SlabOwner {
             .filter(|(_, (class, _))| class.slot_bytes >= bytes)
             .find_map(|(number, (class, free))| Some((number, class, free.pop()?)))?;
         let slot = &slab.slots[class.first + index as usize];
-        // Relaxed: only this thread changes the state of a free slot, so it is what we stored last.
+        // Relaxed: only this thread changes the state of a free slot, so this is the value stored
+        // last.
         let free = slot.state.load(Ordering::Relaxed);
-        // Release: the last holder is done before anyone claims it anew. Pairs with the Acquire in
+        // Release: the last holder's accesses come before the next claim. Pairs with the Acquire in
         // `claim`.
         slot.state.store(free | ALLOCATED, Ordering::Release);
         self.in_use += 1;
         Some(SlotId::new(slab.frontend, free >> FLAG_BITS, number, index))
     }
 
-    /// Takes a slot back; its id is stale from here on. False, and nothing happens, where the id is
-    /// stale already, or where the slot is held right now: then try again once its guard is gone.
+    /// Frees a slot; its id is stale from here on. Returns false and does nothing if the id is
+    /// stale already, or if the slot is held: then try again once its guard was dropped.
     #[inline]
     pub fn free(&mut self, id: SlotId) -> bool {
         let slab = &*self.view.slab;
         let Some((_, dense)) = slab.find(id) else { return false };
         let allocated = state(id.generation()) | ALLOCATED;
         let next = state(generation_after(id.generation()));
-        // Acquire: the last holder is done before the slot is free. Pairs with the guard's drop.
-        // Relaxed on failure: nothing is touched.
+        // Acquire: the last holder's accesses are over before the slot is free. Pairs with the
+        // guard's drop. Relaxed on failure: no byte is accessed.
         let freed =
             slab.slots[dense].state.compare_exchange(allocated, next, Ordering::Acquire, Ordering::Relaxed);
         if freed.is_err() {
@@ -277,63 +279,64 @@ impl SlabOwner {
         true
     }
 
-    /// How many slots there are, of all classes.
+    /// Returns the number of slots of all classes.
     pub fn capacity(&self) -> usize {
         self.view.capacity()
     }
 
-    /// How many slots there are of at least `bytes`.
+    /// Returns the number of slots of at least `bytes`.
     pub fn fitting(&self, bytes: usize) -> usize {
         self.view.slab.classes.iter().filter(|class| class.slot_bytes >= bytes).map(|class| class.count).sum()
     }
 
-    /// How many of these are free: so often [`alloc`](SlabOwner::alloc) finds one.
+    /// Returns the number of free slots of at least `bytes`: that many calls of
+    /// [`alloc`](SlabOwner::alloc) succeed.
     pub fn free_fitting(&self, bytes: usize) -> usize {
         let classes = self.view.slab.classes.iter().zip(&self.free);
         classes.filter(|(class, _)| class.slot_bytes >= bytes).map(|(_, free)| free.len()).sum()
     }
 
-    /// How many slots are handed out.
+    /// Returns the number of allocated slots.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// The slot's number below [`capacity`](SlabOwner::capacity), for tables beside the slab. It is
-    /// the same for every id of the slot. An id that is not of this slab gives `capacity` itself,
-    /// which no table has.
+    /// Returns the slot's number below [`capacity`](SlabOwner::capacity), for tables beside the
+    /// slab. It is the same for every id of the slot. For an id of another slab it is `capacity`
+    /// itself, which is an index of no table.
     #[inline]
     pub fn index(&self, id: SlotId) -> usize {
         self.view.slab.find(id).map_or(self.capacity(), |(_, dense)| dense)
     }
 
-    /// The view, to claim slots with and to clone for others.
+    /// Returns the view, to claim slots with and to clone for other threads.
     pub fn view(&self) -> &SlabView {
         &self.view
     }
 }
 
-/// What every thread that touches slots holds. Clones see the same slots; the memory lives as long
-/// as any.
+/// The end that claims slots, held by every thread that accesses them. Clones share the slots; the
+/// memory lives as long as the last of them.
 #[derive(Clone)]
 pub struct SlabView {
     slab: Arc<Slab>,
 }
 
 impl SlabView {
-    /// Exclusive access to the slot's bytes until the guard is dropped. `None` where the id is
-    /// stale or not of this slab, or where someone holds the slot already; it never waits.
+    /// Claims exclusive access to the slot's bytes until the guard is dropped. Returns `None` if
+    /// the id is stale or of another slab, or if the slot is held already; it never waits.
     #[inline]
     pub fn claim(&self, id: SlotId) -> Option<SlotGuard<'_>> {
         let (class, dense) = self.slab.find(id)?;
         let slot = &self.slab.slots[dense];
         let allocated = state(id.generation()) | ALLOCATED;
-        // Acquire: what the holder before wrote is seen. Pairs with the guard's drop and with
-        // `alloc`. Relaxed on failure: nothing is touched.
+        // Acquire: the bytes that the holder before wrote are visible. Pairs with the guard's drop
+        // and with `alloc`. Relaxed on failure: no byte is accessed.
         slot.state
             .compare_exchange(allocated, allocated | HELD, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         // SAFETY: `find` made sure that the index is below the class's count, so the slot lies in
-        // its region.
+        // its memory.
         let first = unsafe { class.memory.start.add(id.index() * class.slot_bytes) };
         Some(SlotGuard {
             slot,
@@ -342,17 +345,17 @@ impl SlabView {
         })
     }
 
-    /// How many slots there are, of all classes.
+    /// Returns the number of slots of all classes.
     pub fn capacity(&self) -> usize {
         self.slab.slots.len()
     }
 }
 
-/// Exclusive access to a slot's bytes, from [`SlabView::claim`]: all of the slot, which may be more
-/// than was asked for.
+/// Exclusive access to all bytes of a slot, from [`SlabView::claim`]: they may be more than were
+/// asked for.
 pub struct SlotGuard<'a> {
-    access: Access,
-    slot: &'a Slot,
+    access: WitnessAccess,
+    slot: &'a SlabSlot,
     bytes: NonNull<[u8]>,
 }
 
@@ -361,8 +364,8 @@ impl Deref for SlotGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are initialised (zeroed at first) and live as long as the view that we
-        // borrow. While the state says HELD no other guard of this slot exists, and slots do not
+        // SAFETY: the bytes are initialised (zeroed at first) and live as long as the view that is
+        // borrowed. While the state says HELD no other guard of this slot exists, and slots do not
         // overlap.
         unsafe { self.bytes.as_ref() }
     }
@@ -380,37 +383,39 @@ impl Drop for SlotGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.access.end();
-        // Relaxed: we set HELD ourselves, and nobody changes a held slot's state.
+        // Relaxed: `claim` set HELD on behalf of this guard, and no other thread changes a held
+        // slot's state.
         let held = self.slot.state.load(Ordering::Relaxed);
-        // Release: what we wrote is seen by the next claim. Pairs with the Acquire there and in
-        // `free`.
+        // Release: the bytes written here are visible to the next claim. Pairs with the Acquire
+        // there and in `free`.
         self.slot.state.store(held & !HELD, Ordering::Release);
     }
 }
 
 /// The bytes of a class's slots: zeroed by the system, starting on a cache line.
-struct Region {
+struct ClassMemory {
     start: NonNull<u8>,
-    /// What was allocated, and starts at or a little before `start`.
+    /// The allocation, which starts at or a little before `start`.
     memory: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a region owns its bytes as a Box<[u8]> does, and only points to them.
-unsafe impl Send for Region {}
-// SAFETY: a shared region gives nothing but an address; `SlotGuard` says who may use which bytes
-// when.
-unsafe impl Sync for Region {}
+// SAFETY: the bytes are owned as a Box<[u8]> owns them, and only pointed to.
+unsafe impl Send for ClassMemory {}
+// SAFETY: a shared reference gives nothing but an address; access to the bytes is exclusive by
+// `SlotGuard`.
+unsafe impl Sync for ClassMemory {}
 
-impl Region {
-    /// What the system's allocator aligns to by itself. If more is asked for, the standard library
-    /// zeroes by hand, and so touches every page; so the region is aligned by hand instead.
+impl ClassMemory {
+    /// The alignment that the system's allocator gives by itself. If more is asked for, the
+    /// standard library zeroes in a loop, which touches every page; so the start is aligned here
+    /// instead.
     const NATURAL_ALIGN: usize = 16;
 
-    fn zeroed(bytes: usize) -> Result<Region, SlabError> {
+    fn zeroed(bytes: usize) -> Result<ClassMemory, SlabError> {
         let layout = bytes
-            .checked_add(CACHE_LINE - Region::NATURAL_ALIGN)
-            .and_then(|padded| Layout::from_size_align(padded, Region::NATURAL_ALIGN).ok())
+            .checked_add(CACHE_LINE - ClassMemory::NATURAL_ALIGN)
+            .and_then(|padded| Layout::from_size_align(padded, ClassMemory::NATURAL_ALIGN).ok())
             .ok_or(SlabError::OutOfMemory(bytes))?;
         // SAFETY: the layout's size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(SlabError::OutOfMemory(bytes))?;
@@ -419,11 +424,11 @@ impl Region {
         // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to
         // the size.
         let start = unsafe { memory.add(padding) };
-        Ok(Region { start, memory, layout })
+        Ok(ClassMemory { start, memory, layout })
     }
 }
 
-impl Drop for Region {
+impl Drop for ClassMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this very layout; no guard outlives its view.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };

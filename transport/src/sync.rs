@@ -1,5 +1,5 @@
 //! The atomics and the cell that [`crate::ring`] and [`crate::slab`] are made of: those of `std`,
-//! or loom's where `cfg(loom)` is set, so that loom can try every order of a test's accesses.
+//! or loom's where `cfg(loom)` is set. Loom then tries every order of a test's accesses.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -13,7 +13,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
-/// `std`'s cell with the calls of loom's.
+/// A cell of `std` with the methods of loom's cell.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -35,14 +35,14 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Stands for memory that loom cannot see: it fails a test in which two accesses overlap, or in
-/// which one does not happen before the next. It has no size and does nothing otherwise.
+/// A stand-in for memory that loom cannot see: it fails a test in which two accesses overlap, or in
+/// which one does not happen before the next. Without loom it has no size and does nothing.
 pub(crate) struct Witness(#[cfg(loom)] UnsafeCell<()>);
 
-/// An exclusive access, from [`Witness::access`] to [`Access::end`].
-pub(crate) struct Access(#[cfg(loom)] Option<loom::cell::MutPtr<()>>);
+/// An exclusive access, from [`Witness::access`] to [`WitnessAccess::end`].
+pub(crate) struct WitnessAccess(#[cfg(loom)] Option<loom::cell::MutPtr<()>>);
 
-impl Access {
+impl WitnessAccess {
     #[inline]
     pub(crate) fn end(&mut self) {
         #[cfg(loom)]
@@ -59,8 +59,8 @@ impl Witness {
     }
 
     #[inline]
-    pub(crate) fn access(&self) -> Access {
-        Access(
+    pub(crate) fn access(&self) -> WitnessAccess {
+        WitnessAccess(
             #[cfg(loom)]
             Some(self.0.get_mut()),
         )

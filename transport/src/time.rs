@@ -1,5 +1,5 @@
-//! Instants and durations as one type: [`Nanos`], a count of nanoseconds since the process's clock
-//! started (or since the simulation's start). It travels in messages, so it is plain data.
+//! Instants and durations as one type: [`Nanos`], a number of nanoseconds, for an instant since the
+//! process's clock (or the simulation) started. It travels in messages, so it is plain data.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -19,42 +19,44 @@ impl Nanos {
     /// Never.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
-    /// `us` microseconds.
+    /// Makes a duration of `us` microseconds.
     pub const fn from_micros(us: u64) -> Nanos {
         Nanos(us * 1_000)
     }
 
-    /// `ms` milliseconds.
+    /// Makes a duration of `ms` milliseconds.
     pub const fn from_millis(ms: u64) -> Nanos {
         Nanos(ms * 1_000_000)
     }
 
-    /// `s` seconds.
+    /// Makes a duration of `s` seconds.
     pub const fn from_secs(s: u64) -> Nanos {
         Nanos(s * 1_000_000_000)
     }
 
-    /// `ms` milliseconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    /// Makes a duration of `ms` milliseconds, rounded to the nearest nanosecond; negative and NaN
+    /// become zero.
     pub fn from_millis_f64(ms: f64) -> Nanos {
         Nanos((ms * 1e6).round() as u64)
     }
 
-    /// `s` seconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    /// Makes a duration of `s` seconds, rounded to the nearest nanosecond; negative and NaN become
+    /// zero.
     pub fn from_secs_f64(s: f64) -> Nanos {
         Nanos((s * 1e9).round() as u64)
     }
 
-    /// In microseconds.
+    /// Returns the number of microseconds.
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1e3
     }
 
-    /// In milliseconds.
+    /// Returns the number of milliseconds.
     pub fn as_millis_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// In seconds.
+    /// Returns the number of seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

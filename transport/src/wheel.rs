@@ -1,6 +1,7 @@
 //! A hierarchical timing wheel with one timer per key: a ModelThread's frontrun and latest timers,
-//! the RankThread's busy GPUs, an emulated device's running batches. Owned by one thread, driven by
-//! [`Wheel::pop_expired`] with the `now` of the caller's turn; it never reads a clock.
+//! the RankThread's busy GPUs, an emulated device's running batches. It is owned by one
+//! thread and driven by [`Wheel::pop_expired`] with the `now` of the caller's duty cycle; it never
+//! reads a clock.
 //!
 //! ```
 //! use symphony_transport::{Nanos, wheel::Wheel};
@@ -21,17 +22,17 @@
 //! assert_eq!(wheel.next(), Some(Nanos::from_millis(11)));
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - A timer comes out of the first [`Wheel::pop_expired`] loop whose `now` is not before its time:
-//!   never early, and late only by as much as the caller is.
-//! - All that one `now` has expired comes out in order of (time, key), whenever and however it was
-//!   set.
-//! - `set` and `cancel` take constant time (`cancel` of a timer that is due within the current
-//!   tick, logarithmic amortised); time without timers costs nothing to pass, however long; nothing
-//!   allocates after `new`.
+//! - A timer is returned by the first [`Wheel::pop_expired`] loop whose `now` is not before its
+//!   time: never early, and late only by as much as the caller is.
+//! - The timers that one `now` has expired are returned in order of (time, key), whatever the order
+//!   in which they were set.
+//! - `set` and `cancel` take constant time; `cancel` of a timer that is due within the current tick
+//!   takes amortised logarithmic time. Time without timers costs nothing to pass, however long.
+//!   Nothing allocates after `new`.
 //!
-//! # How
+//! # Algorithm
 //!
 //! An instant is cut into ticks of 1,024 ns, a tick's number into nine digits of six bits. A timer
 //! lies on the level of the highest digit in which its tick differs from the current tick, in the
@@ -45,7 +46,7 @@ use crate::Nanos;
 
 /// A tick is 2^10 ns: about a microsecond.
 const TICK_BITS: u32 = 10;
-/// A level has 2^6 slots, so one word tells which are occupied.
+/// A level has 2^6 slots, so that the bits of one `u64` show which are occupied.
 const DIGIT_BITS: u32 = 6;
 const SLOTS: usize = 1 << DIGIT_BITS;
 /// Enough digits for every tick of a u64 of nanoseconds.
@@ -54,40 +55,40 @@ const LEVELS: usize = (u64::BITS - TICK_BITS).div_ceil(DIGIT_BITS) as usize;
 /// No key: the end of a list.
 const NONE: u32 = u32::MAX;
 /// The timer is not armed.
-const NOWHERE: u32 = u32::MAX;
+const NOT_ARMED: u32 = u32::MAX;
 /// The timer is in the heap.
 const DUE: u32 = u32::MAX - 1;
 
 #[derive(Clone, Copy)]
 struct Timer {
     at: Nanos,
-    /// Which list: `level * SLOTS + slot`, [`DUE`] or [`NOWHERE`].
-    place: u32,
+    /// The list that it is in: `level * SLOTS + slot`, [`DUE`] or [`NOT_ARMED`].
+    list: u32,
     /// The next of the slot's list; in the heap, the next sibling.
     next: u32,
     /// The previous of the slot's list; in the heap, the previous sibling, or the parent of a first
     /// child.
     prev: u32,
-    /// In the heap, the first child.
+    /// The first child in the heap.
     child: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct WheelSlot {
     /// The first timer of its list.
     first: u32,
-    /// No timer of the list is earlier. It is the earliest one's time unless that one was
-    /// cancelled.
+    /// A lower bound of the list's times: the earliest timer's, unless that one was cancelled.
     earliest: Nanos,
 }
 
-/// One timer per key below a fixed number of keys. See the [module](self) for what is promised.
+/// A set of timers, one per key below a fixed number of keys. The [module](self) states its
+/// guarantees.
 pub struct Wheel {
     timers: Box<[Timer]>,
-    slots: Box<[Slot]>,
-    /// By level: which slots have timers.
+    slots: Box<[WheelSlot]>,
+    /// The occupied slots of each level, as bits.
     occupied: [u64; LEVELS],
-    /// Which levels have timers.
+    /// The levels with an occupied slot, as bits.
     levels: u32,
     /// The tick up to which slots have been emptied.
     tick: u64,
@@ -96,15 +97,15 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// A wheel for the keys `0..keys`, none of them armed, that starts at `now`.
+    /// Makes a wheel for the keys `0..keys`, none of them armed, that starts at `now`.
     ///
     /// # Panics
     ///
     /// Where `keys` is 2^32 - 1 or more.
     pub fn new(keys: usize, now: Nanos) -> Wheel {
         assert!(keys < NONE as usize, "a wheel has fewer than 2^32 - 1 keys, not {keys}");
-        let idle = Timer { at: Nanos::MAX, place: NOWHERE, next: NONE, prev: NONE, child: NONE };
-        let empty = Slot { first: NONE, earliest: Nanos::MAX };
+        let idle = Timer { at: Nanos::MAX, list: NOT_ARMED, next: NONE, prev: NONE, child: NONE };
+        let empty = WheelSlot { first: NONE, earliest: Nanos::MAX };
         Wheel {
             timers: vec![idle; keys].into_boxed_slice(),
             slots: vec![empty; LEVELS * SLOTS].into_boxed_slice(),
@@ -115,8 +116,8 @@ impl Wheel {
         }
     }
 
-    /// Arms `key`'s timer for `at`, in place of what it was armed for. An `at` in the past expires
-    /// at the next [`pop_expired`](Wheel::pop_expired); [`Nanos::MAX`] cancels.
+    /// Arms `key`'s timer for `at`, instead of the time it was armed for. An `at` in the past
+    /// expires at the next [`pop_expired`](Wheel::pop_expired); [`Nanos::MAX`] cancels.
     ///
     /// # Panics
     ///
@@ -126,8 +127,8 @@ impl Wheel {
         if at == Nanos::MAX {
             return self.cancel(key);
         }
-        let old = self.timers[key].place;
-        let new = self.place_of(at);
+        let old = self.timers[key].list;
+        let new = self.list_of(at);
         if old == new && old != DUE {
             // Re-armed within its slot, as timers pushed on by a little mostly are: it can stay in
             // its list.
@@ -151,19 +152,19 @@ impl Wheel {
         self.unlink(key as u32);
     }
 
-    /// When `key`'s timer expires; `None` where it is not armed.
+    /// Returns the time at which `key`'s timer expires; `None` where it is not armed.
     ///
     /// # Panics
     ///
     /// Where `key` is not below the wheel's number of keys.
     pub fn armed(&self, key: usize) -> Option<Nanos> {
         let timer = &self.timers[key];
-        (timer.place != NOWHERE).then_some(timer.at)
+        (timer.list != NOT_ARMED).then_some(timer.at)
     }
 
     /// Disarms the earliest timer whose time is not after `now`, the lowest key first among equals,
     /// and returns its key and time; `None` when there is none left. Call it until then, in every
-    /// turn.
+    /// duty cycle.
     ///
     /// Timers may be set and cancelled between two calls. One that is set to an instant not after
     /// `now` comes out of the same loop, so a caller that always does that never leaves it.
@@ -180,11 +181,11 @@ impl Wheel {
         Some((key, self.timers[key].at))
     }
 
-    /// An instant until which the caller may sleep: no armed timer is before it. `None` where none
-    /// is armed.
+    /// Returns an instant until which the caller may sleep: no armed timer is before it. `None`
+    /// where none is armed.
     ///
     /// It is the earliest timer's own time, unless a timer close before that was cancelled or moved
-    /// since. A caller that then wakes up for nothing gets the earliest timer's own time from its
+    /// since. A caller that then wakes up too early gets the earliest timer's own time from its
     /// next call.
     #[inline]
     pub fn next(&self) -> Option<Nanos> {
@@ -199,9 +200,9 @@ impl Wheel {
         Some(self.slots[level * SLOTS + slot].earliest)
     }
 
-    /// Where a timer for `at` belongs as of the current tick.
+    /// Returns the list that a timer for `at` belongs to as of the current tick.
     #[inline]
-    fn place_of(&self, at: Nanos) -> u32 {
+    fn list_of(&self, at: Nanos) -> u32 {
         let tick = tick_of(at);
         if tick <= self.tick {
             return DUE;
@@ -229,14 +230,14 @@ impl Wheel {
         }
     }
 
-    /// Moves a slot's timers to where they belong now.
+    /// Moves a slot's timers to the lists that they belong to as of the current tick.
     fn empty_slot(&mut self, level: u32, slot: u32) {
         let index = level as usize * SLOTS + slot as usize;
         let mut key = std::mem::replace(&mut self.slots[index].first, NONE);
         self.clear_occupied(level, slot);
         while key != NONE {
             let timer = self.timers[key as usize];
-            self.link(key, self.place_of(timer.at));
+            self.link(key, self.list_of(timer.at));
             key = timer.next;
         }
     }
@@ -249,24 +250,24 @@ impl Wheel {
         }
     }
 
-    /// Puts a timer that is in no list into `place`.
+    /// Puts a timer that is in no list into `list`, which may be the heap.
     #[inline]
-    fn link(&mut self, key: u32, place: u32) {
+    fn link(&mut self, key: u32, list: u32) {
         let timer = &mut self.timers[key as usize];
-        timer.place = place;
+        timer.list = list;
         timer.prev = NONE;
         timer.next = NONE;
-        if place == DUE {
+        if list == DUE {
             timer.child = NONE;
             self.due = self.meld(self.due, key);
             return;
         }
         let at = timer.at;
-        let slot = &mut self.slots[place as usize];
+        let slot = &mut self.slots[list as usize];
         let second = std::mem::replace(&mut slot.first, key);
         if second == NONE {
             slot.earliest = at;
-            let (level, slot) = (place / SLOTS as u32, place % SLOTS as u32);
+            let (level, slot) = (list / SLOTS as u32, list % SLOTS as u32);
             self.occupied[level as usize] |= 1 << slot;
             self.levels |= 1 << level;
         } else {
@@ -276,14 +277,14 @@ impl Wheel {
         }
     }
 
-    /// Takes a timer out of where it is, if it is armed.
+    /// Takes a timer out of its list or the heap, if it is armed.
     #[inline]
     fn unlink(&mut self, key: u32) {
         let timer = &mut self.timers[key as usize];
-        let Timer { place, next, prev, .. } = *timer;
-        timer.place = NOWHERE;
-        match place {
-            NOWHERE => {}
+        let Timer { list, next, prev, .. } = *timer;
+        timer.list = NOT_ARMED;
+        match list {
+            NOT_ARMED => {}
             DUE => self.leave_heap(key),
             slot => {
                 if next != NONE {
@@ -380,11 +381,12 @@ fn digit(tick: u64, level: u32) -> u32 {
     (tick >> (level * DIGIT_BITS)) as u32 % SLOTS as u32
 }
 
-/// The slots of `level` as of tick `from`, those of its past aside, that have begun by tick `to`.
+/// Returns the slots of `level` that, as of tick `from`, lie ahead and have begun by tick `to`.
+/// Slots already behind `from` are empty, so their bits may be set too.
 fn begun(from: u64, to: u64, level: u32) -> u64 {
     let above = (level + 1) * DIGIT_BITS;
-    // A level's slots share the digits above it with `from`: once these have changed, all of it
-    // lies behind.
+    // A level's slots share the digits above it with `from`: once these have changed, all slots of
+    // the level have begun.
     if from >> above != to >> above {
         return u64::MAX;
     }
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_set_between_two_pops_come_in_their_turn() {
+    fn timers_set_between_two_pops_come_in_order() {
         let mut wheel = Wheel::new(3, Nanos::ZERO);
         wheel.set(0, Nanos(10));
         wheel.set(1, Nanos(30));
@@ -536,7 +538,7 @@ mod tests {
         fn sleep_until_next(&mut self) -> Result<(), TestCaseError> {
             self.now = self.now.max(self.wheel.next().unwrap_or(self.now));
             if !self.pop()? {
-                // Woken for nothing: the next wake-up is for something.
+                // Woken too early: the next wake-up is exact.
                 prop_assert_eq!(self.wheel.next(), self.armed.first().map(|&(at, _)| at));
             }
             Ok(())

@@ -1,5 +1,5 @@
-//! The rows of a batch between the protocol's bytes and rten's tensors. Where both have the same
-//! elements a row is one copy; elsewhere each element is converted on its way.
+//! The conversion of a batch's rows between the protocol's bytes and rten's tensors. Where both
+//! have the same elements a row is one copy; elsewhere each element is converted.
 
 use crate::signature::{DataType, TensorSpec};
 use half::f16;
@@ -18,7 +18,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// What carries elements of this type through rten; `None` where nothing does.
+    /// Returns the carrier of elements of this type; `None` where there is none.
     pub(super) fn for_datatype(datatype: DataType) -> Option<Carrier> {
         match datatype {
             DataType::Fp32 | DataType::Fp64 | DataType::Fp16 => Some(Carrier::F32),
@@ -29,7 +29,7 @@ impl Carrier {
         }
     }
 
-    /// The carrier of an rten value; `None` for sequences.
+    /// Returns the carrier of an rten value; `None` for sequences.
     pub(super) fn of(value: ValueType) -> Option<Carrier> {
         match value {
             ValueType::Tensor(rten::DataType::Float) => Some(Carrier::F32),
@@ -40,7 +40,7 @@ impl Carrier {
         }
     }
 
-    /// The type whose elements are the carrier's own.
+    /// Returns the type whose elements need no conversion.
     pub(super) fn own_datatype(self) -> DataType {
         match self {
             Carrier::F32 => DataType::Fp32,
@@ -50,7 +50,7 @@ impl Carrier {
         }
     }
 
-    /// The types that have a carrier, for messages.
+    /// Lists the types that have a carrier, for error messages.
     pub(super) fn supported() -> String {
         let carried = DataType::ALL.into_iter().filter(|&datatype| Carrier::for_datatype(datatype).is_some());
         carried.map(DataType::name).collect::<Vec<_>>().join(", ")
@@ -66,7 +66,7 @@ pub(super) enum InputBuffer {
 }
 
 impl InputBuffer {
-    /// Zeros for `max_batch` rows of `spec`, whose type must have a carrier.
+    /// Makes `max_batch` rows of `spec`, all zero. Its type must have a carrier.
     pub(super) fn new(spec: &TensorSpec, max_batch: usize) -> InputBuffer {
         let len = spec.elements() * max_batch;
         match Carrier::for_datatype(spec.datatype) {
@@ -100,8 +100,8 @@ impl InputBuffer {
         }
     }
 
-    /// The first rows as a tensor of `shape`, whose first dimension is at most the batch that there
-    /// is room for.
+    /// Returns the first rows as a tensor of `shape`, whose first dimension is at most
+    /// `max_batch`.
     pub(super) fn view(&self, shape: &[usize]) -> ValueView<'_> {
         match self {
             InputBuffer::F32(buffer) => tensor(shape, buffer).into(),
@@ -117,8 +117,7 @@ fn tensor<'a, T>(shape: &[usize], buffer: &'a [T]) -> TensorView<'a, T> {
     TensorView::from_data(shape, &buffer[..len])
 }
 
-/// Copies row `row` of an output, which [`contiguous`] has been given, into the bytes of one
-/// tensor.
+/// Copies row `row` of an output that [`contiguous`] has returned into the bytes of one tensor.
 pub(super) fn unstage(value: &Value, row: usize, spec: &TensorSpec, to: &mut [u8]) {
     let elements = spec.elements();
     let range = row * elements..(row + 1) * elements;
@@ -143,8 +142,8 @@ pub(super) fn unstage(value: &Value, row: usize, spec: &TensorSpec, to: &mut [u8
     }
 }
 
-/// The value with its elements in row-major order: an operator that only transposes leaves them
-/// elsewhere.
+/// Returns the value with its elements in row-major order: an operator that only transposes does
+/// not move them.
 pub(super) fn contiguous(value: Value) -> Value {
     match value {
         Value::FloatTensor(mut tensor) => {

@@ -1,5 +1,5 @@
-//! The one thread that rten computes a core's models on. Executor threads make it and keep it for
-//! as long as their models live.
+//! The thread on which rten computes all models of a core. Executor threads make it and keep it as
+//! long as their models.
 
 use rten::ThreadPool;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 ///
 /// rten always computes on a pool of its own. A pool of one thread inherits the core that the
 /// thread which makes it is pinned to: **pin first, then make it**. A batch that is run from
-/// outside is handed over and back, some 10 us on one core; inside [`ComputeThread::run`] there is
-/// no hand-over, so an executor's whole loop belongs in there.
+/// another thread is handed over and back, some 10 us on one core; inside [`ComputeThread::run`]
+/// there is no hand-over, so an executor's whole loop belongs in there.
 #[derive(Clone, Debug)]
 pub struct ComputeThread {
     pool: Arc<ThreadPool>,
@@ -21,8 +21,8 @@ impl ComputeThread {
         ComputeThread { pool: Arc::new(ThreadPool::with_num_threads(1)) }
     }
 
-    /// Runs `work` on the thread and waits for it; at once where the caller is that thread. A panic
-    /// of `work` goes on in the caller.
+    /// Runs `work` on the thread and waits for its end; calls it directly if the caller is that
+    /// thread. A panic of `work` continues in the caller.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.run(work)
     }

@@ -1,5 +1,5 @@
-//! What an ONNX file itself declares of its inputs and outputs. rten folds all element types into
-//! four when it loads a model; clients must be told, and send, the declared ones.
+//! The element types that an ONNX file declares for its inputs and outputs. rten folds all element
+//! types into four when it loads a model; clients see, and send, the declared ones.
 
 use super::LoadError;
 use crate::signature::DataType;
@@ -15,8 +15,7 @@ use std::path::Path;
 pub(super) struct ElementType(rten_onnx::onnx::DataType);
 
 impl ElementType {
-    /// The type in the protocol's terms; `None` where it has none, as for strings and complex
-    /// numbers.
+    /// Returns the protocol's type; `None` where there is none, as for strings and complex numbers.
     pub(super) fn datatype(self) -> Option<DataType> {
         use rten_onnx::onnx::DataType as Onnx;
         let datatype = match self.0 {
@@ -45,28 +44,28 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// The declarations of one file.
-pub(super) struct Declared {
+/// The element types that one file declares.
+pub(super) struct DeclaredTypes {
     inputs: Vec<(String, ElementType)>,
     outputs: Vec<(String, ElementType)>,
-    /// The size of the file and of those that it keeps weights in.
+    /// The size of the file and of the files that hold its weights.
     pub(super) weights_bytes: u64,
 }
 
-impl Declared {
-    /// The element type of an input; `None` where the file does not say.
+impl DeclaredTypes {
+    /// Returns the element type of an input; `None` where the file declares none.
     pub(super) fn input(&self, name: &str) -> Option<ElementType> {
         element_type(&self.inputs, name)
     }
 
-    /// The element type of an output; `None` where the file does not say.
+    /// Returns the element type of an output; `None` where the file declares none.
     pub(super) fn output(&self, name: &str) -> Option<ElementType> {
         element_type(&self.outputs, name)
     }
 }
 
 /// Reads the declarations of the ONNX file at `path`.
-pub(super) fn read(path: &Path) -> Result<Declared, LoadError> {
+pub(super) fn read(path: &Path) -> Result<DeclaredTypes, LoadError> {
     let metadata = path.metadata().map_err(|e| LoadError::from_io(path, e))?;
     if !metadata.is_file() {
         let source = std::io::Error::other("not a regular file");
@@ -86,15 +85,15 @@ pub(super) fn read(path: &Path) -> Result<Declared, LoadError> {
         return Err(corrupt("it names no opset".to_string()));
     }
     let graph = model.graph.ok_or_else(|| corrupt("it has no graph".to_string()))?;
-    Ok(Declared {
+    Ok(DeclaredTypes {
         inputs: element_types(&graph.input),
         outputs: element_types(&graph.output),
         weights_bytes: metadata.len() + external_bytes(path, &graph),
     })
 }
 
-/// Whether the file is a sequence of whole protocol buffer fields. The parser takes what there is
-/// of a file that was cut short; a model that is served must be all there.
+/// Returns true if the file is a sequence of whole protocol buffer fields. The parser accepts the
+/// beginning of a file that was cut short; a model that is served must be complete.
 fn is_whole(file: &File, len: u64) -> io::Result<bool> {
     let mut reader = BufReader::new(file).take(len);
     while reader.limit() > 0 {
@@ -115,7 +114,7 @@ fn is_whole(file: &File, len: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The next variable-length number; `None` where the file ends in it or it is too long.
+/// Reads the next variable-length number; `None` where the file ends in it or it is too long.
 fn varint(reader: &mut impl Read) -> io::Result<Option<u64>> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -143,8 +142,8 @@ fn element_type(types: &[(String, ElementType)], name: &str) -> Option<ElementTy
     types.iter().find(|(of, _)| of == name).map(|&(_, element_type)| element_type)
 }
 
-/// The size of the files beside the model that weights lie in; one that is missing counts nothing
-/// here, as loading it will fail with the reason.
+/// Returns the size of the files beside the model that hold weights. A missing one counts as 0, as
+/// loading it will fail with the reason.
 fn external_bytes(path: &Path, graph: &GraphProto) -> u64 {
     let entries = graph.initializer.iter().flat_map(|tensor| &tensor.external_data);
     let locations: BTreeSet<&str> = entries

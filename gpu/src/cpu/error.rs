@@ -1,9 +1,10 @@
-//! What can be wrong with a model file or with a run, said to whoever wrote the configuration.
+//! Errors of a model file or of a run, written for the author of the configuration.
 
 use rten::LoadErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Why a model was not loaded. Each names the file, what was found and what would be right.
+/// An error that keeps a model from being loaded. Each names the file, what was found and what
+/// would be right.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are what the messages say they are")]
 pub enum LoadError {
@@ -32,10 +33,10 @@ pub enum LoadError {
     #[error("{path}: the file with its weights cannot be read ({reason}); put it beside the model under \
              the name that the model was exported with", path = path.display())]
     ExternalData { path: PathBuf, reason: String },
-    /// The model takes nothing.
+    /// The model has no inputs.
     #[error("{path}: has no inputs; a request needs at least one", path = path.display())]
     NoInputs { path: PathBuf },
-    /// The model gives nothing.
+    /// The model has no outputs.
     #[error("{path}: has no outputs; an answer needs at least one", path = path.display())]
     NoOutputs { path: PathBuf },
     /// An input's shape is not declared.
@@ -50,7 +51,7 @@ pub enum LoadError {
     #[error("{path}: dimension {index} of input `{tensor}` is {found}; export with every dimension but the \
              first fixed and above 0", path = path.display())]
     Dimension { path: PathBuf, tensor: String, index: usize, found: String },
-    /// An element type that the CPU executor does not carry.
+    /// An element type is not supported by the CPU executor.
     #[error("{path}: tensor `{tensor}` has {found}; export with one of {supported}", path = path.display())]
     DataType { path: PathBuf, tensor: String, found: String, supported: String },
     /// The inputs of a full batch are too large.
@@ -68,7 +69,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What the operating system said when the file was opened or read.
+    /// Converts the operating system's error when the file was opened or read.
     pub(super) fn from_io(path: &Path, source: std::io::Error) -> LoadError {
         match source.kind() {
             std::io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
@@ -76,7 +77,7 @@ impl LoadError {
         }
     }
 
-    /// What rten said when it loaded the file.
+    /// Converts rten's error when it loaded the file.
     pub(super) fn from_rten(path: &Path, error: &rten::LoadError) -> LoadError {
         let path = path.to_path_buf();
         let reason = error.to_string();
@@ -88,17 +89,17 @@ impl LoadError {
     }
 }
 
-/// Why a batch has no outputs.
+/// An error that leaves a batch without outputs.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are what the messages say they are")]
 pub enum RunError {
-    /// Not a size that the model was loaded for.
+    /// The batch's size is not one that the model was loaded for.
     #[error("a batch of {rows} rows was asked for; give 1 to {max_batch}")]
     Rows { rows: usize, max_batch: usize },
     /// rten refused an input or an operator failed.
     #[error("the model failed: {reason}")]
     Failed { reason: String },
-    /// An output is not what the signature says.
+    /// An output does not match the signature.
     #[error(
         "output `{tensor}` is {found} where {expected} was expected: its first dimension must be the \
              batch's and its others must not depend on the values"

@@ -17,8 +17,8 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Request};
 
 const WORKERS: usize = 6;
-/// From one execution of a single request, 2.9 ms, each half as long again as the one before, up to
-/// 74 ms.
+/// The number of SLOs: from 2.9 ms, one execution of a single request, each 1.5 times the one
+/// before, up to 74 ms.
 const SLOS: usize = 9;
 const SYSTEMS: [System; 3] = [CLOCKWORK, PUBLISHED, DEFAULT];
 
@@ -143,8 +143,8 @@ fn satisfaction(table: &Table, system: &System, clients: usize, rate: f64) -> Ve
 /// Figure 8.
 pub(super) struct Isolation;
 
-/// Who else is there: its name, how many batch clients, and how many requests each has outstanding,
-/// which is the largest batch that its requests can make up.
+/// The scenarios: the name, the number of batch clients, and the outstanding requests of each,
+/// which is the largest batch of its requests.
 const SCENARIOS: [(&str, usize, usize); 3] =
     [("no batch clients", 0, 0), ("12 big-batch clients", 12, 16), ("48 small-batch clients", 48, 4)];
 const SENSITIVE: usize = 6;

@@ -1,5 +1,6 @@
 //! The papers' figures and tables, redone in the simulator: the command `experiments` and
-//! docs/results.md. Beside them stands one of our own, `scheduling`, with docs/scheduling.md.
+//! docs/results.md; and an experiment on this engine's default, `scheduling`, with
+//! docs/scheduling.md.
 //!
 //! An [`Experiment`] is one figure. It says which simulations it needs (independent jobs, each
 //! giving rows of a CSV file), how the chart is drawn from that file, and which figures of the
@@ -56,62 +57,62 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
 
 /// One figure or table of a paper, or of ours.
 pub trait Experiment: Sync {
-    /// Its name on the command line and of its files: paper and figure.
+    /// Returns the name on the command line and of its files: paper and figure.
     fn name(&self) -> &'static str;
-    /// What it shows, in a line.
+    /// Returns a description in one line.
     fn about(&self) -> &'static str;
-    /// The columns of its CSV file.
+    /// Returns the columns of its CSV file.
     fn columns(&self) -> &'static [&'static str];
-    /// The simulations that it needs. Each is independent of the others; their rows are written in
-    /// this order.
+    /// Returns the simulations that it needs. Each is independent of the others; their rows are
+    /// written in this order.
     fn jobs(&self, effort: Effort) -> Vec<Job>;
-    /// The jobs for these of its systems alone; the runs of all others are as its CSV file,
-    /// `known`, has them.
+    /// Returns the jobs of these of its systems alone; the runs of all others are taken from its
+    /// CSV file, `known`.
     ///
     /// Errors: it always runs as a whole, has no such system, or the file lacks runs.
     fn jobs_again(&self, _effort: Effort, _systems: &[String], _known: &Table) -> Result<Vec<Job>, String> {
         Err(format!("{} always runs as a whole; leave out --again", self.name()))
     }
-    /// Its chart.
+    /// Makes its chart.
     fn figure(&self, table: &Table) -> Figure;
-    /// What the paper says in numbers, beside what came out here.
+    /// Returns the paper's numbers beside those of this run.
     fn claims(&self, table: &Table) -> Vec<Claim>;
-    /// The CSV file's rows, made from those of all jobs.
+    /// Makes the CSV file's rows from those of all jobs.
     fn gathered(&self, rows: Rows) -> Rows {
         rows
     }
-    /// Whether the whole of it takes too long for `all`: that runs a short form, naming it or
-    /// `--full` the whole.
+    /// Returns true if the whole takes too long for `all`, which then runs a short form; its name
+    /// or `--full` runs the whole.
     fn is_long(&self) -> bool {
         false
     }
-    /// The file of DIR that its generated parts stand in.
+    /// Returns the file of DIR with its generated parts.
     fn document(&self) -> &'static str {
         results::DOCUMENT
     }
-    /// Its generated parts there, each with the name that its marker has.
+    /// Returns its generated parts, each with the name in its marker.
     fn parts(&self, table: &Table) -> Vec<(String, String)> {
         let section = results::section(self.name(), self.about(), &self.claims(table));
         vec![(self.name().to_owned(), section)]
     }
 }
 
-/// The experiment of this name.
+/// Returns the experiment of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Experiment> {
     EXPERIMENTS.iter().copied().find(|experiment| experiment.name() == name)
 }
 
-/// How much is simulated.
+/// The extent of the simulations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Longer durations and finer sweeps.
+    /// True for longer durations and finer sweeps.
     pub full: bool,
     /// The seed of every random choice.
     pub seed: u64,
 }
 
 impl Effort {
-    /// `normal`, or `full` under `--full`.
+    /// Returns `normal`, or `full` under `--full`.
     pub fn choose<T>(&self, normal: T, full: T) -> T {
         if self.full { full } else { normal }
     }
@@ -122,55 +123,55 @@ pub type Rows = Vec<Vec<String>>;
 
 /// A part of an experiment that runs on one core.
 pub struct Job {
-    /// How long it takes compared with other jobs: about how many requests it simulates. The
-    /// longest are begun first.
+    /// The duration relative to other jobs: about the number of requests that it simulates. The
+    /// longest jobs are begun first.
     pub weight: f64,
     run: Box<dyn FnOnce() -> io::Result<Rows> + Send>,
 }
 
 impl Job {
-    /// A job of this weight.
+    /// Makes a job of this weight.
     pub fn new(weight: f64, run: impl FnOnce() -> io::Result<Rows> + Send + 'static) -> Job {
         Job { weight, run: Box::new(run) }
     }
 }
 
-/// A figure of the paper beside ours.
+/// A figure of the paper beside that of this run.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// What is measured.
+    /// The quantity.
     pub what: String,
-    /// What the paper says.
+    /// The paper's figure.
     pub paper: Paper,
-    /// What came out here; not finite where the CSV file does not have it.
+    /// The figure of this run; not finite where the CSV file does not have it.
     pub here: f64,
-    /// How the number is written.
+    /// The unit in which the numbers are written.
     pub unit: Unit,
 }
 
 impl Claim {
-    /// A claim.
+    /// Makes a claim.
     pub fn new(what: impl Into<String>, paper: Paper, here: f64, unit: Unit) -> Claim {
         Claim { what: what.into(), paper, here, unit }
     }
 }
 
-/// What a paper says of a figure.
+/// A paper's statement of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
     /// A number.
     Is(f64),
-    /// Somewhere from the first to the second.
+    /// A range, from the first number to the second.
     Between(f64, f64),
-    /// At least this.
+    /// A lower bound.
     AtLeast(f64),
-    /// At most this.
+    /// An upper bound.
     AtMost(f64),
-    /// Nothing in numbers: ours stands alone.
+    /// No number.
     Silent,
 }
 
-/// How a number is written.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Requests per second.
@@ -179,13 +180,13 @@ pub enum Unit {
     Ms,
     /// A share, written in percent.
     Percent,
-    /// How many times as much.
+    /// A ratio.
     Times,
     /// Requests, or GPUs.
     Count,
 }
 
-/// A cell with a number of this many decimals.
+/// Formats a cell with a number of this many decimals.
 pub fn cell(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }

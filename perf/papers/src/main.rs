@@ -16,31 +16,31 @@ use symphony_papers::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
 ///
 /// Each experiment writes DIR/results/NAME.csv, a chart (SVG), and its part of DIR/results.md,
 /// where the paper's figures stand beside ours. The same seed gives the same files. `scheduling`,
-/// on our own default, writes DIR/scheduling.md; it takes long, so `all` runs a short form of it,
-/// and naming it the whole.
+/// on this engine's default, writes DIR/scheduling.md; it takes long, so `all` runs a short form of
+/// it, and its name the whole.
 #[derive(Parser)]
 #[command(name = "experiments", version, after_help = AFTER_HELP)]
 struct CommandLine {
     /// Experiments, or `all`
     #[arg(required_unless_present_any = ["list", "redraw"], value_name = "NAME")]
     names: Vec<String>,
-    /// Longer durations and finer sweeps, and `scheduling` as if it was named
+    /// Longer durations and finer sweeps, and all of `scheduling`
     #[arg(long)]
     full: bool,
-    /// Where the results go; prose in its documents is kept
+    /// Folder of the results; prose in its documents is kept
     #[arg(long, value_name = "DIR", default_value = "docs")]
     out: PathBuf,
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Threads that simulate; as many as there are cores if not given
+    /// Number of threads that simulate [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// List the experiments, a line each
     #[arg(long)]
     list: bool,
-    /// Run only these systems of `scheduling`, after a change that no other heeds; the others' runs
-    /// are as the CSV file has them
+    /// Run only these systems of `scheduling`, after a change that affects no other; the others'
+    /// runs are taken from the CSV file
     #[arg(long, value_name = "SYSTEM,...", value_delimiter = ',', conflicts_with = "redraw")]
     again: Vec<String>,
     /// Only draw the charts and write the documents from the CSV files that are there
@@ -137,7 +137,7 @@ fn jobs_of(line: &CommandLine, experiment: &dyn Experiment, output: &Output) -> 
     experiment.jobs_again(effort, &line.again, &known).map_err(wrong)
 }
 
-/// What was asked for can't be done.
+/// Makes the error of a wrong command line.
 fn wrong(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
@@ -151,7 +151,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// On SIGINT and SIGTERM: waits until what is being written is whole, then exits.
+/// Makes SIGINT and SIGTERM wait until files being written are complete, then exit.
 fn end_cleanly_when_interrupted(output: Arc<Output>, bar: ProgressBar) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {

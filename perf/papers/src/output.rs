@@ -1,7 +1,7 @@
 //! The files of the experiments: DIR/results/NAME.csv and NAME.svg, DIR/results.md and
-//! DIR/scheduling.md. All of an experiment's are written under one lock, each under another name
-//! first, and who interrupts the command waits for that lock: no file is ever half-written, and no
-//! chart shows another file's numbers.
+//! DIR/scheduling.md. All files of an experiment are written under one lock, each under another
+//! name first, and an interrupt waits for that lock: no file is ever half-written, and no chart
+//! shows another file's numbers.
 
 use super::table::Table;
 use super::{EXPERIMENTS, Experiment, Rows, results};
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where the results go.
+/// The folder of the results.
 #[derive(Debug)]
 pub struct Output {
     dir: PathBuf,
@@ -23,7 +23,7 @@ impl Output {
         Output { dir: dir.to_owned(), writing: Mutex::new(()) }
     }
 
-    /// Waits until nothing is being written. Nothing will be while the guard is held.
+    /// Waits until no file is being written. No file is written while the guard is held.
     pub fn quiet(&self) -> MutexGuard<'_, ()> {
         // A thread that panicked while it wrote left whole files: each is put in place by one
         // rename.
@@ -54,7 +54,7 @@ impl Output {
         self.update()
     }
 
-    /// What an experiment's CSV file says; none if there is no such file.
+    /// Reads an experiment's CSV file; `None` if there is no such file.
     ///
     /// Errors: a file that can't be read or is none of ours.
     pub fn read(&self, experiment: &dyn Experiment) -> io::Result<Option<Table>> {

@@ -1,16 +1,16 @@
-//! Runs jobs over threads: one experiment after the other, that with the longest job first, and in
-//! each the longest jobs first, so that at the end no thread waits long for another. Called by the
-//! command `experiments`.
+//! Runs jobs on threads: one experiment after the other, the one with the longest job first, and in
+//! each the longest jobs first, so that at the end no thread waits long for another. The command
+//! `experiments` calls it.
 
 use super::{Job, Rows};
 use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Runs `jobs` (an experiment's index and a job of it) on `threads` threads. `progress` hears of
-/// each job that is done and its weight. `finished` is called once for each experiment, with its
-/// rows in the order in which its jobs stand in `jobs`, whatever the order in which they ran, and
-/// the time that they took together.
+/// Runs `jobs` (an experiment's index and a job of it) on `threads` threads. `progress` is called
+/// with the experiment's index and the weight of each job that is done. `finished` is called once
+/// for each experiment, with its rows in the order in which its jobs stand in `jobs`, whatever the
+/// order in which they ran, and the time that they took together.
 ///
 /// Errors: the first of a job or of `finished`; no further job is then begun.
 pub fn run(
@@ -19,69 +19,69 @@ pub fn run(
     progress: &(dyn Fn(usize, f64) + Sync),
     finished: &(dyn Fn(usize, Rows, Duration) -> io::Result<()> + Sync),
 ) -> io::Result<()> {
-    let board = Mutex::new(Board::new(jobs));
+    let queue = Mutex::new(JobQueue::new(jobs));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            scope.spawn(|| work(&board, progress, finished));
+            scope.spawn(|| work(&queue, progress, finished));
         }
     });
-    board.into_inner().expect("a thread that panics ends the scope").result
+    queue.into_inner().expect("a thread that panics ends the scope").result
 }
 
-struct Board {
-    /// What comes first is last.
-    pending: Vec<Pending>,
-    experiments: Vec<Found>,
+struct JobQueue {
+    /// The jobs not begun, the next one last.
+    pending: Vec<PendingJob>,
+    experiments: Vec<ExperimentRows>,
     result: io::Result<()>,
 }
 
-/// What is known of an experiment.
+/// The results of an experiment so far.
 #[derive(Default)]
-struct Found {
-    /// Its jobs' rows.
-    places: Vec<Option<Rows>>,
+struct ExperimentRows {
+    /// The rows of each job that is done.
+    rows_of_jobs: Vec<Option<Rows>>,
     longest: f64,
     took: Duration,
 }
 
-struct Pending {
+struct PendingJob {
     experiment: usize,
-    /// Its place among the experiment's jobs.
-    place: usize,
+    /// The index among the experiment's jobs.
+    job_index: usize,
     job: Job,
 }
 
-impl Board {
-    fn new(jobs: Vec<(usize, Job)>) -> Board {
-        let mut board = Board { pending: Vec::new(), experiments: Vec::new(), result: Ok(()) };
+impl JobQueue {
+    fn new(jobs: Vec<(usize, Job)>) -> JobQueue {
+        let mut queue = JobQueue { pending: Vec::new(), experiments: Vec::new(), result: Ok(()) };
         for (experiment, job) in jobs {
-            if board.experiments.len() <= experiment {
-                board.experiments.resize_with(experiment + 1, Found::default);
+            if queue.experiments.len() <= experiment {
+                queue.experiments.resize_with(experiment + 1, ExperimentRows::default);
             }
-            let found = &mut board.experiments[experiment];
-            found.longest = found.longest.max(job.weight);
-            board.pending.push(Pending { experiment, place: found.places.len(), job });
-            found.places.push(None);
+            let rows_found = &mut queue.experiments[experiment];
+            rows_found.longest = rows_found.longest.max(job.weight);
+            queue.pending.push(PendingJob { experiment, job_index: rows_found.rows_of_jobs.len(), job });
+            rows_found.rows_of_jobs.push(None);
         }
-        let Board { pending, experiments, .. } = &mut board;
-        let order = |of: &Pending| (experiments[of.experiment].longest, of.experiment, of.job.weight);
+        let JobQueue { pending, experiments, .. } = &mut queue;
+        let order = |of: &PendingJob| (experiments[of.experiment].longest, of.experiment, of.job.weight);
         pending.sort_by(|a, b| order(a).partial_cmp(&order(b)).expect("weights are numbers: a test looks"));
-        board
+        queue
     }
 
-    /// Keeps what a job found; all of its experiment's rows if it was the last one.
+    /// Keeps the rows of a job. Returns all rows of its experiment if it was the last one.
     fn keep(
         &mut self,
         experiment: usize,
-        place: usize,
+        job_index: usize,
         rows: Rows,
         took: Duration,
     ) -> Option<(Rows, Duration)> {
-        let found = &mut self.experiments[experiment];
-        found.places[place] = Some(rows);
-        found.took += took;
-        let done = found.places.iter().all(Option::is_some);
-        done.then(|| (found.places.drain(..).flatten().flatten().collect(), found.took))
+        let rows_found = &mut self.experiments[experiment];
+        rows_found.rows_of_jobs[job_index] = Some(rows);
+        rows_found.took += took;
+        let done = rows_found.rows_of_jobs.iter().all(Option::is_some);
+        done.then(|| (rows_found.rows_of_jobs.drain(..).flatten().flatten().collect(), rows_found.took))
     }
 
     fn fail(&mut self, error: io::Error) {
@@ -93,19 +93,19 @@ impl Board {
 }
 
 fn work(
-    board: &Mutex<Board>,
+    queue: &Mutex<JobQueue>,
     progress: &(dyn Fn(usize, f64) + Sync),
     finished: &(dyn Fn(usize, Rows, Duration) -> io::Result<()> + Sync),
 ) {
-    let locked = || board.lock().expect("no thread panics with the lock held");
+    let locked = || queue.lock().expect("no thread panics with the lock held");
     loop {
-        let Some(Pending { experiment, place, job }) = locked().pending.pop() else { return };
+        let Some(PendingJob { experiment, job_index, job }) = locked().pending.pop() else { return };
         let weight = job.weight;
         let began = Instant::now();
         let outcome = (job.run)();
         progress(experiment, weight);
         let all = match outcome {
-            Ok(rows) => locked().keep(experiment, place, rows, began.elapsed()),
+            Ok(rows) => locked().keep(experiment, job_index, rows, began.elapsed()),
             Err(error) => return locked().fail(error),
         };
         if let Some((rows, took)) = all

@@ -10,13 +10,13 @@ use symphony_transport::Nanos;
 /// A model: l(b) = alpha b + beta, milliseconds, and its SLO.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model<'a> {
-    /// Its name.
+    /// The model's name.
     pub name: &'a str,
-    /// What each request adds to a batch, ms.
+    /// The time that each request adds to a batch, ms.
     pub alpha_ms: f64,
-    /// What a batch costs whatever its size, ms.
+    /// The time of a batch that does not depend on its size, ms.
     pub beta_ms: f64,
-    /// The latency promised, ms.
+    /// The latency SLO, ms.
     pub slo_ms: f64,
 }
 
@@ -29,17 +29,17 @@ pub const INCEPTION_RESNET: Model<'_> =
     Model { name: "InceptionResNetV2", alpha_ms: 5.090, beta_ms: 18.368, slo_ms: 70.0 };
 
 impl Model<'_> {
-    /// The same with another SLO, ms.
+    /// Returns the model with another SLO, ms.
     pub fn with_slo(self, slo_ms: f64) -> Self {
         Model { slo_ms, ..self }
     }
 
-    /// l(b) in ms.
+    /// Returns l(b) in ms.
     pub fn latency_ms(&self, batch: f64) -> f64 {
         self.alpha_ms * batch + self.beta_ms
     }
 
-    /// Its profile: batches up to the largest that fits in the SLO.
+    /// Returns the profile, with batches up to the largest that fits in the SLO.
     pub fn profile(&self) -> Profile {
         let largest = ((self.slo_ms - self.beta_ms) / self.alpha_ms).clamp(1.0, limits::MAX_BATCH as f64);
         let ms = Nanos::from_millis_f64;
@@ -48,12 +48,12 @@ impl Model<'_> {
     }
 }
 
-/// The models of Symphony's Table 5, measured on a GTX 1080 Ti.
+/// Returns the models of Symphony's Table 5, measured on a GTX 1080 Ti.
 pub fn zoo_1080ti() -> Vec<Model<'static>> {
     zoo(include_str!("../../workloads/zoo_1080ti.csv"))
 }
 
-/// The models of Symphony's Table 6, measured on an A100.
+/// Returns the models of Symphony's Table 6, measured on an A100.
 pub fn zoo_a100() -> Vec<Model<'static>> {
     zoo(include_str!("../../workloads/zoo_a100.csv"))
 }
@@ -76,8 +76,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// These models, one of each, on `gpus` GPUs. Its rate is set by the goodput search, or by
-    /// [`Setting::rate`].
+    /// Makes a workload of these models, one of each, on `gpus` GPUs. Its rate is set by the
+    /// goodput search, or by [`Setting::rate`].
     pub fn new<'a>(gpus: usize, models: impl IntoIterator<Item = Model<'a>>, effort: Effort) -> Setting {
         let models: Vec<WorkloadModel> = models
             .into_iter()
@@ -103,22 +103,22 @@ impl Setting {
         Setting { workload }.shared(|_| 1.0)
     }
 
-    /// A workload that is there, with this seed.
+    /// Takes an existing workload with another seed.
     pub fn of(workload: Workload, seed: u64) -> Setting {
         Setting { workload: Workload { seed, ..workload } }
     }
 
-    /// `copies` independent models of one profile.
+    /// Makes a workload of `copies` independent models of one profile.
     pub fn copies(gpus: usize, model: Model<'_>, copies: usize, effort: Effort) -> Setting {
         Setting::new(gpus, std::iter::repeat_n(model, copies), effort)
     }
 
-    /// The k-th model gets 1 / k^`exponent` of what the first gets.
+    /// Gives the k-th model 1 / k^`exponent` of the first model's rate.
     pub fn zipf(self, exponent: f64) -> Setting {
         self.shared(|at| (at as f64 + 1.0).powf(-exponent))
     }
 
-    /// Model number `at` gets a part of the rate in proportion to `share(at)`.
+    /// Gives model number `at` a part of the rate in proportion to `share(at)`.
     pub fn shared(mut self, share: impl Fn(usize) -> f64) -> Setting {
         let models = &mut self.workload.models;
         let sum: f64 = (0..models.len()).map(&share).sum();
@@ -126,51 +126,50 @@ impl Setting {
         self
     }
 
-    /// All models' requests come like this.
+    /// Sets the arrivals of all models' requests.
     pub fn arriving(mut self, arrival: &Arrival) -> Setting {
         self.workload.models.iter_mut().for_each(|model| model.arrival = arrival.clone());
         self
     }
 
-    /// Requests count from `warmup_s` for `duration_s` seconds.
+    /// Sets the measured time: from `warmup_s` for `duration_s` seconds.
     pub fn lasting(mut self, warmup_s: f64, duration_s: f64) -> Setting {
         self.workload.warmup = Nanos::from_secs_f64(warmup_s);
         self.workload.duration = Nanos::from_secs_f64(duration_s);
         self
     }
 
-    /// As many seconds as bring `requests` for each model where all GPUs run their largest batches,
-    /// from `least` s on.
+    /// Sets a duration with `requests` for each model if all GPUs run their largest batches, at
+    /// least `least_s`.
     pub fn lasting_for(self, requests: f64, least_s: f64) -> Setting {
         let seconds = (requests * self.workload.models.len() as f64 / self.bound_rps()).max(least_s);
         self.lasting((seconds * 0.2).max(1.0), seconds)
     }
 
-    /// The network's delays.
+    /// Sets the network's delays.
     pub fn network(mut self, network: Network) -> Setting {
         self.workload.network = network;
         self
     }
 
-    /// The rate of all models together.
+    /// Sets the rate of all models together.
     pub fn rate(mut self, rate_rps: f64) -> Setting {
         self.workload.rate_rps = rate_rps;
         self
     }
 
-    /// The workload.
+    /// Returns the workload.
     pub fn workload(&self) -> &Workload {
         &self.workload
     }
 
-    /// A workload whose models are changed one by one.
+    /// Changes the models one by one.
     pub fn each_model(mut self, change: impl Fn(usize, &mut WorkloadModel)) -> Setting {
         self.workload.models.iter_mut().enumerate().for_each(|(at, model)| change(at, model));
         self
     }
 
-    /// The rate at which GPUs that always ran the largest batches that the SLOs allow would be
-    /// full.
+    /// Returns the rate that would keep all GPUs busy with the largest batches that the SLOs allow.
     pub fn bound_rps(&self) -> f64 {
         let seconds = |model: &WorkloadModel| {
             let largest = model.profile.max_batch();
@@ -179,18 +178,18 @@ impl Setting {
         self.workload.gpus as f64 / self.workload.models.iter().map(seconds).sum::<f64>()
     }
 
-    /// About how many requests a goodput search simulates: a job's weight.
+    /// Returns a job's weight: about the number of requests that a goodput search simulates.
     pub fn search_weight(&self) -> f64 {
         SEARCH_RUNS * self.run_weight(self.bound_rps() * 0.8)
     }
 
-    /// How many requests one run at `rate_rps` simulates: a job's weight.
+    /// Returns a job's weight: the number of requests that one run at `rate_rps` simulates.
     pub fn run_weight(&self, rate_rps: f64) -> f64 {
         rate_rps * (self.workload.warmup + self.workload.duration).as_secs_f64()
     }
 }
 
-/// Runs of a goodput search.
+/// The number of runs of a goodput search.
 const SEARCH_RUNS: f64 = 8.0;
 
 #[cfg(test)]

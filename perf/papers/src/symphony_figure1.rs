@@ -12,9 +12,9 @@ use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 const FRONTENDS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// A setup's name and workload.
-type Setup = (&'static str, fn(Effort) -> Setting);
+type NexusSetup = (&'static str, fn(Effort) -> Setting);
 
-const SETUPS: [Setup; 7] = [
+const SETUPS: [NexusSetup; 7] = [
     ("8 GPUs, 1 model, 25 ms", |effort| Setting::new(8, [RESNET50], effort)),
     ("8 GPUs, 1 model, 100 ms", |effort| Setting::new(8, [RESNET50.with_slo(100.0)], effort)),
     ("16 GPUs, 4 models, 50 ms", |effort| Setting::copies(16, RESNET50.with_slo(50.0), 4, effort)),
@@ -42,7 +42,7 @@ impl Experiment for Frontends {
 
     fn jobs(&self, effort: Effort) -> Vec<Job> {
         let pairs = SETUPS.iter().flat_map(|setup| FRONTENDS.map(|frontends| (setup, frontends)));
-        let job = |(&(name, make), frontends): (&'static Setup, usize)| {
+        let job = |(&(name, make), frontends): (&'static NexusSetup, usize)| {
             let setting = make(effort).lasting(2.0, effort.choose(20.0, 60.0));
             Job::new(setting.search_weight(), move || {
                 let goodput = NEXUS.routed_by(frontends).goodput_rps(setting.workload())?;
@@ -53,7 +53,7 @@ impl Experiment for Frontends {
     }
 
     fn figure(&self, table: &Table) -> Figure {
-        let line = |(at, &(name, _)): (usize, &Setup)| Series {
+        let line = |(at, &(name, _)): (usize, &NexusSetup)| Series {
             label: name.to_owned(),
             colour: COLOURS[at % COLOURS.len()],
             shape: Shape::Marked,
@@ -69,7 +69,7 @@ impl Experiment for Frontends {
     }
 
     fn claims(&self, table: &Table) -> Vec<Claim> {
-        let claim = |&(name, _): &Setup| {
+        let claim = |&(name, _): &NexusSetup| {
             let here = 1.0 - relative(table, name, 8);
             Claim::new(
                 format!("{name}: lost by 8 frontends"),

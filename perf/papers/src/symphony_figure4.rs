@@ -22,7 +22,7 @@ const ALL: usize = MODELS.len() * COPIES.len() * GPUS_PER_MODEL.len() * SLOS_MS.
 /// The 35 models of the paper's Table 5 together.
 const MIXED: &str = "mixed";
 
-/// What is compared with the work-conserving policy.
+/// The systems that are compared with the work-conserving policy.
 const DEFERRING: [System; 3] = [PUBLISHED, BETA_LAMBDA, DEFAULT];
 
 /// One setting of Table 3.
@@ -32,7 +32,7 @@ struct Case {
     model: &'static str,
     copies: usize,
     gpus_per_model: f64,
-    /// Of the mixed models, each has its own.
+    /// The SLO; `None` for the mixed models, each of which has its own.
     slo_ms: Option<f64>,
     shape: f64,
 }

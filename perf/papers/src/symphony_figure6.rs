@@ -11,7 +11,7 @@ use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 
 const GPUS: usize = 64;
 const CARDS: [&str; 2] = ["1080Ti", "A100"];
-/// Which models: by beta / alpha, as the paper names them.
+/// The subsets of models by beta / alpha, as the paper names them.
 const SUBSETS: [&str; 3] = ["all", "gt2", "lt2"];
 
 fn models(card: &str, subset: &str) -> Vec<Model<'static>> {

@@ -1,6 +1,6 @@
 //! Symphony's Table 2: how much uncoordinated frontends amplify the fluctuations of what a backend
 //! gets. No scheduler runs here: requests with exponential gaps reach frontends, each of which
-//! deals them out to the backends in turn.
+//! distributes them to the backends in cyclic order.
 //!
 //! Under 2 s of one core.
 
@@ -16,16 +16,16 @@ const BACKENDS: usize = 100;
 const FRONTENDS: [usize; 2] = [1, 25];
 
 /// A row of the table: the window, the rate, and what the paper says of 1 and of 25 frontends.
-struct Setup {
+struct WindowSetup {
     window_ms: f64,
     rate_rps: f64,
     mean: f64,
     deviations: [f64; 2],
 }
 
-const SETUPS: [Setup; 2] = [
-    Setup { window_ms: 400.0, rate_rps: 10_000.0, mean: 40.0, deviations: [0.753, 2.463] },
-    Setup { window_ms: 200.0, rate_rps: 2_000.0, mean: 4.0, deviations: [0.396, 1.860] },
+const SETUPS: [WindowSetup; 2] = [
+    WindowSetup { window_ms: 400.0, rate_rps: 10_000.0, mean: 40.0, deviations: [0.753, 2.463] },
+    WindowSetup { window_ms: 200.0, rate_rps: 2_000.0, mean: 4.0, deviations: [0.396, 1.860] },
 ];
 
 /// Table 2.
@@ -47,7 +47,7 @@ impl Experiment for Fluctuations {
     fn jobs(&self, effort: Effort) -> Vec<Job> {
         let windows = effort.choose(4_000, 40_000);
         let pairs = SETUPS.iter().flat_map(|setup| FRONTENDS.map(|frontends| (setup, frontends)));
-        let job = |(setup, frontends): (&'static Setup, usize)| {
+        let job = |(setup, frontends): (&'static WindowSetup, usize)| {
             let requests = setup.rate_rps * setup.window_ms / 1e3 * f64::from(windows);
             Job::new(requests, move || Ok(counted(setup, frontends, windows, effort.seed)))
         };
@@ -77,7 +77,7 @@ impl Experiment for Fluctuations {
     fn claims(&self, table: &Table) -> Vec<Claim> {
         let mut claims = Vec::new();
         for setup in &SETUPS {
-            let Setup { window_ms, rate_rps, mean, deviations } = setup;
+            let WindowSetup { window_ms, rate_rps, mean, deviations } = setup;
             let of = format!("{window_ms} ms at {rate_rps} requests/s");
             let found = table.number(&[("window_ms", &window_ms.to_string())], "mean_rpw");
             claims.push(Claim::new(format!("{of}: mean RPW"), Paper::Is(*mean), found, Unit::Count));
@@ -95,13 +95,13 @@ impl Experiment for Fluctuations {
     }
 }
 
-fn deviation(table: &Table, setup: &Setup, frontends: usize) -> f64 {
+fn deviation(table: &Table, setup: &WindowSetup, frontends: usize) -> f64 {
     let keys = [("window_ms", &*setup.window_ms.to_string()), ("frontends", &*frontends.to_string())];
     table.number(&keys, "std_rpw")
 }
 
 /// Counts what each backend gets in each window.
-fn counted(setup: &Setup, frontends: usize, windows: u32, seed: u64) -> Rows {
+fn counted(setup: &WindowSetup, frontends: usize, windows: u32, seed: u64) -> Rows {
     let mut random = Pcg64Mcg::seed_from_u64(stream_seed(seed, frontends as u64));
     let mut next: Vec<usize> = (0..frontends).map(|_| random.random_range(0..BACKENDS)).collect();
     let window_s = setup.window_ms / 1e3;
@@ -109,9 +109,9 @@ fn counted(setup: &Setup, frontends: usize, windows: u32, seed: u64) -> Rows {
     for window in 1..=windows {
         let mut counts = [0u32; BACKENDS];
         while at < f64::from(window) * window_s {
-            let turn = &mut next[random.random_range(0..frontends)];
-            counts[*turn] += 1;
-            *turn = (*turn + 1) % BACKENDS;
+            let backend = &mut next[random.random_range(0..frontends)];
+            counts[*backend] += 1;
+            *backend = (*backend + 1) % BACKENDS;
             let gap: f64 = Exp1.sample(&mut random);
             at += gap / setup.rate_rps;
         }
@@ -123,7 +123,7 @@ fn counted(setup: &Setup, frontends: usize, windows: u32, seed: u64) -> Rows {
     let samples = f64::from(windows) * BACKENDS as f64;
     let mean = sum / samples;
     let deviation = (squares / samples - mean * mean).sqrt();
-    let Setup { window_ms, rate_rps, .. } = setup;
+    let WindowSetup { window_ms, rate_rps, .. } = setup;
     vec![vec![
         window_ms.to_string(),
         rate_rps.to_string(),

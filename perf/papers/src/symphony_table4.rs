@@ -53,7 +53,7 @@ fn uncoordinated(model: &Model<'_>) -> (f64, f64) {
     bound(model, 2.0)
 }
 
-/// Equation 2: the GPUs take turns.
+/// Equation 2: the GPUs start batches at equal distances.
 fn staggered(model: &Model<'_>) -> (f64, f64) {
     bound(model, 1.0 + 1.0 / GPUS as f64)
 }
@@ -300,10 +300,11 @@ fn waiting(table: &Table, model: &Model<'_>) -> Panel {
     }
 }
 
-/// How long each request that ran has waited.
+/// The time that each request that ran has waited.
 struct Waits {
     from: Nanos,
-    /// By the request's id. One whose batch was preempted runs again, and its last start counts.
+    /// The wait of each request by its id. One whose batch was preempted runs again, and its last
+    /// start counts.
     waits: BTreeMap<u64, Nanos>,
 }
 

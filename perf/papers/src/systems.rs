@@ -1,5 +1,5 @@
-//! What the experiments compare: each system of the papers as a policy of ours with its options,
-//! under one name, label and colour in every chart.
+//! The systems that the experiments compare: each system of the papers as a policy with its
+//! options, under one name, label and colour in every chart.
 
 use plotters::style::RGBColor;
 use std::io;
@@ -12,23 +12,23 @@ use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{self, Fault, Observer, goodput};
 use symphony_scheduler::workload::Workload;
 
-/// A scheduler and how it is set.
+/// A scheduler with its options.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
-    /// Its name in CSV files.
+    /// The name in CSV files.
     pub name: &'static str,
-    /// Its name in charts.
+    /// The name in charts.
     pub label: &'static str,
     policy: Chosen,
     drop: Option<DropRule>,
     when: Option<&'static When>,
     frontends: usize,
-    /// Clockwork's alone.
+    /// True if batches have any size (Clockwork only).
     any_batch: bool,
     colour: usize,
 }
 
-/// Which policy a system is.
+/// The policy of a system.
 #[derive(Clone, Copy, Debug)]
 enum Chosen {
     /// One of the engine's.
@@ -41,7 +41,7 @@ enum Chosen {
 pub const PUBLISHED: System =
     System::new("symphony-published", "Symphony (as published)", "symphony-published", 0);
 
-/// This engine's default.
+/// The default of this engine.
 pub const DEFAULT: System = System::new("symphony", "this engine's default", "symphony", 1);
 
 /// Runs what there is as soon as a GPU is free, with the published drop rule.
@@ -64,7 +64,7 @@ pub const NEXUS: System = System::new("nexus", "Nexus", "nexus", 3);
 /// Nexus with eight frontends that do not coordinate, as in Symphony's Figure 6.
 pub const NEXUS_8: System = System { colour: 4, ..NEXUS }.routed_by(8).named("nexus-8", "Nexus, 8 frontends");
 
-/// What is published of Shepherd (NSDI 2023).
+/// Shepherd (NSDI 2023), as far as it is published.
 pub const SHEPHERD: System = System::new("shepherd", "Shepherd", "shepherd", 7);
 
 /// Clipper (NSDI 2017): batch sizes that adapt, lazy dropping.
@@ -97,53 +97,54 @@ impl System {
         System { name, label, policy, drop: None, when: None, frontends: 1, any_batch: false, colour }
     }
 
-    /// A policy that only an experiment has.
+    /// Makes a system of a policy that only an experiment has.
     pub const fn own(name: &'static str, label: &'static str, policy: &'static dyn Policy) -> System {
         System { policy: Chosen::Own(policy), ..System::new(name, label, "", 10) }
     }
 
-    /// The same under another name and label.
+    /// Returns the system under another name and label.
     pub const fn named(self, name: &'static str, label: &'static str) -> System {
         System { name, label, ..self }
     }
 
-    /// The same with another drop rule.
+    /// Returns the system with another drop rule.
     pub const fn dropping(self, drop: DropRule) -> System {
         System { drop: Some(drop), ..self }
     }
 
-    /// The same in another colour, for charts without the system whose colour it is.
+    /// Returns the system in another colour, for charts without the system that has it.
     pub const fn coloured(self, colour: usize) -> System {
         System { colour, ..self }
     }
 
-    /// The same with so many frontends that route without knowing of each other.
+    /// Returns the system with this number of frontends that route independently.
     pub const fn routed_by(self, frontends: usize) -> System {
         System { frontends, ..self }
     }
 
-    /// The highest rate at which every model's bad rate is at most 1 %, and the run at that rate.
+    /// Finds the highest rate at which every model's bad rate is at most 1 %; returns the run at
+    /// that rate.
     ///
     /// Errors: as [`sim::simulate`].
     pub fn goodput(&self, workload: &Workload) -> io::Result<Report> {
         goodput::search(workload, self.policy(), &self.options(), &mut |_| {}).map_err(io::Error::other)
     }
 
-    /// The rate of [`System::goodput`]; 0 where no rate passes.
+    /// Returns the rate of [`System::goodput`]; 0 where no rate passes.
     ///
     /// Errors: as [`sim::simulate`].
     pub fn goodput_rps(&self, workload: &Workload) -> io::Result<f64> {
         Ok(self.goodput(workload)?.goodput_rps.unwrap_or(0.0))
     }
 
-    /// One run at the workload's own rate.
+    /// Runs the system once at the workload's own rate.
     ///
     /// Errors: as [`sim::simulate`].
     pub fn run(&self, workload: &Workload) -> io::Result<Report> {
         self.observed(workload, &mut ())
     }
 
-    /// One run at the workload's own rate, watched.
+    /// Runs the system once at the workload's own rate, with an observer.
     ///
     /// Errors: as [`sim::simulate`].
     pub fn observed(&self, workload: &Workload, observer: &mut dyn Observer) -> io::Result<Report> {
@@ -171,12 +172,12 @@ impl System {
         options
     }
 
-    /// The system's colour.
+    /// Returns the system's colour.
     pub fn colour(&self) -> RGBColor {
         COLOURS[self.colour]
     }
 
-    /// A series of this system.
+    /// Makes a series of this system.
     pub fn series(&self, shape: Shape, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         Series {
             label: self.label.to_owned(),

@@ -1,9 +1,9 @@
-//! The plain echo that the API is measured beside: the same hyper on the same glommio, with the
-//! protocol's own messages. An infer request's tensors come back as they are; nothing is checked,
-//! scheduled, counted or watched. It answers over gRPC `ModelInfer`, and the calls that `loadgen`
-//! asks first; over HTTP a body comes back as it is.
+//! The echo server with which the API is compared: the same hyper on the same glommio, with the
+//! protocol's own messages. An infer request's tensors are returned unchanged; nothing is checked,
+//! scheduled or counted. It answers the gRPC calls `ModelInfer` and `ModelMetadata`, which
+//! `loadgen` sends first.
 
-use super::{Spin, Stop};
+use super::{ApiError, Spin};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::combinators::WithTrailers;
 use http_body_util::{BodyExt, Full};
@@ -24,11 +24,11 @@ use symphony::api::grpc::messages::model_metadata_response::TensorMetadata;
 use symphony::api::grpc::messages::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use symphony::runtime::{Idle, Placement};
 
-/// The one model.
+/// The name of the only model.
 pub const MODEL: &str = "m";
-/// Elements of its input and its output, FP32.
+/// The number of elements of its input and of its output, FP32.
 pub const ELEMENTS: i64 = 4;
-/// In front of a message: whether it is compressed, and its length.
+/// The length of a message's prefix: a flag for compression and the message's length.
 const PREFIX: usize = 5;
 
 /// Runs what hyper spawns on the executor of this thread.
@@ -41,23 +41,23 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
     }
 }
 
-/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` once
-/// it does; both are HTTP/2.
+/// Serves on `core` until the process is ended. Prints `ready http://…` and `ready grpc://…` when
+/// the listener is open; both are HTTP/2.
 ///
 /// Errors: the port or the core can't be had.
-pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {
+pub fn serve(core: usize, spin: Spin) -> Result<(), ApiError> {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
     let address = listener.local_addr()?;
     let idle = if spin == Spin::Yes { Idle::Spin } else { Idle::Nap };
     let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
         let executor = local_executor(Placement { core: Some(core), idle })
-            .map_err(|error| Stop::Machine(error.to_string()))?;
+            .map_err(|error| ApiError::Machine(error.to_string()))?;
         executor.run(async move {
             let listener = listener.into_local();
-            // Whoever started it may not read it.
+            // The parent process may not read it.
             let _ = write!(std::io::stdout(), "ready http://{address}\nready grpc://{address}\n");
             loop {
-                let stream = listener.accept().await.map_err(|error| Stop::Failed(error.to_string()))?;
+                let stream = listener.accept().await.map_err(|error| ApiError::Failed(error.to_string()))?;
                 let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request).await) });
                 let mut builder = http2::Builder::new(Local);
                 let connection =
@@ -66,7 +66,7 @@ pub fn serve(core: usize, spin: Spin) -> Result<(), Stop> {
             }
         })
     })?;
-    thread.join().unwrap_or_else(|_| Err(Stop::Failed("the echo server's thread broke down".into())))
+    thread.join().unwrap_or_else(|_| Err(ApiError::Failed("the echo server's thread broke down".into())))
 }
 
 type Body = WithTrailers<Full<Bytes>, Ready<Option<Result<HeaderMap, Infallible>>>>;
@@ -87,7 +87,7 @@ async fn answer(request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-/// The request's tensors as an answer's; `None` if it can't be read.
+/// Returns the answer with the request's tensors; `None` if it can't be decoded.
 fn echoed(body: &Bytes) -> Option<ModelInferResponse> {
     let request = ModelInferRequest::decode(body.get(PREFIX..).map(|_| body.slice(PREFIX..))?).ok()?;
     let output =

@@ -1,57 +1,66 @@
 //! One emulated GPU behind the API, beside the simulator: the same model, SLO, policy and arrivals,
-//! and the same network delay allowed for. What differs is everything real: sockets, threads that
-//! share two cores, a generator beside them.
+//! and the same network delay allowed for. The differences are sockets, threads that
+//! share two cores, and a generator beside them.
 //!
-//! What is run is one rate: 0.95 of what the simulator reaches. If at most 1 % of a minute's
-//! requests are bad there, the goodput is at least that. (A search would need as long a run for
+//! One rate is run: 0.95 of the simulator's goodput. If at most 1 % of a minute's requests are bad,
+//! the goodput is at least that rate. (A search would need as long a run for
 //! each of its steps: over ten seconds the simulator's own goodput varies by 5 % with the seed.)
 //!
 //! The network delay is measured first: the time of a request that the server does not see, at the
-//! 99th percentile, at half of the simulator's rate. The server is told of it
-//! (`[network] result_us`), and so is the simulator.
+//! 99th percentile, at half of the simulator's rate. It is configured in the server
+//! (`[network] result_us`) and in the simulator.
 
-use super::loadgen::{self, Protocol, Run};
-use super::process::{Binaries, Server, Share};
-use super::{EmulatedModel, Seats, Spin, Stop};
+use super::loadgen::{self, LoadgenRun, Protocol};
+use super::process::{Binaries, CpuPriority, Server};
+use super::{ApiError, ApiPlacements, EmulatedModel, Spin};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::process::Command;
 
-/// The part of the simulator's goodput that should be reached.
+/// The target, as a part of the simulator's goodput.
 pub const TARGET: f64 = 0.95;
 
-/// Figure 3 of the Symphony paper has this model (ResNet50 on a GTX 1080 Ti) and this SLO.
+/// The model of Figure 3 of the Symphony paper (ResNet50 on a GTX 1080 Ti), with its SLO.
 const MODEL: EmulatedModel = EmulatedModel { name: "m", alpha_ms: 1.053, beta_ms: 5.072, slo_ms: 25.0 };
-/// Seconds of the run that measures the delay.
+/// The duration of the run that measures the delay, in seconds.
 const LOOK_S: &str = "5";
-/// Bad requests that a good rate may have.
+/// The share of bad requests that a good rate may have.
 const MOST_BAD: f64 = 0.01;
 
 /// The figures of one protocol.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
-    /// Which.
+pub struct GoodputFigures {
+    /// The protocol.
     pub protocol: Protocol,
     /// The delay that was measured and allowed for, microseconds.
     pub network_us: f64,
-    /// What the simulator reaches with it.
+    /// The simulator's goodput with that delay.
     pub simulated_rps: f64,
     /// The rate that was asked for through the API.
     pub rate_rps: f64,
-    /// Whether at most 1 % were bad.
+    /// True if at most 1 % were bad.
     pub is_good: bool,
-    /// What came of it.
-    pub run: Run,
+    /// The figures of the run.
+    pub run: LoadgenRun,
 }
 
-/// Asks by each protocol, for so many `seconds`.
+/// Measures each protocol for `seconds`.
 ///
 /// Errors: the server, `loadgen` or `simulate` broke down.
-pub fn measure(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Vec<Figures>, Stop> {
+pub fn measure(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    seconds: f64,
+) -> Result<Vec<GoodputFigures>, ApiError> {
     Protocol::ALL.into_iter().map(|protocol| of(binaries, placements, protocol, seconds)).collect()
 }
 
-fn of(binaries: &Binaries, placements: Seats, protocol: Protocol, seconds: f64) -> Result<Figures, Stop> {
+fn of(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    protocol: Protocol,
+    seconds: f64,
+) -> Result<GoodputFigures, ApiError> {
     let undelayed = simulated(binaries, 0.0)?;
     let network_us = network(binaries, placements, protocol, undelayed / 2.0)?;
     let simulated_rps = simulated(binaries, network_us)?;
@@ -59,7 +68,7 @@ fn of(binaries: &Binaries, placements: Seats, protocol: Protocol, seconds: f64) 
         "{}: {network_us:.0} us of network; the simulator reaches {simulated_rps:.0}/s",
         protocol.name()
     );
-    let server = Server::symphony(binaries, &config(placements, network_us), Share::Whole)?;
+    let server = Server::symphony(binaries, &config(placements, network_us), CpuPriority::Normal)?;
     let rate_rps = TARGET * simulated_rps;
     let mut command = asked(binaries, &server, protocol);
     command.args(["--warmup", "1", "--rate", &rate_rps.to_string(), "--duration", &seconds.to_string()]);
@@ -70,11 +79,18 @@ fn of(binaries: &Binaries, placements: Seats, protocol: Protocol, seconds: f64) 
         protocol.name(),
         100.0 * run.bad_rate
     );
-    Ok(Figures { protocol, network_us, simulated_rps, rate_rps, is_good: run.bad_rate <= MOST_BAD, run })
+    Ok(GoodputFigures {
+        protocol,
+        network_us,
+        simulated_rps,
+        rate_rps,
+        is_good: run.bad_rate <= MOST_BAD,
+        run,
+    })
 }
 
-/// A server's configuration that allows for this delay.
-fn config(placements: Seats, network_us: f64) -> String {
+/// Makes a server's configuration that allows for this delay.
+fn config(placements: ApiPlacements, network_us: f64) -> String {
     format!("{}[network]\nresult_us = {network_us}\n", placements.config(1, Spin::No, &[MODEL]))
 }
 
@@ -84,9 +100,14 @@ fn asked(binaries: &Binaries, server: &Server, protocol: Protocol) -> Command {
     command
 }
 
-/// What the server does not see of a request, microseconds, p99.
-fn network(binaries: &Binaries, placements: Seats, protocol: Protocol, rate: f64) -> Result<f64, Stop> {
-    let server = Server::symphony(binaries, &config(placements, 0.0), Share::Whole)?;
+/// Measures the part of a request's latency that the server does not see, microseconds, p99.
+fn network(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    protocol: Protocol,
+    rate: f64,
+) -> Result<f64, ApiError> {
+    let server = Server::symphony(binaries, &config(placements, 0.0), CpuPriority::Normal)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("requests.csv");
     let mut command = asked(binaries, &server, protocol);
@@ -99,17 +120,17 @@ fn network(binaries: &Binaries, placements: Seats, protocol: Protocol, rate: f64
     let mut unseen: Vec<f64> = loadgen::overheads(&file)?.iter().map(|overhead| overhead.parts[3]).collect();
     unseen.sort_by(f64::total_cmp);
     let p99 = unseen.get(unseen.len() * 99 / 100).copied();
-    p99.map(f64::round).ok_or_else(|| Stop::Failed("no request was answered".into()))
+    p99.map(f64::round).ok_or_else(|| ApiError::Failed("no request was answered".into()))
 }
 
-/// What `simulate --goodput --json` prints for each workload.
+/// The output of `simulate --goodput --json` for a workload.
 #[derive(Deserialize)]
 struct Simulated {
     goodput_rps: f64,
 }
 
-/// The simulator's goodput with this network delay.
-fn simulated(binaries: &Binaries, network_us: f64) -> Result<f64, Stop> {
+/// Runs the simulator with this network delay and returns its goodput.
+fn simulated(binaries: &Binaries, network_us: f64) -> Result<f64, ApiError> {
     let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = MODEL;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("one-gpu.toml");
@@ -121,9 +142,9 @@ fn simulated(binaries: &Binaries, network_us: f64) -> Result<f64, Stop> {
     let output = Command::new(binaries.path("simulate")).arg(&file).args(["--goodput", "--json"]).output()?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(Stop::Failed(format!("simulate ended with {}: {}", output.status, why.trim())));
+        return Err(ApiError::Failed(format!("simulate ended with {}: {}", output.status, why.trim())));
     }
     let found: Simulated = serde_json::from_slice(&output.stdout)
-        .map_err(|error| Stop::Failed(format!("simulate's figures: {error}")))?;
+        .map_err(|error| ApiError::Failed(format!("simulate's figures: {error}")))?;
     Ok(found.goodput_rps)
 }

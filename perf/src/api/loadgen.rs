@@ -1,13 +1,13 @@
-//! Runs of `loadgen`, and what they say.
+//! Runs of `loadgen` and their results.
 
-use super::Stop;
+use super::ApiError;
 use super::process::{Binaries, Server};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// How requests travel.
+/// A protocol of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -18,10 +18,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both.
+    /// Both protocols.
     pub const ALL: [Protocol; 2] = [Protocol::Http, Protocol::Grpc];
 
-    /// Its name for `loadgen --protocol`.
+    /// Returns the name for `loadgen --protocol`.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Http => "http",
@@ -29,7 +29,7 @@ impl Protocol {
         }
     }
 
-    /// Where a server speaks it.
+    /// Returns the address of a server's listener for it.
     pub fn of(self, server: &Server) -> SocketAddr {
         match self {
             Protocol::Http => server.http,
@@ -38,43 +38,43 @@ impl Protocol {
     }
 }
 
-/// The figures of a run that are looked at here.
+/// The figures of a run that the measurements use.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Run {
-    /// Answered in time.
+pub struct LoadgenRun {
+    /// Requests answered in time.
     pub good: u64,
-    /// All others.
+    /// All other requests.
     pub bad: u64,
     /// Good requests per second.
     pub good_rps: f64,
     /// Bad requests, as a part of all.
     pub bad_rate: f64,
-    /// Of good and late requests.
-    pub latency_ms: Latency,
-    /// Requests per batch; 0 where the server does not tell.
+    /// The latency of good and late requests.
+    pub latency_ms: LatencyMs,
+    /// Requests per batch; 0 where the server does not report it.
     pub mean_batch: f64,
-    /// How late the generator was.
-    pub lateness_ms: Lateness,
+    /// The delay of the generator.
+    pub lateness_ms: LatenessMs,
 }
 
-/// Milliseconds from when a request was meant to be sent until it was answered.
+/// Milliseconds from the intended time of sending a request until its answer.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[expect(missing_docs, reason = "percentiles")]
-pub struct Latency {
+pub struct LatencyMs {
     pub p50: f64,
     pub p99: f64,
     pub max: f64,
 }
 
-/// Milliseconds after the intended time at which requests were sent.
+/// Milliseconds from the intended time of sending a request until it was sent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[expect(missing_docs, reason = "percentiles")]
-pub struct Lateness {
+pub struct LatenessMs {
     pub p99: f64,
     pub max: f64,
 }
 
-/// A command that asks `server`, to which more may be added.
+/// Makes a `loadgen` command for `server`, to which arguments may be added.
 pub fn command(binaries: &Binaries, server: &Server, protocol: Protocol) -> Command {
     let mut command = Command::new(binaries.path("loadgen"));
     command.arg("--url").arg(format!("http://{}", protocol.of(server)));
@@ -82,29 +82,29 @@ pub fn command(binaries: &Binaries, server: &Server, protocol: Protocol) -> Comm
     command
 }
 
-/// Runs it to its end.
+/// Runs `loadgen` to its end.
 ///
-/// Errors: it fails, with its own words; a generator that was late is no failure here: its lateness
-/// is in the figures.
-pub fn run(mut command: Command) -> Result<Run, Stop> {
+/// Errors: it fails, with its error message. Lateness of the generator is no failure but among the
+/// figures.
+pub fn run(mut command: Command) -> Result<LoadgenRun, ApiError> {
     read(&command.args(["--max-lateness", "1000000"]).output()?)
 }
 
-/// What a run that is over said.
+/// Parses the output of a run that has ended.
 ///
-/// Errors: it failed.
-pub fn read(output: &Output) -> Result<Run, Stop> {
-    let said = String::from_utf8_lossy(&output.stdout);
+/// Errors: the run failed.
+pub fn read(output: &Output) -> Result<LoadgenRun, ApiError> {
+    let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(Stop::Failed(format!("loadgen ended with {}: {}", output.status, why.trim())));
+        return Err(ApiError::Failed(format!("loadgen ended with {}: {}", output.status, why.trim())));
     }
-    serde_json::from_str(&said).map_err(|error| Stop::Failed(format!("loadgen's figures: {error}")))
+    serde_json::from_str(&stdout).map_err(|error| ApiError::Failed(format!("loadgen's figures: {error}")))
 }
 
-/// A request's own times, microseconds.
+/// A row of `loadgen --csv-requests`: the times of one request, microseconds.
 #[derive(Debug, Deserialize)]
-struct Row {
+struct RequestRow {
     end: String,
     sent_us: f64,
     ended_us: f64,
@@ -115,25 +115,25 @@ struct Row {
     network_and_client_us: Option<f64>,
 }
 
-/// What of a request's latency is not its batch's time on the GPU, microseconds, and where it goes.
+/// The part of a request's latency that is not its batch's time on the GPU, microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Overhead {
-    /// All of it.
+    /// The total.
     pub all: f64,
-    /// Until its batch was put together, until that started, from its end until the frontend had
-    /// the answer, and everything that the server does not see. Zero where the server does not
-    /// tell.
+    /// The times until its batch was formed, until that started, from its end until the frontend
+    /// had the answer, and everything that the server does not see. Zero where the server does not
+    /// report them.
     pub parts: [f64; 4],
 }
 
-/// Of each request of a file of `loadgen --csv-requests` that was answered.
+/// Returns the overhead of each request in a file of `loadgen --csv-requests` that was answered.
 ///
 /// Errors: the file can't be read.
-pub fn overheads(file: &Path) -> Result<Vec<Overhead>, Stop> {
-    let failed = |error: csv::Error| Stop::Failed(format!("{}: {error}", file.display()));
+pub fn overheads(file: &Path) -> Result<Vec<Overhead>, ApiError> {
+    let failed = |error: csv::Error| ApiError::Failed(format!("{}: {error}", file.display()));
     let mut overheads = Vec::new();
     for row in csv::Reader::from_path(file).map_err(failed)?.deserialize() {
-        let row: Row = row.map_err(failed)?;
+        let row: RequestRow = row.map_err(failed)?;
         if row.end != "good" {
             continue;
         }

@@ -1,11 +1,11 @@
-//! What the thin API costs, measured from outside: `symphony serve` in a process of its own, asked
-//! by `loadgen` in another, as users run them (docs/performance.md).
+//! The cost of the thin API, measured from outside: `symphony serve` in a process of its own,
+//! loaded by `loadgen` in another, as users run them (docs/performance.md).
 //!
 //! ```text
-//!  overhead     a lone request: answer's time minus its batch's time on the GPU
-//!  throughput   64 in flight: requests per second of the API core, beside a plain echo of the same stack
+//!  overhead     a lone request: its latency minus its batch's time on the GPU
+//!  throughput   64 in flight: requests per second of the API core, beside an echo server
 //!  goodput      one emulated GPU behind the API, beside the simulator's
-//!  soak         minutes of load with clients that come, cancel and die: nothing leaks, every counter adds up
+//!  soak         minutes of load with clients that cancel and die: nothing leaks, counters add up
 //! ```
 
 pub mod echo;
@@ -18,9 +18,9 @@ pub mod throughput;
 
 use serde::Serialize;
 
-/// Why there are no figures.
+/// An error that ends a measurement without figures.
 #[derive(Debug, thiserror::Error)]
-pub enum Stop {
+pub enum ApiError {
     /// The command line is wrong: exit code 2.
     #[error("{0}")]
     Usage(String),
@@ -32,42 +32,42 @@ pub enum Stop {
     Failed(String),
 }
 
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Stop {
-        Stop::Failed(error.to_string())
+impl From<std::io::Error> for ApiError {
+    fn from(error: std::io::Error) -> ApiError {
+        ApiError::Failed(error.to_string())
     }
 }
 
-/// Whether the API's thread looks for work all the time. The engine's does.
+/// The idle behaviour of the API's thread. The engine's threads always spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spin {
-    /// Its core belongs to it.
+    /// Spinning, on a core of its own.
     Yes,
-    /// Others need its core too.
+    /// Sleeping, as other threads need its core.
     No,
 }
 
-/// Which core has the API thread, and which the engine's threads.
+/// The cores of the API thread and of the engine's threads.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Seats {
-    /// Of the API.
+pub struct ApiPlacements {
+    /// The core of the API thread.
     pub api: usize,
-    /// Of the ModelThread, the RankThread and the emulated GPUs.
+    /// The core of the ModelThread, the RankThread and the emulated GPUs.
     pub engine: usize,
 }
 
-impl Seats {
-    /// The first two of these cores, or the same one twice.
+impl ApiPlacements {
+    /// Takes the first two of these cores, or the only one twice.
     ///
-    /// Errors: there is none.
-    pub fn of(cores: &[usize]) -> Result<Seats, Stop> {
-        let api = *cores.first().ok_or_else(|| Stop::Machine("no core is known".into()))?;
-        Ok(Seats { api, engine: *cores.get(1).unwrap_or(&api) })
+    /// Errors: the list is empty.
+    pub fn of(cores: &[usize]) -> Result<ApiPlacements, ApiError> {
+        let api = *cores.first().ok_or_else(|| ApiError::Machine("no core is known".into()))?;
+        Ok(ApiPlacements { api, engine: *cores.get(1).unwrap_or(&api) })
     }
 
-    /// A configuration with `gpus` emulated GPUs, and these models besides.
+    /// Makes a configuration with `gpus` emulated GPUs and these models.
     pub fn config(self, gpus: usize, spin: Spin, models: &[EmulatedModel]) -> String {
-        let Seats { api, engine } = self;
+        let ApiPlacements { api, engine } = self;
         // A core that is named for one thread alone is that thread's own.
         let own = match spin {
             Spin::Yes => format!("api = {api}\n"),
@@ -90,17 +90,17 @@ impl Seats {
 /// A model whose batches of b take `alpha_ms` * b + `beta_ms`; 16 bytes in, 16 out.
 #[derive(Clone, Debug, Serialize)]
 pub struct EmulatedModel {
-    /// Its name.
+    /// The model's name.
     pub name: &'static str,
     /// Milliseconds per request of a batch.
     pub alpha_ms: f64,
     /// Milliseconds per batch.
     pub beta_ms: f64,
-    /// The latency promised, milliseconds.
+    /// The latency SLO, milliseconds.
     pub slo_ms: f64,
 }
 
-/// The middle one of some figures, or the lower of both; 0 of none.
+/// Returns the median, the lower of two middle ones; 0 if there is none.
 pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,59 +1,59 @@
-//! What a lone request takes beyond its batch's time on the GPU: both ways over a socket, the
+//! The overhead of a lone request beyond its batch's time on the GPU: both ways over a socket, the
 //! protocol, the scheduling, the answer. Requests of 16 bytes come at random; an emulated GPU takes
 //! 0.2 ms for each and is idle most of the time.
 //!
 //! Estimated for HTTP: two system calls on either side, 4 x 5 us; the generator's wake-up, 20 us;
 //! hyper and JSON on either side, 2 x 10 us; six hops between threads that spin, each under a
-//! microsecond. Under 100 us. How warm the caches and how awake the cores are depends on the rate,
-//! more than on anything that the server does; so several rates are measured, and beside them the
-//! plain echo, whose whole latency is such overhead. The highest rate, a fifth of what the GPU can
-//! do, is held against the target.
+//! microsecond. Under 100 us. The state of caches and the sleep states of cores depend more on the
+//! rate than on the server. So several rates are measured, and beside them the echo server, whose
+//! whole latency is such overhead. The highest rate, a fifth of the GPU's capacity, is compared
+//! with the target.
 //!
-//! The generator would be another machine. Here it needs a core, and both are taken by threads that
-//! spin; so the servers run at the lowest priority (SCHED_IDLE) and give way at once whenever the
-//! generator has something to do.
+//! In production the generator is another machine. Here it needs a core, and both are taken by
+//! threads that spin. So the servers run at the lowest priority (SCHED_IDLE) and yield at once
+//! whenever the generator is ready to run.
 
 use super::loadgen::{self, Overhead, Protocol};
-use super::process::{Binaries, Server, Share};
-use super::{EmulatedModel, Seats, Spin, Stop, echo, median};
+use super::process::{Binaries, CpuPriority, Server};
+use super::{ApiError, ApiPlacements, EmulatedModel, Spin, echo, median};
 use serde::Serialize;
 
-/// Microseconds that the median request may take beyond its batch.
+/// The target: microseconds that the median request takes beyond its batch.
 pub const TARGET_US: f64 = 150.0;
-/// Requests per second. The last is held against the target.
+/// The rates in requests per second. The last is compared with the target.
 const RATES: [f64; 3] = [50.0, 200.0, 1_000.0];
-/// Seconds of one run.
+/// The duration of one run in seconds.
 const SECONDS: &str = "2";
 
 /// The figures at one rate.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct OverheadFigures {
     /// Requests per second.
     pub rate: f64,
-    /// Of Symphony by HTTP.
+    /// The overheads of Symphony by HTTP.
     pub http: Overheads,
-    /// Of Symphony by gRPC.
+    /// The overheads of Symphony by gRPC.
     pub grpc: Overheads,
-    /// Of the echo, by gRPC.
+    /// The overheads of the echo server by gRPC.
     pub echo: Overheads,
 }
 
-/// Beyond the batch's time, microseconds.
+/// Percentiles of the time beyond the batch's, microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overheads {
-    /// Requests that were looked at.
+    /// The number of requests.
     pub requests: usize,
-    /// Of all rounds' requests together.
+    /// The percentiles over all rounds' requests together.
     pub all_us: Percentiles,
     /// The median of each round.
     pub p50_of_rounds_us: Vec<f64>,
-    /// Medians of its parts: until the batch was put together, until it started, from its end until
-    /// the frontend had the answer, and what the server does not see. Zero for the echo, which does
-    /// not tell.
+    /// The medians of its parts: until the batch was formed, until it started, from its end until
+    /// the frontend had the answer, and the part that the server does not see. Zero for the echo
+    /// server, which does not report them.
     pub p50_of_parts_us: [f64; 4],
 }
 
-/// Of many.
+/// Percentiles of many values.
 #[derive(Clone, Debug, Serialize)]
 #[expect(missing_docs, reason = "percentiles")]
 pub struct Percentiles {
@@ -65,24 +65,28 @@ pub struct Percentiles {
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Vec<Figures>, Stop> {
+pub fn measure(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    rounds: usize,
+) -> Result<Vec<OverheadFigures>, ApiError> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.01, beta_ms: 0.19, slo_ms: 25.0 };
     let config = placements.config(1, Spin::Yes, &[model]);
     let mut seen: [[Vec<Vec<Overhead>>; 3]; RATES.len()] = Default::default();
     for round in 0..rounds {
-        let server = Server::symphony(binaries, &config, Share::Rest)?;
+        let server = Server::symphony(binaries, &config, CpuPriority::Idle)?;
         for (rate, seen) in RATES.into_iter().zip(&mut seen) {
             for (protocol, seen) in Protocol::ALL.into_iter().zip(seen) {
                 seen.push(once(binaries, &server, protocol, rate, round)?);
             }
         }
         server.stop()?;
-        let server = Server::echo(placements.api, Spin::Yes, Share::Rest)?;
+        let server = Server::echo(placements.api, Spin::Yes, CpuPriority::Idle)?;
         for (rate, [_, _, seen]) in RATES.into_iter().zip(&mut seen) {
             seen.push(once(binaries, &server, Protocol::Grpc, rate, round)?);
         }
     }
-    let figures = |(rate, [http, grpc, echo]): (f64, [Vec<Vec<Overhead>>; 3])| Figures {
+    let figures = |(rate, [http, grpc, echo]): (f64, [Vec<Vec<Overhead>>; 3])| OverheadFigures {
         rate,
         http: overheads(&http),
         grpc: overheads(&grpc),
@@ -97,7 +101,7 @@ fn once(
     protocol: Protocol,
     rate: f64,
     round: usize,
-) -> Result<Vec<Overhead>, Stop> {
+) -> Result<Vec<Overhead>, ApiError> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("requests.csv");
     let mut command = loadgen::command(binaries, server, protocol);

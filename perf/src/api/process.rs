@@ -1,7 +1,7 @@
 //! The processes that are measured: `symphony serve` and the echo server, each a child with its own
-//! threads, whose core time and memory the system tells.
+//! threads, whose core time and memory the system counts.
 
-use super::{Spin, Stop};
+use super::{ApiError, Spin};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,25 +11,25 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a server may take to be ready, or to end.
+/// The time limit for a server to be ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binaries that stand beside this one.
+/// The binaries in the folder of the running one.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
 }
 
 impl Binaries {
-    /// Those in the folder of the running binary.
+    /// Finds the binaries in the folder of the running one.
     ///
     /// Errors: one is missing.
-    pub fn beside_this() -> Result<Binaries, Stop> {
+    pub fn beside_this() -> Result<Binaries, ApiError> {
         let this = std::env::current_exe()?;
         let folder = this.parent().unwrap_or(Path::new(".")).to_path_buf();
         for name in ["symphony", "loadgen", "simulate"] {
             if !folder.join(name).is_file() {
-                return Err(Stop::Usage(format!(
+                return Err(ApiError::Usage(format!(
                     "there is no {name} in {}; build it first: cargo build --release --workspace --bins",
                     folder.display()
                 )));
@@ -38,26 +38,26 @@ impl Binaries {
         Ok(Binaries { folder })
     }
 
-    /// The path of one of them.
+    /// Returns the path of one of them.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 }
 
-/// How much of its cores a server takes.
+/// The scheduling priority of a server's threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Share {
-    /// As much as any program.
-    Whole,
-    /// What nobody else wants at that moment.
-    Rest,
+pub enum CpuPriority {
+    /// The priority of any program.
+    Normal,
+    /// The lowest, SCHED_IDLE: the server runs while no other program is ready to run.
+    Idle,
 }
 
-impl Share {
+impl CpuPriority {
     fn command(self, program: &Path) -> Command {
         match self {
-            Share::Whole => Command::new(program),
-            Share::Rest => {
+            CpuPriority::Normal => Command::new(program),
+            CpuPriority::Idle => {
                 let mut command = Command::new("chrt");
                 command.args(["--idle", "0"]).arg(program);
                 command
@@ -71,32 +71,32 @@ impl Share {
 pub struct Server {
     name: &'static str,
     child: Child,
-    /// Where it speaks HTTP.
+    /// The address of its HTTP listener.
     pub http: SocketAddr,
-    /// Where it speaks gRPC.
+    /// The address of its gRPC listener.
     pub grpc: SocketAddr,
     _config: Option<TempDir>,
 }
 
 impl Server {
-    /// `symphony serve` of this configuration, on free ports.
+    /// Starts `symphony serve` with this configuration, on free ports.
     ///
-    /// Errors: it does not get ready; its own words are on standard error.
-    pub fn symphony(binaries: &Binaries, config: &str, share: Share) -> Result<Server, Stop> {
+    /// Errors: it does not get ready; its error message is on standard error.
+    pub fn symphony(binaries: &Binaries, config: &str, priority: CpuPriority) -> Result<Server, ApiError> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("symphony.toml");
         fs::write(&file, config)?;
-        let mut command = share.command(&binaries.path("symphony"));
+        let mut command = priority.command(&binaries.path("symphony"));
         command.arg("serve").arg(&file).args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
         command.args(["--log-level", "warn"]);
         Server::start("symphony", command, Some(folder))
     }
 
-    /// The echo server on `core`.
+    /// Starts the echo server on `core`.
     ///
-    /// Errors: as [`Server::symphony`].
-    pub fn echo(core: usize, spin: Spin, share: Share) -> Result<Server, Stop> {
-        let mut command = share.command(&std::env::current_exe()?);
+    /// Errors: those of [`Server::symphony`].
+    pub fn echo(core: usize, spin: Spin, priority: CpuPriority) -> Result<Server, ApiError> {
+        let mut command = priority.command(&std::env::current_exe()?);
         command.arg("echo");
         if spin == Spin::Yes {
             command.arg("--spin");
@@ -105,7 +105,7 @@ impl Server {
         Server::start("echo", command, None)
     }
 
-    fn start(name: &'static str, mut command: Command, config: Option<TempDir>) -> Result<Server, Stop> {
+    fn start(name: &'static str, mut command: Command, config: Option<TempDir>) -> Result<Server, ApiError> {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let mut addresses = BTreeMap::new();
@@ -121,20 +121,23 @@ impl Server {
             (Some(&http), Some(&grpc)) => Ok(Server { name, child, http, grpc, _config: config }),
             _ => {
                 let status = child.wait()?;
-                Err(Stop::Failed(format!("{:?} ended before it was ready: {status}", command.get_program())))
+                Err(ApiError::Failed(format!(
+                    "{:?} ended before it was ready: {status}",
+                    command.get_program()
+                )))
             }
         }
     }
 
-    /// What it is.
+    /// Returns its name in messages.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The core time that its threads of this name have used.
+    /// Returns the core time that its threads of this name have used.
     ///
     /// Errors: it has ended.
-    pub fn core_time(&self, thread: &str) -> Result<Duration, Stop> {
+    pub fn core_time(&self, thread: &str) -> Result<Duration, ApiError> {
         let mut time = Duration::ZERO;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
@@ -148,27 +151,28 @@ impl Server {
         Ok(time)
     }
 
-    /// The memory that it has in use, bytes.
+    /// Returns its resident memory in bytes.
     ///
     /// Errors: it has ended.
-    pub fn memory(&self) -> Result<u64, Stop> {
+    pub fn memory(&self) -> Result<u64, ApiError> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        kib.map(|kib| kib * 1024).ok_or_else(|| Stop::Failed("the system does not tell its memory".into()))
+        kib.map(|kib| kib * 1024)
+            .ok_or_else(|| ApiError::Failed("the system does not count its memory".into()))
     }
 
-    /// How many files and sockets it has open.
+    /// Returns the number of files and sockets that it has open.
     ///
     /// Errors: it has ended.
-    pub fn open_files(&self) -> Result<usize, Stop> {
+    pub fn open_files(&self) -> Result<usize, ApiError> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
-    /// What `GET path` answers.
+    /// Returns the answer's body to `GET path`.
     ///
     /// Errors: no answer, or another status than 200.
-    pub fn get(&self, path: &str) -> Result<String, Stop> {
+    pub fn get(&self, path: &str) -> Result<String, ApiError> {
         let mut stream = TcpStream::connect(self.http)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http)?;
@@ -176,14 +180,17 @@ impl Server {
         stream.read_to_string(&mut answer)?;
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
-            _ => Err(Stop::Failed(format!("GET {path} got {:?}", answer.lines().next().unwrap_or_default()))),
+            _ => Err(ApiError::Failed(format!(
+                "GET {path} got {:?}",
+                answer.lines().next().unwrap_or_default()
+            ))),
         }
     }
 
-    /// Asks it to end, as Ctrl-C does, and waits.
+    /// Sends SIGTERM and waits until the server has ended.
     ///
     /// Errors: it does not end in time, or not with exit code 0.
-    pub fn stop(mut self) -> Result<(), Stop> {
+    pub fn stop(mut self) -> Result<(), ApiError> {
         terminate(&self.child)?;
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -191,11 +198,11 @@ impl Server {
                 if status.success() {
                     return Ok(());
                 }
-                return Err(Stop::Failed(format!("the server ended with {status}")));
+                return Err(ApiError::Failed(format!("the server ended with {status}")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(Stop::Failed(format!("the server had not ended {PATIENCE:?} after it was asked to")))
+        Err(ApiError::Failed(format!("the server had not ended {PATIENCE:?} after it was asked to")))
     }
 }
 
@@ -207,8 +214,9 @@ impl Drop for Server {
     }
 }
 
-fn terminate(child: &Child) -> Result<(), Stop> {
+fn terminate(child: &Child) -> Result<(), ApiError> {
     let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    let id = id.ok_or_else(|| Stop::Failed("the server has no process id".into()))?;
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).map_err(|e| Stop::Failed(e.to_string()))
+    let id = id.ok_or_else(|| ApiError::Failed("the server has no process id".into()))?;
+    rustix::process::kill_process(id, rustix::process::Signal::TERM)
+        .map_err(|e| ApiError::Failed(e.to_string()))
 }

@@ -1,31 +1,30 @@
-//! How many infers per second an API core takes by gRPC, with 64 in flight and 16 bytes each, and
-//! how that compares with a plain echo of the same stack. Both are asked in turn, in the same run,
-//! on the same core, by the same generator.
+//! The infers per second that an API core serves by gRPC, with 64 in flight and 16 bytes each,
+//! beside an echo server of the same stack. Both are measured alternately, in the same run, on the
+//! same core, by the same generator.
 //!
 //! On a machine of two cores there is none for the generator: it takes its time from the API's core
-//! and from the engine's. So an engine runs beside the echo too, though nobody asks it; and beside
-//! the rate there is the rate per second of core time that the API's thread got, and that is what
-//! is compared. Both servers sleep when they have nothing to do (they would look for work all the
-//! time on a core of their own), so that such time is work.
+//! and from the engine's. So an idle engine runs beside the echo server too. The figure compared is
+//! the rate per second of core time that the API's thread got. Both servers sleep when they are
+//! idle (on a core of their own they would spin), so that their core time is work.
 
 use super::echo;
 use super::loadgen::{self, Protocol};
-use super::process::{Binaries, Server, Share};
-use super::{EmulatedModel, Seats, Spin, Stop, median};
+use super::process::{Binaries, CpuPriority, Server};
+use super::{ApiError, ApiPlacements, EmulatedModel, Spin, median};
 use serde::Serialize;
 
-/// Infers per second that an API core should take.
+/// The target in infers per second of an API core.
 pub const TARGET_PER_S: f64 = 20_000.0;
-/// How much of the echo's that should be.
+/// The target as a part of the echo server's rate.
 pub const TARGET_OF_ECHO: f64 = 0.6;
 /// The name of the thread that serves connections, of either server.
 const API_THREAD: &str = "api";
-/// Requests under way.
+/// The number of requests in flight.
 const IN_FLIGHT: &str = "64";
-/// Seconds of each run.
+/// The duration of each run in seconds.
 const SECONDS: &str = "4";
 
-/// What one run gave.
+/// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {
     /// Answers per second.
@@ -34,16 +33,16 @@ pub struct Rate {
     pub per_core_s: f64,
     /// Requests per batch.
     pub mean_batch: f64,
-    /// Not answered in time.
+    /// Requests not answered in time.
     pub bad: u64,
 }
 
-/// One round.
+/// The figures of one round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Round {
-    /// Of the echo.
+    /// The run of the echo server.
     pub echo: Rate,
-    /// Of Symphony.
+    /// The run of Symphony.
     pub symphony: Rate,
 }
 
@@ -55,34 +54,38 @@ impl Round {
 
 /// The figures of all rounds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct ThroughputFigures {
     /// The median of the rounds: Symphony's infers per second.
     pub per_s: f64,
-    /// The same per second of the API thread's core time.
+    /// Symphony's infers per second of the API thread's core time.
     pub per_core_s: f64,
-    /// The echo's per second of its thread's core time.
+    /// The echo server's answers per second of its thread's core time.
     pub echo_per_core_s: f64,
-    /// The median of the rounds' ratios of these two.
+    /// The median of the rounds' ratios, per_core_s / echo_per_core_s.
     pub of_echo: f64,
     /// The echo's answers per second.
     pub echo_per_s: f64,
-    /// Each round.
+    /// The figures of each round.
     pub rounds: Vec<Round>,
 }
 
 /// Measures `rounds` rounds.
 ///
 /// Errors: a server or `loadgen` broke down.
-pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<Figures, Stop> {
+pub fn measure(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    rounds: usize,
+) -> Result<ThroughputFigures, ApiError> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.001, beta_ms: 0.05, slo_ms: 100.0 };
     let config = placements.config(1, Spin::No, &[model]);
     let mut seen = Vec::new();
     for _ in 0..rounds {
-        // An engine that nobody asks takes from the generator what one that is asked would.
-        let engine = Server::symphony(binaries, &config, Share::Whole)?;
-        let echo = once(binaries, Server::echo(placements.api, Spin::No, Share::Whole)?)?;
+        // An idle engine takes as much time from the generator as a busy one.
+        let engine = Server::symphony(binaries, &config, CpuPriority::Normal)?;
+        let echo = once(binaries, Server::echo(placements.api, Spin::No, CpuPriority::Normal)?)?;
         engine.stop()?;
-        let symphony = once(binaries, Server::symphony(binaries, &config, Share::Whole)?)?;
+        let symphony = once(binaries, Server::symphony(binaries, &config, CpuPriority::Normal)?)?;
         let round = Round { echo, symphony };
         eprintln!(
             "echo {:.0}/s, {:.0} per core-second; symphony {:.0}/s, {:.0} per core-second: {:.2} of it",
@@ -95,7 +98,7 @@ pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<
         seen.push(round);
     }
     let of = |figure: fn(&Round) -> f64| median(seen.iter().map(figure));
-    Ok(Figures {
+    Ok(ThroughputFigures {
         per_s: of(|round| round.symphony.per_s),
         per_core_s: of(|round| round.symphony.per_core_s),
         echo_per_core_s: of(|round| round.echo.per_core_s),
@@ -105,8 +108,8 @@ pub fn measure(binaries: &Binaries, placements: Seats, rounds: usize) -> Result<
     })
 }
 
-/// A run against a server that nobody else runs beside.
-fn once(binaries: &Binaries, server: Server) -> Result<Rate, Stop> {
+/// Runs `loadgen` once against a server.
+fn once(binaries: &Binaries, server: Server) -> Result<Rate, ApiError> {
     let mut command = loadgen::command(binaries, &server, Protocol::Grpc);
     command.args(["--model", echo::MODEL, "--threads", "1", "--connections", "1"]);
     command.args(["--concurrency", IN_FLIGHT, "--duration", SECONDS]);

@@ -1,6 +1,5 @@
 //! Counts the instructions of each operation under valgrind's callgrind and compares them with the
-//! committed baseline: a change that makes a step dearer by more than 10 % fails. See
-//! docs/performance.md.
+//! committed baseline: an increase by more than 10 % fails. See docs/performance.md.
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -9,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use symphony_perf::operations::{self, Operation, Repeat};
 
-/// Repetitions that are counted: enough for the share of rare steps to settle.
+/// The number of repetitions that are counted: enough for the share of rare steps to settle.
 const REPETITIONS: u64 = 20_000;
 
-/// A count may be so much over the baseline's.
+/// The ratio to the baseline up to which a count passes.
 const TOLERANCE: f64 = 1.10;
 
 /// Counts the instructions of each operation under valgrind and compares them with the baseline.
@@ -21,16 +20,16 @@ const TOLERANCE: f64 = 1.10;
 /// is no valgrind.
 #[derive(Parser)]
 #[command(name = "instructions", version)]
-struct Options {
-    /// Only operations whose name has this in it
+struct InstructionOptions {
+    /// Only operations whose name contains this
     filter: Option<String>,
-    /// Write what was counted as the new baseline; commit it and say why
+    /// Write the counts as the new baseline; commit it and say why
     #[arg(long, conflicts_with = "filter")]
     update: bool,
-    /// The baseline
+    /// File of the baseline
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline/instructions.json"))]
     baseline: PathBuf,
-    /// List the operations and what each does
+    /// List the operations with their descriptions
     #[arg(long)]
     list: bool,
     /// Time the operations instead, in ns: the fastest tenth of 900 stretches of 50 us
@@ -41,17 +40,17 @@ struct Options {
     run: Option<String>,
 }
 
-/// Instructions of one repetition, by operation.
+/// The number of instructions of one repetition, by operation.
 type Counts = BTreeMap<String, f64>;
 
-/// What callgrind counts: it starts on entry and stops on return. Its name is known to [`count`].
+/// The function whose instructions callgrind counts. [`count`] passes its name to callgrind.
 #[inline(never)]
 fn counted_part(repeat: &mut Repeat) {
     repeat(REPETITIONS);
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = InstructionOptions::parse();
     let chosen: Vec<Operation> = operations::all()
         .into_iter()
         .filter(|operation| options.filter.as_ref().is_none_or(|part| operation.name.contains(part)))
@@ -87,7 +86,7 @@ fn run(operations: &[Operation], name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn compare_or_update(options: &Options, chosen: &[Operation]) -> Result<bool, String> {
+fn compare_or_update(options: &InstructionOptions, chosen: &[Operation]) -> Result<bool, String> {
     let baseline = if options.update { Counts::new() } else { read(&options.baseline)? };
     let mut counts = Counts::new();
     let mut fine = true;
@@ -129,7 +128,7 @@ fn read(baseline: &Path) -> Result<Counts, String> {
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", baseline.display()))
 }
 
-/// Instructions of one repetition, to a tenth.
+/// Counts the instructions of one repetition, to a tenth.
 fn count(name: &str) -> Result<f64, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -140,11 +139,11 @@ fn count(name: &str) -> Result<f64, String> {
         .map_err(|error| {
             format!("valgrind can't be run: {error}; install it (Debian: apt-get install valgrind)")
         })?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let collected = stderr.lines().find_map(|line| line.split_once("Collected : "));
     let total: f64 = collected
         .and_then(|(_, total)| total.trim().parse().ok())
         .filter(|&total: &f64| total > 0.0)
-        .ok_or_else(|| format!("valgrind counted nothing for {name}; it said:\n{said}"))?;
+        .ok_or_else(|| format!("valgrind counted nothing for {name}; its output:\n{stderr}"))?;
     Ok((total / REPETITIONS as f64 * 10.0).round() / 10.0)
 }

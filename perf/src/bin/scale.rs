@@ -2,17 +2,18 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use symphony_perf::scale::chart::{self, Unmeasured};
 use symphony_perf::scale::compare::compare;
-use symphony_perf::scale::gaps::Gaps;
 use symphony_perf::scale::machine::Machine;
+use symphony_perf::scale::machine::gaps::Gaps;
 use symphony_perf::scale::options::Options;
 use symphony_perf::scale::report::Report;
+use symphony_perf::scale::run::arrivals::MIN_RATE;
+use symphony_perf::scale::run::arrivals::cost_of_stream;
+use symphony_perf::scale::run::{Outcome, run};
 use symphony_perf::scale::search::{Search, highest};
-use symphony_perf::scale::stream::MIN_RATE;
-use symphony_perf::scale::world::{Outcome, cost_of_stream, run};
+use symphony_perf::scale::sweep_chart::{self, Unmeasured};
 
-/// Where a search starts, in requests per second and ModelThread.
+/// The rate at which a search starts, in requests per second and ModelThread.
 const FIRST_RATE: f64 = 1e6;
 
 fn main() -> ExitCode {
@@ -23,37 +24,37 @@ fn main() -> ExitCode {
     match carry_out(&options, &cores) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(Stop::Usage(wrong)) => {
+        Err(ScaleError::Usage(wrong)) => {
             eprintln!("scale: {wrong}");
             ExitCode::from(2)
         }
-        Err(Stop::Machine(wrong)) => {
+        Err(ScaleError::Machine(wrong)) => {
             eprintln!("scale: {wrong}");
             ExitCode::from(3)
         }
     }
 }
 
-/// Why there are no figures.
-enum Stop {
+/// An error that ends the command without figures.
+enum ScaleError {
     Usage(String),
     Machine(String),
 }
 
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Stop {
-        Stop::Machine(error.to_string())
+impl From<std::io::Error> for ScaleError {
+    fn from(error: std::io::Error) -> ScaleError {
+        ScaleError::Machine(error.to_string())
     }
 }
 
-/// Whether every run passed.
-fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
+/// Runs the command and returns true if every run passed.
+fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
     if !options.sweep_model_threads.is_empty() {
         return sweep(options, cores);
     }
     if let Some(rounds) = options.compare {
         let rate = if options.max { FIRST_RATE * options.model_threads as f64 } else { options.rate };
-        options.plan(options.model_threads, rate).map_err(Stop::Usage)?;
+        options.plan(options.model_threads, rate).map_err(ScaleError::Usage)?;
         let plan_at = |rate| options.plan(options.model_threads, rate).map_err(std::io::Error::other);
         let searched = options.max.then(|| search_of(options, options.model_threads));
         let comparison = compare(&plan_at, rate, rounds, searched, cores)?;
@@ -70,8 +71,8 @@ fn json(figures: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(figures).expect("figures are plain data")
 }
 
-fn once(options: &Options, cores: &[usize]) -> Result<Report, Stop> {
-    let plan = options.plan(options.model_threads, options.rate).map_err(Stop::Usage)?;
+fn once(options: &Options, cores: &[usize]) -> Result<Report, ScaleError> {
+    let plan = options.plan(options.model_threads, options.rate).map_err(ScaleError::Usage)?;
     let stream = cost_of_stream(&plan);
     let machine = Machine::this(cores.len());
     let mut outcome = run(&plan, cores)?;
@@ -79,13 +80,13 @@ fn once(options: &Options, cores: &[usize]) -> Result<Report, Stop> {
         if outcome.failure().is_none() {
             break;
         }
-        tell(&outcome);
+        print_outcome(&outcome);
         outcome = run(&plan, cores)?;
     }
     Ok(report(&outcome, machine, stream))
 }
 
-/// The figures of a run that is just over.
+/// Makes the report of a run that has just ended.
 fn report(outcome: &Outcome, machine: Machine, stream: f64) -> Report {
     let gaps = if outcome.shared { Vec::new() } else { Gaps::of(&outcome.cores) };
     Report::new(outcome, machine, stream, &gaps)
@@ -97,27 +98,28 @@ fn search_of(options: &Options, model_threads: usize) -> Search {
     Search { first, growth: 2.0, lowest, attempts: options.attempts }
 }
 
-fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Report, Stop> {
+fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Report, ScaleError> {
     let first = FIRST_RATE * model_threads as f64;
-    let stream = cost_of_stream(&options.plan(model_threads, first).map_err(Stop::Usage)?);
+    let stream = cost_of_stream(&options.plan(model_threads, first).map_err(ScaleError::Usage)?);
     let machine = Machine::this(cores.len());
     let best = highest(search_of(options, model_threads), |rate| {
         let plan = options.plan(model_threads, rate).map_err(std::io::Error::other)?;
         let outcome = run(&plan, cores)?;
-        tell(&outcome);
+        print_outcome(&outcome);
         Ok(outcome)
     })?;
     let lowest = MIN_RATE * model_threads as f64;
-    let best = best.ok_or_else(|| Stop::Machine(format!("not even {lowest} requests per second passed")))?;
+    let best =
+        best.ok_or_else(|| ScaleError::Machine(format!("not even {lowest} requests per second passed")))?;
     Ok(report(&best, machine, stream))
 }
 
-fn tell(outcome: &Outcome) {
+fn print_outcome(outcome: &Outcome) {
     let verdict = outcome.failure().unwrap_or_else(|| "passed".to_owned());
     eprintln!("{:.3} M requests/s: {verdict}", outcome.plan.rate / 1e6);
 }
 
-fn sweep(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
+fn sweep(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
     let asked = &options.sweep_model_threads;
     let measured = asked.iter().take_while(|&threads| threads + options.rank_threads <= cores.len()).count();
     let unmeasured = asked[measured..].first().map(|&first| Unmeasured {
@@ -141,8 +143,8 @@ fn sweep(options: &Options, cores: &[usize]) -> Result<bool, Stop> {
         eprintln!("{}", unmeasured.why());
     }
     if let Some(file) = &options.svg {
-        chart::draw(&reports, unmeasured.as_ref(), file)
-            .map_err(|error| Stop::Machine(format!("--svg {}: {error}", file.display())))?;
+        sweep_chart::draw(&reports, unmeasured.as_ref(), file)
+            .map_err(|error| ScaleError::Machine(format!("--svg {}: {error}", file.display())))?;
     }
     Ok(!reports.is_empty() && reports.iter().all(|report| report.passed))
 }

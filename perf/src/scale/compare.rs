@@ -1,14 +1,15 @@
-//! What watching costs: runs by turns with the counters and the flight recorder and without, and
-//! the medians of both.
+//! The cost of counters and flight recorder: runs with and without them, alternately, and the
+//! medians of both.
 
 use super::machine::Machine;
-use super::options::{Plan, Watch};
+use super::plan::{Plan, Watch};
+use super::run::stopwatch::DutyCycles;
+use super::run::{Outcome, run};
 use super::search::{Search, highest};
-use super::world::{Outcome, run};
 use serde::Serialize;
 use std::io;
 
-/// After the first, a search begins at this share of what the one before it found, and goes up by
+/// The share of the rate that the last search found at which the next one begins; it goes up by
 /// [`STEP`].
 const BELOW: f64 = 0.93;
 const STEP: f64 = 1.05;
@@ -16,53 +17,52 @@ const STEP: f64 = 1.05;
 /// The figures of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What is compared with nothing.
+    /// The name of the observation that is compared with none.
     pub watch: &'static str,
-    /// Round by round, nothing first.
+    /// The figures of each round, those without observation first.
     pub rounds: Vec<[Side; 2]>,
-    /// The medians with nothing on.
+    /// The medians without observation.
     pub nothing: Side,
-    /// The medians with everything on.
+    /// The medians with counters and recorder.
     pub everything: Side,
-    /// Requests per second with everything on, by those with nothing on. In searches only.
+    /// The ratio of requests per second, with observation / without. In searches only.
     pub throughput_ratio: Option<f64>,
-    /// The same of the ModelThread's time per request.
+    /// The ratio of the ModelThread's time per request.
     pub ns_per_request_ratio: f64,
-    /// The same of the RankThread's time per grant.
+    /// The ratio of the RankThread's time per grant.
     pub rank_ns_per_grant_ratio: f64,
-    /// Models, GPUs and the SLO.
+    /// Models in all.
     pub models: usize,
     /// GPUs in all.
     pub gpus: usize,
     /// The SLO.
     pub slo_ms: f64,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
 }
 
-/// One side's figures.
+/// The figures of the runs on one side of the comparison.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Side {
     /// Requests per second taken up.
     pub requests_per_s: f64,
-    /// The time of ModelThreads' turns that found work, per request.
+    /// The time of ModelThreads' duty cycles that found work, per request.
     pub ns_per_request: f64,
-    /// The time of RankThreads' turns that found work, per grant.
+    /// The time of RankThreads' duty cycles that found work, per grant.
     pub rank_ns_per_grant: f64,
-    /// How long threads waited for their cores.
+    /// The time that threads waited for their cores.
     pub by_other_threads_ms: f64,
 }
 
 impl Side {
     fn of(outcome: &Outcome) -> Side {
-        let busy = |turns: &[super::measured::DutyCycles]| {
-            turns.iter().map(|turns| turns.busy.0 as f64).sum::<f64>()
-        };
-        let delayed = outcome.model_turns.iter().chain(&outcome.rank_turns).filter_map(|turns| turns.delayed);
+        let busy = |threads: &[DutyCycles]| threads.iter().map(|cycles| cycles.busy.0 as f64).sum::<f64>();
+        let delayed =
+            outcome.model_cycles.iter().chain(&outcome.rank_cycles).filter_map(|cycles| cycles.delayed);
         Side {
             requests_per_s: outcome.requests as f64 / outcome.plan.duration.as_secs_f64(),
-            ns_per_request: busy(&outcome.model_turns) / outcome.requests.max(1) as f64,
-            rank_ns_per_grant: busy(&outcome.rank_turns) / outcome.ran.batches.max(1) as f64,
+            ns_per_request: busy(&outcome.model_cycles) / outcome.requests.max(1) as f64,
+            rank_ns_per_grant: busy(&outcome.rank_cycles) / outcome.ran.batches.max(1) as f64,
             by_other_threads_ms: delayed.map(|delayed| delayed.as_millis_f64()).sum(),
         }
     }
@@ -82,11 +82,11 @@ impl Side {
     }
 }
 
-/// The plan of a rate.
+/// A function that makes the plan of a rate.
 pub type PlanAt<'a> = dyn Fn(f64) -> io::Result<Plan> + 'a;
 
 /// Runs `rounds` pairs, each side at `rate`, or at the highest that passes if there is a `search`.
-/// `plan_at`: the plan of a rate, with everything on.
+/// `plan_at` makes the plan of a rate, with counters and recorder.
 ///
 /// Errors: those of [`run`] and of `plan_at`; no rate passed.
 pub fn compare(
@@ -103,7 +103,7 @@ pub fn compare(
     let mut done = Vec::new();
     for round in 0..rounds {
         let mut sides = [None; 2];
-        // Who goes first alternates too.
+        // The side that goes first alternates too.
         for at in [round % 2, 1 - round % 2] {
             let watch = &watches[at];
             let watched = |rate| plan_at(rate).map(|plan| Plan { watch: watch.clone(), ..plan });
@@ -149,7 +149,7 @@ fn one_side(
 }
 
 impl Comparison {
-    /// The figures as lines to read.
+    /// Formats the figures as lines to read.
     pub fn lines(&self) -> String {
         let side = |side: &Side| {
             format!(

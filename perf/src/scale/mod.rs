@@ -1,16 +1,16 @@
-//! The scheduler's own threads under all the requests that they can take: the command `scale`.
-//! Requests are made on each ModelThread's core from a pre-computed stream, GPUs are objects in
-//! place, so what is timed is the scheduler (Symphony, figure 11 left).
+//! The command `scale`: the scheduler's own threads under the highest load that they can take.
+//! Requests are made on each ModelThread's core from a pre-computed stream, and GPUs are replaced
+//! by objects in its memory, so the scheduler alone is timed (Symphony, Figure 11 left).
+//!
+//! [`options`] turns the command line into a [`plan`], and [`run`] executes it. [`search`] finds
+//! the highest rate that passes, [`compare`] the cost of counters and recorder. [`report`] and
+//! [`sweep_chart`] show the results, beside what the [`machine`] took from the threads.
 
-pub mod chart;
 pub mod compare;
-pub mod gaps;
-pub mod gpus;
-pub mod lags;
 pub mod machine;
-pub mod measured;
 pub mod options;
+pub mod plan;
 pub mod report;
+pub mod run;
 pub mod search;
-pub mod stream;
-pub mod world;
+pub mod sweep_chart;

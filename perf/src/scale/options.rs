@@ -1,14 +1,15 @@
-//! The command line of `scale`, and what it comes to: a [`Plan`] per run.
+//! The command line of `scale`, from which each run gets its [`Plan`].
 
-use super::stream::MIN_RATE;
+use super::plan::{Plan, Watch};
+use super::run::arrivals::MIN_RATE;
 use clap::Parser;
 use std::path::PathBuf;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// Runs the scheduler's own threads on pinned cores, with requests and GPUs as objects in place,
-/// and tells what a request costs. A run passes if no arrival was taken up more than 2 ms late and
+/// Runs the scheduler's own threads on pinned cores, with generated requests and without GPUs, and
+/// measures the cost of a request. A run passes if no arrival was taken up more than 2 ms late and
 /// at most 1 % of requests were bad.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "scale", version)]
@@ -28,101 +29,53 @@ pub struct Options {
     /// Requests per second in all
     #[arg(long, value_name = "R", conflicts_with = "max", default_value_t = 1e6)]
     pub rate: f64,
-    /// Search the highest rate that passes, to 1 %
+    /// Search for the highest rate that passes, to 1 %
     #[arg(long)]
     pub max: bool,
     /// Each model's SLO, in milliseconds
     #[arg(long, value_name = "S", default_value_t = 100.0)]
     pub slo_ms: f64,
-    /// What one more request adds to a batch, in milliseconds
+    /// Time that one more request adds to a batch, in milliseconds
     #[arg(long, value_name = "A", default_value_t = 1.053)]
     pub alpha_ms: f64,
-    /// What a batch takes besides, in milliseconds
+    /// Time of a batch that does not depend on its size, in milliseconds
     #[arg(long, value_name = "B", default_value_t = 5.072)]
     pub beta_ms: f64,
     /// The largest batch
     #[arg(long, value_name = "B", default_value_t = limits::MAX_BATCH)]
     pub max_batch: usize,
-    /// How long each run counts; half a second of warm-up comes before
+    /// Duration of each run's measurement, after half a second of warm-up
     #[arg(long, value_name = "T", default_value_t = 2.0)]
     pub seconds: f64,
-    /// Runs at one rate until one passes: other programs on the machine can fail a run too
+    /// Most runs at one rate until one passes: other programs on the machine can fail a run too
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub attempts: usize,
-    /// Seeds the arrivals
+    /// Seed of the arrivals
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
     /// Keep flight recordings of all threads in this folder
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
-    /// Publish no counters: with this and without --record nothing watches the threads
+    /// Publish no counters: the threads then run without counters and recorder
     #[arg(long, conflicts_with = "record")]
     pub unwatched: bool,
-    /// Run so many times with the recorder and the counters on and as many times without, by turns,
-    /// and compare
+    /// Run N times with recorder and counters and N times without, alternately, and compare
     #[arg(long, value_name = "N", requires = "record")]
     pub compare: Option<usize>,
     /// Print one JSON object (with a sweep, a list of them) and nothing else
     #[arg(long)]
     pub json: bool,
-    /// Search the highest rate for each of these numbers of ModelThreads, such as 1,2,4; stops at
-    /// the machine's cores
+    /// Search for the highest rate with each of these numbers of ModelThreads, such as 1,2,4; stops
+    /// at the number of the machine's cores
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub sweep_model_threads: Vec<usize>,
-    /// Where a sweep's chart goes
+    /// File for a sweep's chart
     #[arg(long, value_name = "FILE", requires = "sweep_model_threads")]
     pub svg: Option<PathBuf>,
 }
 
-/// What one run does.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// ModelThreads.
-    pub model_threads: usize,
-    /// RankThreads.
-    pub rank_threads: usize,
-    /// Models in all.
-    pub models: usize,
-    /// GPUs in all.
-    pub gpus: usize,
-    /// Requests per second in all.
-    pub rate: f64,
-    /// Each model's SLO.
-    pub slo: Nanos,
-    /// Each model's latencies.
-    pub profile: Profile,
-    /// How long the run counts.
-    pub duration: Nanos,
-    /// Seeds the arrivals.
-    pub seed: u64,
-    /// What watches the threads.
-    pub watch: Watch,
-}
-
-/// What watches the threads of a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Watch {
-    /// Nothing: numbers are added up and nobody could read them.
-    Nothing,
-    /// The counters, which are always on in the engine.
-    Counters,
-    /// The counters, and flight recordings in this folder.
-    Recorder(PathBuf),
-}
-
-impl Watch {
-    /// Its name in reports.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Watch::Nothing => "nothing",
-            Watch::Counters => "counters",
-            Watch::Recorder(_) => "counters and recorder",
-        }
-    }
-}
-
 impl Options {
-    /// A run of `model_threads` at `rate` requests per second.
+    /// Makes the plan of a run of `model_threads` at `rate` requests per second.
     ///
     /// Errors: a sentence that names the option or limit at fault.
     pub fn plan(&self, model_threads: usize, rate: f64) -> Result<Plan, String> {
@@ -191,8 +144,8 @@ fn within(option: &str, value: usize, least: usize, most: usize) -> Result<(), S
     }
 }
 
-/// A quarter more GPUs than the rate needs with the batches that the SLO allows, and one for each
-/// model.
+/// Returns a quarter more GPUs than the rate needs with the batches that the SLO allows, plus one
+/// for each model.
 fn enough_gpus(profile: &Profile, slo: Nanos, models: usize, rate: f64) -> usize {
     let gather = |size: usize| size as f64 * models as f64 / rate;
     let fits = |&size: &usize| profile.latency(size).as_secs_f64() + gather(size) <= slo.as_secs_f64();
@@ -219,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_run_is_named_with_what_can() {
+    fn a_wrong_option_is_named_with_its_limits() {
         let wrong = |line: &str| options(line).plan(1, 1e6).unwrap_err();
         assert_eq!(wrong("scale --models 20000"), "--models: 20000 asked for; the limits are 1 and 16384");
         assert_eq!(

@@ -1,55 +1,55 @@
-//! What `scale` says of a run: one JSON object, or the same as lines to read.
+//! The report of a run: one JSON object, or the same figures as lines to read.
 
-use super::gaps::{GapFigures, Gaps, lag_of_gaps};
-use super::lags::Lags;
 use super::machine::Machine;
-use super::measured::DutyCycles;
-use super::world::Outcome;
+use super::machine::gaps::{GapFigures, Gaps, lag_of_gaps};
+use super::run::Outcome;
+use super::run::delay_histogram::DelayHistogram;
+use super::run::stopwatch::DutyCycles;
 use serde::Serialize;
 use symphony_transport::Nanos;
 
-/// A run's figures, as `--json` prints them.
+/// The figures of a run, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether no arrival was taken up late and few requests were bad.
+    /// True if no arrival was taken up late and few requests were bad.
     pub passed: bool,
-    /// Why not.
+    /// The reason for which the run failed.
     pub failure: Option<String>,
     /// Requests per second asked for.
     pub rate: f64,
     /// Requests per second taken up.
     pub requests_per_s: f64,
-    /// The same by ModelThread, the mean.
+    /// Requests per second taken up by a ModelThread, the mean.
     pub per_model_thread: f64,
     /// Grants per second that became batches.
     pub grants_per_s: f64,
-    /// The share of ModelThreads' turns that found work.
+    /// The share of ModelThreads' duty cycles that found work.
     pub model_thread_busy: f64,
-    /// The share of RankThreads' turns that found work.
+    /// The share of RankThreads' duty cycles that found work.
     pub rank_thread_busy: f64,
-    /// The share of ModelThreads' time that those turns took.
+    /// The share of ModelThreads' time that those duty cycles took.
     pub model_thread_busy_time: f64,
-    /// The share of RankThreads' time that those turns took.
+    /// The share of RankThreads' time that those duty cycles took.
     pub rank_thread_busy_time: f64,
-    /// The time of ModelThreads' turns that found work, per request; the stream's share is in it.
+    /// The time of ModelThreads' duty cycles that found work, per request, with the stream's cost.
     pub ns_per_request: f64,
-    /// What the stream of requests costs by itself.
+    /// The cost of the stream of requests alone.
     pub stream_ns_per_request: f64,
-    /// The time of RankThreads' turns that found work, per grant.
+    /// The time of RankThreads' duty cycles that found work, per grant.
     pub rank_ns_per_grant: f64,
-    /// Requests to a batch.
+    /// Requests per batch.
     pub batch_mean: f64,
     /// Dropped and late requests, as a share of all.
     pub bad_rate: f64,
-    /// How late arrivals were taken up.
+    /// The delays with which arrivals were taken up.
     pub arrival_lag_us: ArrivalLag,
-    /// From frontrun (and a GPU free) to the batch sent.
+    /// The delays from the frontrun (and a free GPU) until the batch was sent.
     pub decision_lag_us: DecisionLag,
-    /// The same without the decisions that the machine held up.
+    /// The delays of the decisions that the machine did not disturb.
     pub decision_lag_undisturbed_us: DecisionLag,
-    /// Those, as a share of all decisions.
+    /// The disturbed decisions, as a share of all.
     pub decisions_disturbed: f64,
-    /// The longest turn of a ModelThread and of a RankThread.
+    /// The longest duty cycle of a ModelThread and of a RankThread.
     pub longest_turn_us: [f64; 2],
     /// ModelThreads.
     pub model_threads: usize,
@@ -63,83 +63,83 @@ pub struct Report {
     pub slo_ms: f64,
     /// l(1) and l(2) of each model.
     pub first_latencies_ms: [f64; 2],
-    /// The window.
+    /// The length of the window.
     pub seconds: f64,
     /// Cores that the threads were pinned to, RankThreads' first.
     pub cores: Vec<usize>,
-    /// Whether threads had to share cores: then no figure is that of a thread on a core of its own.
+    /// True if threads shared cores: no figure is then that of a thread on a core of its own.
     pub shared_cores: bool,
-    /// What the machine took meanwhile.
+    /// The time that the machine took from the threads.
     pub stolen: Stolen,
-    /// What each of those cores loses with nobody's work on it, watched after the run. Empty where
-    /// threads shared cores.
+    /// The gaps of each of those cores when idle, watched after the run. Empty where threads shared
+    /// cores.
     pub machine_gaps: Vec<GapFigures>,
-    /// What such gaps alone make of the decision lag of threads that are as busy as these; `None`:
+    /// The decision lag that such gaps alone cause for threads that are as busy as these; `None` if
     /// not measured.
     pub decision_lag_of_gaps_us: Option<LagOfGaps>,
-    /// What watched the threads meanwhile.
+    /// The name of the threads' observation.
     pub watch: &'static str,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
 }
 
 /// Delays of arrivals.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArrivalLag {
-    /// Half are at most this.
+    /// The median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The longest delay.
     pub max: f64,
 }
 
 /// Delays of decisions.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecisionLag {
-    /// Half are at most this.
+    /// The median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 999 of 1,000 are at most this.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// The longest delay.
     pub max: f64,
 }
 
-/// Delays of decisions that gaps alone explain.
+/// Delays of decisions that gaps alone cause.
 #[derive(Clone, Debug, Serialize)]
 pub struct LagOfGaps {
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 999 of 1,000 are at most this.
+    /// The 99.9th percentile.
     pub p999: f64,
 }
 
-/// Time that was not the scheduler's.
+/// Time that the machine took from the scheduler.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stolen {
-    /// What the host took from all cores; `None` where the system does not tell.
+    /// The time that the host took from all cores; `None` where the system does not count it.
     pub by_host_ms: Option<f64>,
-    /// How long threads waited for their cores while others ran there, the warm-up included;
-    /// likewise.
+    /// The time that threads waited for their cores while others ran there, the warm-up included;
+    /// `None` where the system does not count it.
     pub by_other_threads_ms: Option<f64>,
-    /// The longest gap that a thread saw which only looks at the clock; `None`: no core was left to
-    /// measure it on.
+    /// The longest gap between two readings of the clock; `None` if no core was left to measure it
+    /// on.
     pub longest_gap_us: Option<f64>,
 }
 
 impl Report {
-    /// The figures of a run on `machine`, whose cores have these gaps, in the order of
+    /// Makes the report of a run on `machine`, whose cores have these gaps, in the order of
     /// `outcome.cores`.
     pub fn new(outcome: &Outcome, machine: Machine, stream_ns: f64, gaps: &[Gaps]) -> Report {
         let plan = &outcome.plan;
         let seconds = plan.duration.as_secs_f64();
-        let (models, ranks) = (Sum::of(&outcome.model_turns), Sum::of(&outcome.rank_turns));
+        let (models, ranks) = (Sum::of(&outcome.model_cycles), Sum::of(&outcome.rank_cycles));
         let ran = &outcome.ran;
         let requests_per_s = outcome.requests as f64 / seconds;
         let delayed: Option<Vec<Nanos>> =
-            outcome.model_turns.iter().chain(&outcome.rank_turns).map(|turns| turns.delayed).collect();
+            outcome.model_cycles.iter().chain(&outcome.rank_cycles).map(|cycles| cycles.delayed).collect();
         let failure = outcome.failure();
         Report {
             passed: failure.is_none(),
@@ -183,12 +183,12 @@ impl Report {
         }
     }
 
-    /// The figures as lines to read.
+    /// Formats the figures as lines to read.
     pub fn lines(&self) -> String {
         let mark = if self.shared_cores { " *" } else { "" };
         let Report { arrival_lag_us: arrival, decision_lag_us: decision, stolen, .. } = self;
         let undisturbed = &self.decision_lag_undisturbed_us;
-        let told = |value: Option<f64>, unit: &str| match value {
+        let measured = |value: Option<f64>, unit: &str| match value {
             Some(value) => format!("{value:.0} {unit}"),
             None => "not measured".to_owned(),
         };
@@ -228,7 +228,7 @@ impl Report {
             ),
             match &self.decision_lag_of_gaps_us {
                 Some(lag) => format!(
-                    "  by gaps     p99 {:.1}, p99.9 {:.1} us: what gaps of an idle core alone would make of it",
+                    "  by gaps     p99 {:.1}, p99.9 {:.1} us: the lag that gaps of an idle core alone would cause",
                     lag.p99, lag.p999
                 ),
                 None => "  by gaps     not measured".to_owned(),
@@ -239,9 +239,9 @@ impl Report {
             ),
             format!(
                 "machine took  by its host {}, by other threads {}, longest gap of an idle core {}",
-                told(stolen.by_host_ms, "ms"),
-                told(stolen.by_other_threads_ms, "ms"),
-                told(stolen.longest_gap_us, "us")
+                measured(stolen.by_host_ms, "ms"),
+                measured(stolen.by_other_threads_ms, "ms"),
+                measured(stolen.longest_gap_us, "us")
             ),
             format!(
                 "machine       {}, {} cores, Linux {}",
@@ -249,7 +249,7 @@ impl Report {
             ),
         ];
         if self.shared_cores {
-            lines.push("* threads shared cores: not what a thread on a core of its own does".to_owned());
+            lines.push("* threads shared cores: not the figure of a thread on a core of its own".to_owned());
         }
         lines.join("\n")
     }
@@ -259,7 +259,7 @@ impl Report {
     }
 }
 
-/// The turns of several threads together.
+/// The duty cycles of several threads together.
 struct Sum {
     all: f64,
     working: u64,
@@ -269,32 +269,32 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(turns: &[DutyCycles]) -> Sum {
+    fn of(threads: &[DutyCycles]) -> Sum {
         Sum {
-            all: turns.iter().map(|t| t.all).sum::<u64>().max(1) as f64,
-            working: turns.iter().map(|t| t.working).sum(),
-            busy_ns: turns.iter().map(|t| t.busy.0).sum::<u64>() as f64,
-            total_ns: turns.iter().map(|t| t.total.0).sum::<u64>().max(1) as f64,
-            longest: turns.iter().map(|t| t.longest).max().unwrap_or_default(),
+            all: threads.iter().map(|t| t.all).sum::<u64>().max(1) as f64,
+            working: threads.iter().map(|t| t.working).sum(),
+            busy_ns: threads.iter().map(|t| t.busy.0).sum::<u64>() as f64,
+            total_ns: threads.iter().map(|t| t.total.0).sum::<u64>().max(1) as f64,
+            longest: threads.iter().map(|t| t.longest).max().unwrap_or_default(),
         }
     }
 }
 
-/// Of a RankThread and a ModelThread: the first of each.
+/// Returns the lag that gaps cause for the first RankThread and the first ModelThread.
 fn lag_of(outcome: &Outcome, gaps: &[Gaps]) -> Option<LagOfGaps> {
-    let busy = |turns: &[DutyCycles]| Sum::of(turns).busy_ns / Sum::of(turns).total_ns;
-    let rank = (gaps.first()?, busy(&outcome.rank_turns));
-    let model = (gaps.get(outcome.plan.rank_threads)?, busy(&outcome.model_turns));
+    let busy = |threads: &[DutyCycles]| Sum::of(threads).busy_ns / Sum::of(threads).total_ns;
+    let rank = (gaps.first()?, busy(&outcome.rank_cycles));
+    let model = (gaps.get(outcome.plan.rank_threads)?, busy(&outcome.model_cycles));
     let us = |quantile| lag_of_gaps(&[rank, model], quantile).map(Nanos::as_micros_f64);
     Some(LagOfGaps { p99: us(0.99)?, p999: us(0.999)? })
 }
 
-fn arrival_lag(lags: &Lags) -> ArrivalLag {
+fn arrival_lag(lags: &DelayHistogram) -> ArrivalLag {
     let us = |q| lags.quantile(q).as_micros_f64();
     ArrivalLag { p50: us(0.5), p99: us(0.99), max: lags.max().as_micros_f64() }
 }
 
-fn decision_lag(lags: &Lags) -> DecisionLag {
+fn decision_lag(lags: &DelayHistogram) -> DecisionLag {
     let us = |q| lags.quantile(q).as_micros_f64();
     DecisionLag { p50: us(0.5), p99: us(0.99), p999: us(0.999), max: lags.max().as_micros_f64() }
 }

@@ -1,26 +1,26 @@
 //! The search for the highest rate that passes: up until a rate fails, then halving the interval.
 
-use super::world::Outcome;
+use super::run::Outcome;
 use std::io;
 
 /// The search ends when the lowest rate that fails is within this share of the highest that passes.
 const RESOLUTION: f64 = 0.01;
 
-/// How a highest rate is searched.
+/// The parameters of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// The rate that is tried first.
     pub first: f64,
     /// The factor from one rate to the next, up until one fails or down until one passes.
     pub growth: f64,
-    /// No lower rate is tried.
+    /// The lowest rate that is tried.
     pub lowest: f64,
-    /// Runs at a rate until one passes: other programs can fail a run too.
+    /// The most runs at a rate until one passes: other programs can fail a run too.
     pub attempts: usize,
 }
 
-/// The highest of the rates tried at which a run passes; `None` if even the lowest fails.
-/// `try_rate` runs once.
+/// Returns the run at the highest of the rates tried at which one passes; `None` if even the lowest
+/// fails. `try_rate` runs once.
 ///
 /// Errors: those of `try_rate`.
 pub fn highest(
@@ -68,10 +68,10 @@ pub fn highest(
 mod tests {
     use super::*;
     use crate::scale::options::Options;
-    use crate::scale::world::gather;
+    use crate::scale::run::gather;
     use clap::Parser;
 
-    /// A run at `rate` of which everything is bad above `limit`.
+    /// Makes the outcome of a run at `rate` in which all requests are bad above `limit`.
     fn outcome(rate: f64, limit: f64) -> Outcome {
         let plan = Options::parse_from(["scale"]).plan(1, rate).unwrap();
         let mut outcome = gather(&plan, Vec::new(), Vec::new(), &[]);

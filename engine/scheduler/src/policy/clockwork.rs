@@ -131,7 +131,7 @@ impl Controller {
 
 impl Scheduler for Controller {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        let index = request.model.0 as usize;
+        let index = request.queue.0 as usize;
         let (start_times, model) = (self.start_times(now), &mut self.models[index]);
         if start_times.of(1) + model.profile.latency(1) > request.deadline {
             out.end(&request, Ending::DroppedInQueue, now);

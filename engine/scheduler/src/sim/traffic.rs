@@ -59,7 +59,7 @@ impl Traffic {
                 NO_DEADLINE => NO_DEADLINE,
                 slo => arrival + slo - workload.network.result,
             },
-            model: ModelId(index as u32),
+            queue: ModelId(index as u32).only_queue(),
             class: workload.models[index].class,
             ..Request::default()
         }

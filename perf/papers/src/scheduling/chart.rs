@@ -17,7 +17,7 @@ fn beside_best(ours: &[Row<'_>]) -> Panel {
     let (least, most) = ratios.fold((1.0, 1.0), |(least, most), ratio| (ratio.min(least), ratio.max(most)));
     let from = ((least - 0.01) * 20.0_f64).floor() / 20.0;
     let mut series = vec![even(ours.len())];
-    series.extend(places(ours).map(|(row, at)| interval(row, at)));
+    series.extend(heights(ours).map(|(row, at)| interval(row, at)));
     series.push(dots(ours, "of_best_other"));
     Panel {
         title: "over the best other rule (bars: 95 % confidence)".to_owned(),
@@ -46,12 +46,12 @@ fn names(ours: &[Row<'_>]) -> Axis {
 }
 
 /// Each row with its height in the chart.
-fn places<'a, 'b>(ours: &'b [Row<'a>]) -> impl Iterator<Item = (&'b Row<'a>, f64)> {
+fn heights<'a, 'b>(ours: &'b [Row<'a>]) -> impl Iterator<Item = (&'b Row<'a>, f64)> {
     ours.iter().rev().zip((0..).map(f64::from))
 }
 
 fn dots(ours: &[Row<'_>], column: &str) -> Series {
-    let points = places(ours).map(|(row, at)| (row.number(column), at));
+    let points = heights(ours).map(|(row, at)| (row.number(column), at));
     DEFAULT.series(Shape::Dots, points.filter(|point| point.0.is_finite()))
 }
 

@@ -1,10 +1,11 @@
-//! This engine's default beside every other rule, over the workloads of perf/workloads/ and
-//! perf/workloads/scheduling/: goodput over five seeds, what each part of the rule is worth, what
-//! is finished under overload and how many GPUs are in use at half load. docs/scheduling.md has its
-//! tables. The short form, that of `all`, has one seed and shorter workloads.
+//! The experiment on this engine's default beside every other rule, over the workloads of
+//! perf/workloads/ and perf/workloads/scheduling/: goodput over five seeds, the effect of each part
+//! of the rule, the good rate under overload and the number of GPUs in use at half load.
+//! docs/scheduling.md has its tables. The short form, that of `all`, has one seed and shorter
+//! workloads.
 //!
-//! Here: what is run. [`summary`] makes the CSV file's rows of it, [`tables`] and [`chart`] show
-//! them.
+//! This file has the runs. [`summary`] makes the CSV file's rows of them, [`tables`] and [`chart`]
+//! show them.
 
 mod chart;
 mod summary;
@@ -36,18 +37,19 @@ const SEEDS: u64 = 5;
 /// The default drop rule's part of the default: on the published rule alone.
 const EXCHANGE: System =
     PUBLISHED.named("published-exchange", "published, drop exchange").dropping(DropRule::Exchange);
-/// The rest of it: with the published drop rule.
+/// The default with the published drop rule.
 const EARLY: System =
     DEFAULT.named("symphony-window", "early offers, drop window").dropping(DropRule::Window);
 const NO_SPACING: System =
-    System::own("no-spacing", "without beta/p after the last start", &Partly { left_out: "spacing" });
-const NO_LEAD: System = System::own("no-lead", "without the lead", &Partly { left_out: "lead" });
-const NO_POOL: System = System::own("no-pool", "without the pool's size in p", &Partly { left_out: "pool" });
+    System::own("no-spacing", "without beta/p after the last start", &DefaultWithout { left_out: "spacing" });
+const NO_LEAD: System = System::own("no-lead", "without the lead", &DefaultWithout { left_out: "lead" });
+const NO_POOL: System =
+    System::own("no-pool", "without the pool's size in p", &DefaultWithout { left_out: "pool" });
 
-/// What the default is made of, and what is left when a part is missing.
+/// The systems with parts of the default.
 const ABLATION: [System; 6] = [PUBLISHED, EXCHANGE, EARLY, NO_SPACING, NO_LEAD, NO_POOL];
 
-/// What the default is compared with.
+/// The systems that the default is compared with.
 const OTHERS: [System; 9] = [
     PUBLISHED,
     PUBLISHED.named("published-timeout", "published, drop timeout").dropping(DropRule::Timeout),
@@ -70,11 +72,11 @@ fn systems() -> impl Iterator<Item = System> {
 
 /// The default with a part of its deferral left out.
 #[derive(Debug)]
-struct Partly {
+struct DefaultWithout {
     left_out: &'static str,
 }
 
-impl Partly {
+impl DefaultWithout {
     fn weighed(&self) -> &'static dyn Deferral {
         match self.left_out {
             "spacing" => &Weighed { spacing: false, lead: true, pool: true },
@@ -84,7 +86,7 @@ impl Partly {
     }
 }
 
-impl Policy for Partly {
+impl Policy for DefaultWithout {
     fn name(&self) -> &'static str {
         "symphony in part"
     }
@@ -233,7 +235,7 @@ fn jobs_of(workload: &Workload, system: System, effort: Effort) -> Vec<Job> {
     seeds.map(job).collect()
 }
 
-/// What a job finds.
+/// The columns of a job's rows.
 const RUN_COLUMNS: &[&str] =
     &["workload", "gpus", "models", "system", "goodput_rps", "flat_top", "in_use", "idle_gpus"];
 

@@ -32,7 +32,7 @@ pub(super) fn goodputs(table: &Table) -> String {
     text
 }
 
-/// What is left of the goodput where a part of the rule is missing.
+/// Formats the goodput without each part of the rule, relative to the default's.
 pub(super) fn ablation(table: &Table) -> String {
     let mut text = String::from(
         "| rule | geometric mean of its goodput over `symphony`'s | least | there | most | there |\n\
@@ -112,7 +112,8 @@ fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::min)
 }
 
-/// Of the values that are numbers: a ratio to a rule that no rate passes has none.
+/// Returns the geometric mean of the values that are finite: a ratio to a rule with goodput 0 is
+/// not.
 fn geometric_mean(values: &[f64]) -> f64 {
     let logs: Vec<f64> = values.iter().filter(|value| value.is_finite()).map(|value| value.ln()).collect();
     (logs.iter().sum::<f64>() / logs.len() as f64).exp()

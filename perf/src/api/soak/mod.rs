@@ -1,72 +1,74 @@
-//! Minutes of load at 80 % of what the GPUs can do, with clients that connect, cancel and die all
-//! the time; then silence, and the question what is left. Nothing may be: no memory that grows once
-//! the first part is over, no open socket, no slot, and every counter adds up (`ledger`).
+//! Minutes of load at 80 % of the GPUs' capacity, with clients that connect, cancel and die all the
+//! time. When all have gone, no resource may have leaked: memory does not grow after the first
+//! part, no socket is open, every slot is free, and every counter adds up (`counters`).
 //!
 //! ```text
-//!  two runs of loadgen, HTTP and gRPC, from the beginning to the end ─────┐
-//!  runs of loadgen that are killed after a second or so, one by one ──────┼──▶ symphony serve ◀── memory, sockets,
-//!  `unruly` HTTP: leaves in the middle of a head, a body, an answer … ────┤                        counters, each second
-//!  `unruly` gRPC: resets calls, drops connections with calls under way ───┘
+//!  two runs of loadgen, HTTP and gRPC, from beginning to end ─────────┐
+//!  runs of loadgen that are killed after two seconds, one by one ─────┼──▶ symphony serve
+//!  faulty HTTP clients: disconnect in the middle of a request, … ─────┤      ▲
+//!  faulty gRPC clients: reset calls, drop connections with calls ─────┘      │ each second
+//!                                                    memory, sockets, counters
 //! ```
 
-mod ledger;
-mod unruly;
+mod counters;
+mod faulty_clients;
 
-use super::loadgen::{self, Protocol, Run};
-use super::process::{Binaries, Server, Share};
-use super::{EmulatedModel, Seats, Spin, Stop, median};
+use super::loadgen::{self, LoadgenRun, Protocol};
+use super::process::{Binaries, CpuPriority, Server};
+use super::{ApiError, ApiPlacements, EmulatedModel, Spin, median};
+use counters::CounterSnapshot;
+use faulty_clients::{ClientActions, FaultyClients};
 use indicatif::ProgressBar;
-use ledger::Ledger;
 use serde::Serialize;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use unruly::{Deeds, Unruly};
 
-/// The models; the last is asked at the end only.
+/// The models; the last gets requests at the end only.
 const MODELS: [EmulatedModel; 3] = [
     EmulatedModel { name: "a", alpha_ms: 1.053, beta_ms: 5.072, slo_ms: 60.0 },
     EmulatedModel { name: "b", alpha_ms: 2.05, beta_ms: 5.378, slo_ms: 80.0 },
     EmulatedModel { name: "slow", alpha_ms: 0.5, beta_ms: 50.0, slo_ms: 10_000.0 },
 ];
-/// Emulated GPUs.
+/// The number of emulated GPUs.
 const GPUS: usize = 2;
-/// Slots for requests in the engine; at the end all of them are filled at once.
+/// The number of slots for requests in the engine; at the end all of them are filled at once.
 const SLOTS: usize = 512;
-/// Requests per second of each of the two runs that last. With the others' 190 it is 80 % of what
-/// the simulator finds for these models and GPUs, 1,011 per second.
+/// The rate of each of the two steady runs, requests per second. With the others' 190 the sum is
+/// 80 % of the simulator's goodput for these models and GPUs, 1,011 per second.
 const RATE: f64 = 310.0;
-/// Requests per second of a run that is killed.
-const RATE_OF_THE_DYING: f64 = 60.0;
-/// The memory may grow by so much after the first part: less than a byte for each request, and what
-/// allocators keep.
+/// The rate of a run that is killed, requests per second.
+const RATE_OF_KILLED_RUN: f64 = 60.0;
+/// The limit of the memory's growth after the first part: less than a byte for each request, for
+/// memory that allocators keep.
 const GROWTH_BYTES: f64 = 1024.0 * 1024.0;
-/// How long the server may take to notice that all clients have gone.
+/// The time limit for the server to notice that all clients have gone.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long it may take to close the last connection.
+/// The time limit for the server to close the last connection.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// What came of it.
+/// The figures of the soak.
 #[derive(Debug, Serialize)]
-pub struct Figures {
-    /// Whether nothing leaked and everything adds up.
+pub struct SoakFigures {
+    /// True if nothing leaked and every counter adds up.
     pub passed: bool,
-    /// What does not.
+    /// The leaks and the sums that do not add up.
     pub wrong: Vec<String>,
-    /// Seconds of load.
+    /// The duration of the load in seconds.
     pub seconds: f64,
-    /// How busy the GPUs were, 0 to 1.
+    /// The share of the GPUs' time that they ran batches, 0 to 1.
     pub gpu_busy: f64,
-    /// The two runs that lasted.
-    pub steady: Vec<Run>,
-    /// Runs of loadgen that were killed.
+    /// The two steady runs.
+    pub steady: Vec<LoadgenRun>,
+    /// The number of runs of loadgen that were killed.
     pub killed: usize,
-    /// What the unruly clients did.
-    pub deeds: Deeds,
-    /// Infer requests by how the server says they ended.
+    /// The actions of the faulty clients.
+    #[serde(rename = "deeds")]
+    pub actions: ClientActions,
+    /// The number of infer requests by outcome, as the server counted them.
     pub outcomes: std::collections::BTreeMap<String, u64>,
-    /// Requests taken back before they ran.
+    /// The number of requests cancelled before they ran.
     pub withdrawn: u64,
-    /// Connections that there were.
+    /// The number of connections opened.
     pub connections: u64,
     /// Bytes in use: when the first part was over, at the end, and the difference.
     pub memory_bytes: [f64; 3],
@@ -74,19 +76,19 @@ pub struct Figures {
     pub memory_by_second: Vec<u64>,
 }
 
-/// Runs it for `seconds`, of which the first fifth is not judged for memory.
+/// Runs the soak for `seconds`; memory is compared after the first fifth.
 ///
-/// Errors: something broke down; what leaks is no error but in the figures.
-pub fn run(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Figures, Stop> {
+/// Errors: a process failed. A leak is no error but among the figures.
+pub fn run(binaries: &Binaries, placements: ApiPlacements, seconds: f64) -> Result<SoakFigures, ApiError> {
     let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", placements.config(GPUS, Spin::No, &MODELS));
-    let server = Server::symphony(binaries, &config, Share::Whole)?;
-    let before = Ledger::read(&server)?;
+    let server = Server::symphony(binaries, &config, CpuPriority::Normal)?;
+    let before = CounterSnapshot::read(&server)?;
     let files_before = open_files(&server, 0)?;
     let begun = Instant::now();
     let steady = Protocol::ALL.map(|protocol| steady(binaries, &server, protocol, seconds));
-    let unruly = Unruly::start(server.http, server.grpc);
+    let faulty_clients = FaultyClients::start(server.http, server.grpc);
     let (memory, killed) = watch(binaries, &server, seconds)?;
-    let deeds = unruly.stop()?;
+    let actions = faulty_clients.stop()?;
     let mut runs = Vec::new();
     for child in steady {
         runs.push(loadgen::read(&child?.wait_with_output()?)?);
@@ -122,17 +124,17 @@ pub fn run(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Figur
         wrong.push(format!("{answered} good answers came, and {} were sent", quiet.ended("good")));
     }
     if quiet.withdrawn() == 0 || quiet.ended("gone") == 0 {
-        wrong.push("no request was taken back: nothing was tried".into());
+        wrong.push("no request was cancelled: the clients did not do their part".into());
     }
     let gpu_busy = (quiet.gpu_busy_s() - before.gpu_busy_s()) / GPUS as f64 / lasted;
-    let figures = Figures {
+    let figures = SoakFigures {
         passed: wrong.is_empty(),
         wrong,
         seconds: lasted,
         gpu_busy,
         steady: runs,
         killed,
-        deeds,
+        actions,
         outcomes: quiet.outcomes(),
         withdrawn: quiet.withdrawn(),
         connections: quiet.connections_opened(),
@@ -143,17 +145,17 @@ pub fn run(binaries: &Binaries, placements: Seats, seconds: f64) -> Result<Figur
     Ok(figures)
 }
 
-/// A run of loadgen that lasts.
-fn steady(binaries: &Binaries, server: &Server, protocol: Protocol, seconds: f64) -> Result<Child, Stop> {
+/// Starts a run of loadgen that lasts for the whole soak.
+fn steady(binaries: &Binaries, server: &Server, protocol: Protocol, seconds: f64) -> Result<Child, ApiError> {
     let mut command = loadgen::command(binaries, server, protocol);
     command.args(["--models", "a,b", "--threads", "1", "--max-lateness", "1000000"]);
     command.args(["--rate", &RATE.to_string(), "--duration", &seconds.to_string()]);
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Until the time is over: the memory in use each second, and how many runs of loadgen were killed
-/// meanwhile.
-fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>, usize), Stop> {
+/// Starts and kills runs of loadgen until the time is over. Returns the memory in use at each
+/// second and the number of runs killed.
+fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>, usize), ApiError> {
     let bar = ProgressBar::new(seconds as u64).with_prefix("soak");
     let begun = Instant::now();
     let (mut memory, mut killed) = (Vec::new(), 0);
@@ -161,36 +163,36 @@ fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>
         let protocol = Protocol::ALL[killed % 2];
         let mut command = loadgen::command(binaries, server, protocol);
         command.args(["--models", "a,b", "--threads", "1", "--duration", "3600"]);
-        command.args(["--rate", &RATE_OF_THE_DYING.to_string(), "--seed", &killed.to_string()]);
-        let mut dying = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        command.args(["--rate", &RATE_OF_KILLED_RUN.to_string(), "--seed", &killed.to_string()]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         for _ in 0..2 {
             std::thread::sleep(Duration::from_secs(1));
             memory.push(server.memory()?);
             bar.set_position(memory.len() as u64);
         }
-        dying.kill()?;
-        dying.wait()?;
+        child.kill()?;
+        child.wait()?;
         killed += 1;
     }
     bar.finish_and_clear();
     Ok((memory, killed))
 }
 
-/// The counters once no client is left.
-fn silence(server: &Server) -> Result<Ledger, Stop> {
+/// Returns the counters once no client is left.
+fn silence(server: &Server) -> Result<CounterSnapshot, ApiError> {
     let begun = Instant::now();
     loop {
-        let ledger = Ledger::read(server)?;
-        if ledger.is_silent() || begun.elapsed() > SILENCE {
-            return Ok(ledger);
+        let counters = CounterSnapshot::read(server)?;
+        if counters.is_silent() || begun.elapsed() > SILENCE {
+            return Ok(counters);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// How many files and sockets are open once that has come down to `few`, or does not change any
-/// more: the connection by which the counters were read is closed a moment later.
-fn open_files(server: &Server, few: usize) -> Result<usize, Stop> {
+/// Returns the number of open files and sockets once it has come down to `few`, or after
+/// [`SETTLING`]: the connection by which the counters were read is closed a moment later.
+fn open_files(server: &Server, few: usize) -> Result<usize, ApiError> {
     let begun = Instant::now();
     let mut files = server.open_files()?;
     while files > few && begun.elapsed() < SETTLING {
@@ -200,8 +202,8 @@ fn open_files(server: &Server, few: usize) -> Result<usize, Stop> {
     Ok(files)
 }
 
-/// As many requests at once as there are slots: one that is lost is missed now.
-fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<Run, Stop> {
+/// Sends as many requests at once as there are slots: a lost slot makes one of them fail.
+fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<LoadgenRun, ApiError> {
     let mut command = loadgen::command(binaries, server, Protocol::Grpc);
     command.args([
         "--model",
@@ -216,8 +218,8 @@ fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<Run, Stop> {
     loadgen::run(command)
 }
 
-/// The memory in use after the first fifth and in the last, medians of a tenth of the time each,
-/// and their difference.
+/// Returns the memory in use after the first fifth and at the end, medians of a tenth of the time
+/// each, and their difference.
 fn growth(memory: &[u64]) -> [f64; 3] {
     let (fifth, tenth) = (memory.len() / 5, memory.len().div_ceil(10));
     let of = |part: &[u64]| median(part.iter().map(|&bytes| bytes as f64));

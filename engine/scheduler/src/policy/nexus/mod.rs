@@ -122,7 +122,7 @@ impl Cluster {
             1 => 0,
             several => self.random.random_range(0..several),
         };
-        let Some(route) = self.frontends[frontend].route(request.model.0 as usize) else {
+        let Some(route) = self.frontends[frontend].route(request.queue.0 as usize) else {
             return out.end(&request, Ending::DroppedInQueue, now);
         };
         let node = &mut self.nodes[route.node as usize];

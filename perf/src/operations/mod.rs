@@ -1,24 +1,24 @@
-//! The steps of a request's way, one by one: what the criterion benchmarks time and what the
-//! instruction counts count, so that both mean the same by a name. Each is made with its state warm
-//! and is run any number of times.
+//! The steps of a request's way, one by one. The criterion benchmarks time them and `instructions`
+//! counts their instructions, so that a name means the same in both. Each is made with warm state
+//! and is repeated any number of times.
 
 use std::time::{Duration, Instant};
 
-mod queues;
-mod ranks;
-mod threads;
-mod transport;
+mod both_threads;
+mod model_queue;
+mod rank_state;
+mod rings_and_timers;
 
 /// A step that can be repeated.
 pub struct Operation {
-    /// Its name, as in the baseline and on the command line.
+    /// The name, as in the baseline and on the command line.
     pub name: String,
-    /// What one repetition does.
+    /// A description of one repetition.
     pub about: &'static str,
     make: Box<dyn Fn() -> Repeat>,
 }
 
-/// Repeats an operation so many times.
+/// A closure that repeats an operation the given number of times.
 pub type Repeat = Box<dyn FnMut(u64)>;
 
 impl Operation {
@@ -26,7 +26,7 @@ impl Operation {
         Operation { name: name.into(), about, make: Box::new(make) }
     }
 
-    /// The operation with its state made and warm: a thousand repetitions have been done.
+    /// Returns the operation with its state made and warm, after a thousand repetitions.
     pub fn ready(&self) -> Repeat {
         let mut repeat = (self.make)();
         repeat(1_000);
@@ -34,16 +34,15 @@ impl Operation {
     }
 }
 
-/// How long a stretch of repetitions is whose time is taken: shorter than what another program gets
-/// of a core.
+/// The length of a timed stretch of repetitions: shorter than a time slice of another program.
 const STRETCH: Duration = Duration::from_micros(50);
 
-/// Each operation is timed so many rounds, so many stretches in each.
+/// The number of rounds in which each operation is timed, and of stretches in each.
 const ROUNDS: usize = 30;
 const STRETCHES: usize = 30;
 
-/// What a repetition of each operation takes, in ns: the fastest tenth of many short stretches is
-/// as slow. Operations take turns, and most of what another program on the core costs a stretch is
+/// Returns the time of a repetition of each operation in ns: the 10th percentile over many short
+/// stretches. Operations are timed in rounds, and most stretches that another program disturbs are
 /// left out, so that two operations can be compared on a machine that is not idle.
 pub fn times(operations: &[Operation]) -> Vec<f64> {
     let mut ready: Vec<(Repeat, u64, Vec<f64>)> = operations.iter().map(timed).collect();
@@ -63,7 +62,7 @@ pub fn times(operations: &[Operation]) -> Vec<f64> {
     ready.into_iter().map(tenth).collect()
 }
 
-/// An operation, and how often it is repeated in a stretch.
+/// Prepares an operation and computes the number of its repetitions in a stretch.
 fn timed(operation: &Operation) -> (Repeat, u64, Vec<f64>) {
     const FIRST: u32 = 1_000;
     let mut repeat = operation.ready();
@@ -74,12 +73,12 @@ fn timed(operation: &Operation) -> (Repeat, u64, Vec<f64>) {
     (repeat, times, Vec::with_capacity(ROUNDS * STRETCHES))
 }
 
-/// Every operation, in the order of a request's way.
+/// Returns every operation, in the order of a request's way.
 pub fn all() -> Vec<Operation> {
-    let mut operations = transport::operations();
-    operations.extend(queues::operations());
-    operations.extend(ranks::operations());
-    operations.extend(threads::operations());
+    let mut operations = rings_and_timers::operations();
+    operations.extend(model_queue::operations());
+    operations.extend(rank_state::operations());
+    operations.extend(both_threads::operations());
     operations
 }
 

@@ -1,8 +1,8 @@
-//! Clients that do not behave: over HTTP they leave in the middle of whatever they are at, over
-//! gRPC they reset calls and drop connections with calls under way. A thread each; what they do
-//! follows from a seed.
+//! Faulty clients: over HTTP they disconnect in the middle of a request or an answer, over gRPC
+//! they reset calls and drop connections with calls in flight. Each is a thread; its actions follow
+//! from a seed.
 
-use crate::api::Stop;
+use crate::api::ApiError;
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{ResponseFuture, SendRequest};
@@ -21,29 +21,29 @@ use std::time::Duration;
 use symphony::api::grpc::messages::ModelInferRequest;
 use symphony::api::grpc::messages::model_infer_request::InferInputTensor;
 
-/// The pause between two deeds.
+/// The pause between two actions.
 const PAUSE: Duration = Duration::from_millis(8);
-/// A server that does not answer for so long has broken down.
+/// The time limit of an answer, after which the server counts as broken down.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Calls that a gRPC connection makes at once.
+/// The number of calls that a gRPC connection makes at once.
 const CALLS: usize = 6;
 
-/// How often they did what.
+/// The number of actions of each kind.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
-pub struct Deeds {
+pub struct ClientActions {
     /// Connections that were closed before anything was sent.
     pub left_silently: u64,
-    /// In the middle of a request's head or body.
+    /// Connections that were closed in the middle of a request's head or body.
     pub left_in_request: u64,
-    /// With the whole request sent, and no answer read.
+    /// Connections that were closed after the request and before the answer.
     pub left_before_answer: u64,
-    /// In the middle of an answer.
+    /// Connections that were closed in the middle of an answer.
     pub left_in_answer: u64,
-    /// Bytes that are no HTTP.
+    /// Connections that sent bytes other than HTTP.
     pub nonsense: u64,
-    /// Requests that were wrong, and told so.
+    /// Wrong requests, which were answered with an error.
     pub wrong: u64,
-    /// Requests that were waited for.
+    /// Requests whose answer was awaited.
     pub patient: u64,
     /// gRPC calls that were reset.
     pub reset: u64,
@@ -51,9 +51,9 @@ pub struct Deeds {
     pub dropped: u64,
 }
 
-impl Deeds {
-    fn and(self, other: Deeds) -> Deeds {
-        Deeds {
+impl ClientActions {
+    fn and(self, other: ClientActions) -> ClientActions {
+        ClientActions {
             left_silently: self.left_silently + other.left_silently,
             left_in_request: self.left_in_request + other.left_in_request,
             left_before_answer: self.left_before_answer + other.left_before_answer,
@@ -68,38 +68,38 @@ impl Deeds {
 }
 
 /// The clients, until they are stopped.
-pub(super) struct Unruly {
+pub(super) struct FaultyClients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Deeds, Stop>>>,
+    threads: Vec<JoinHandle<Result<ClientActions, ApiError>>>,
 }
 
-impl Unruly {
-    /// One of each kind, against these addresses.
-    pub(super) fn start(http: SocketAddr, grpc: SocketAddr) -> Unruly {
+impl FaultyClients {
+    /// Starts a client for each protocol, against these addresses.
+    pub(super) fn start(http: SocketAddr, grpc: SocketAddr) -> FaultyClients {
         let stop = Arc::new(AtomicBool::new(false));
         let (one, two) = (Arc::clone(&stop), Arc::clone(&stop));
         let threads = vec![
             std::thread::spawn(move || over_http(http, &one)),
             std::thread::spawn(move || over_grpc(grpc, &two)),
         ];
-        Unruly { stop, threads }
+        FaultyClients { stop, threads }
     }
 
-    /// Ends them.
+    /// Stops the clients.
     ///
-    /// Errors: the server did not do what it must do by any of them.
-    pub(super) fn stop(self) -> Result<Deeds, Stop> {
+    /// Errors: the server did not answer one of them as it must.
+    pub(super) fn stop(self) -> Result<ClientActions, ApiError> {
         self.stop.store(true, Ordering::Relaxed);
-        let broke = |_| Stop::Failed("an unruly client broke down".into());
+        let broke = |_| ApiError::Failed("a faulty client's thread panicked".into());
         self.threads
             .into_iter()
-            .try_fold(Deeds::default(), |all, thread| Ok(all.and(thread.join().map_err(broke)??)))
+            .try_fold(ClientActions::default(), |all, thread| Ok(all.and(thread.join().map_err(broke)??)))
     }
 }
 
-fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<Deeds, Stop> {
+fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, ApiError> {
     let mut random = Pcg64Mcg::seed_from_u64(1);
-    let mut deeds = Deeds::default();
+    let mut actions = ClientActions::default();
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(PAUSE);
         let model = if random.random() { "a" } else { "b" };
@@ -107,39 +107,39 @@ fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<Deeds, Stop> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         match random.random_range(0..7) {
-            0 => deeds.left_silently += 1,
+            0 => actions.left_silently += 1,
             1 => {
                 stream.write_all(&request[..random.random_range(1..request.len())])?;
-                deeds.left_in_request += 1;
+                actions.left_in_request += 1;
             }
             2 => {
                 stream.write_all(&request)?;
-                deeds.left_before_answer += 1;
+                actions.left_before_answer += 1;
             }
             3 => {
                 stream.write_all(&request)?;
                 stream.read_exact(&mut [0; 9])?;
-                deeds.left_in_answer += 1;
+                actions.left_in_answer += 1;
             }
             4 => {
                 let nonsense: Vec<u8> = (0..random.random_range(1..300)).map(|_| random.random()).collect();
-                // The server may have hung up before all of it is written.
+                // The server may have closed the connection before all of it is written.
                 let _ = stream.write_all(&nonsense);
-                deeds.nonsense += 1;
+                actions.nonsense += 1;
             }
             5 => {
                 stream.write_all(&infer(model, "[\"no number\"]"))?;
                 expect(&mut stream, b"HTTP/1.1 400 ")?;
-                deeds.wrong += 1;
+                actions.wrong += 1;
             }
             _ => {
                 stream.write_all(&request)?;
                 expect(&mut stream, b"HTTP/1.1 ")?;
-                deeds.patient += 1;
+                actions.patient += 1;
             }
         }
     }
-    Ok(deeds)
+    Ok(actions)
 }
 
 fn infer(model: &str, data: &str) -> Vec<u8> {
@@ -149,33 +149,37 @@ fn infer(model: &str, data: &str) -> Vec<u8> {
         .into()
 }
 
-/// Reads the beginning of an answer.
-fn expect(stream: &mut TcpStream, beginning: &[u8]) -> Result<(), Stop> {
+/// Reads the beginning of an answer and compares it.
+fn expect(stream: &mut TcpStream, beginning: &[u8]) -> Result<(), ApiError> {
     let mut read = vec![0; beginning.len()];
     stream.read_exact(&mut read)?;
     if read == beginning {
         return Ok(());
     }
     let (is, right) = (String::from_utf8_lossy(&read), String::from_utf8_lossy(beginning));
-    Err(Stop::Failed(format!("an answer begins with {is:?}, and should with {right:?}")))
+    Err(ApiError::Failed(format!("an answer begins with {is:?}, and should with {right:?}")))
 }
 
-fn over_grpc(address: SocketAddr, stop: &AtomicBool) -> Result<Deeds, Stop> {
+fn over_grpc(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut random = Pcg64Mcg::seed_from_u64(2);
     runtime.block_on(async {
-        let mut deeds = Deeds::default();
+        let mut actions = ClientActions::default();
         while !stop.load(Ordering::Relaxed) {
-            tokio::time::timeout(PATIENCE, connection(address, &mut random, &mut deeds))
+            tokio::time::timeout(PATIENCE, connection(address, &mut random, &mut actions))
                 .await
-                .map_err(|_| Stop::Failed(format!("a gRPC call had no end after {PATIENCE:?}")))??;
+                .map_err(|_| ApiError::Failed(format!("a gRPC call had no end after {PATIENCE:?}")))??;
         }
-        Ok(deeds)
+        Ok(actions)
     })
 }
 
-/// One connection with a few calls, most of which come to a bad end.
-async fn connection(address: SocketAddr, random: &mut Pcg64Mcg, deeds: &mut Deeds) -> Result<(), Stop> {
+/// Makes one connection with a few calls, most of which are reset or dropped.
+async fn connection(
+    address: SocketAddr,
+    random: &mut Pcg64Mcg,
+    actions: &mut ClientActions,
+) -> Result<(), ApiError> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     let (mut client, connection) = h2::client::handshake(stream).await?;
     let driver = tokio::spawn(async move { drop(connection.await) });
@@ -187,30 +191,30 @@ async fn connection(address: SocketAddr, random: &mut Pcg64Mcg, deeds: &mut Deed
         tokio::time::sleep(PAUSE).await;
     }
     if is_dropped {
-        deeds.dropped += calls.len() as u64;
+        actions.dropped += calls.len() as u64;
         driver.abort();
         return Ok(());
     }
     for (answer, mut sending) in calls {
         if random.random_bool(0.7) {
             sending.send_reset(Reason::CANCEL);
-            deeds.reset += 1;
+            actions.reset += 1;
         } else {
-            // Any answer is one; how many of which kind, the server's counters tell.
+            // Every answer is accepted; the server's counters have the number of each outcome.
             let mut body = answer.await?.into_body();
             while let Some(data) = body.data().await {
                 body.flow_control().release_capacity(data?.len())?;
             }
-            deeds.patient += 1;
+            actions.patient += 1;
         }
     }
     driver.abort();
     Ok(())
 }
 
-impl From<h2::Error> for Stop {
-    fn from(error: h2::Error) -> Stop {
-        Stop::Failed(format!("a gRPC connection broke: {error}"))
+impl From<h2::Error> for ApiError {
+    fn from(error: h2::Error) -> ApiError {
+        ApiError::Failed(format!("a gRPC connection broke: {error}"))
     }
 }
 

@@ -1,10 +1,10 @@
-//! The two threads together: a request's whole way through a ModelThread and a RankThread that take
-//! turns on one core in virtual time. What `scale` times on two cores, these operations count.
+//! The two threads together: a request's whole way through a ModelThread and a RankThread that are
+//! polled alternately on one core in virtual time. `scale` times the same on two cores.
 
 use super::{Operation, Repeat};
-use crate::scale::measured::Window;
-use crate::scale::options::{Options, Plan};
-use crate::scale::world::World;
+use crate::scale::run::stopwatch::Window;
+use crate::scale::run::world::World;
+use crate::scale::{options::Options, plan::Plan};
 use clap::Parser;
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Agent, link};
@@ -21,17 +21,18 @@ const CASES: [(usize, f64, &str); 3] = [
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = Vec::new();
     for (batch, rate, options) in CASES {
-        for a_turn in [1, 32] {
-            let name = format!("threads_batches_of_{batch}_{a_turn}_a_turn");
-            let about = "a request's whole way through both threads, some requests a turn, in virtual time";
+        for per_cycle in [1, 32] {
+            let name = format!("threads_batches_of_{batch}_{per_cycle}_a_turn");
+            let about =
+                "a request's whole way through both threads, some requests a duty cycle, in virtual time";
             operations.push(Operation::new(&name, about, move || {
-                both_threads(plan(&format!("--unwatched {options}"), rate), a_turn)
+                both_threads(plan(&format!("--unwatched {options}"), rate), per_cycle)
             }));
             let about = "the same with counters and flight recorder on";
             operations.push(Operation::new(format!("{name}_recorded"), about, move || {
                 let folder = tempfile::tempdir().expect("there is a folder for temporary files");
                 let record = format!("--record {} {options}", folder.path().display());
-                let mut repeat = both_threads(plan(&record, rate), a_turn);
+                let mut repeat = both_threads(plan(&record, rate), per_cycle);
                 Box::new(move |times| {
                     let _until_the_end = &folder;
                     repeat(times);
@@ -47,8 +48,8 @@ fn plan(options: &str, rate: f64) -> Plan {
     options.plan(1, rate).expect("the options are a run's")
 }
 
-/// A repetition is one request of the plan's; `a_turn` of them come between two turns.
-fn both_threads(plan: Plan, a_turn: u64) -> Repeat {
+/// Repeats one request of the plan; `per_cycle` of them arrive between two duty cycles.
+fn both_threads(plan: Plan, per_cycle: u64) -> Repeat {
     let start = Nanos::from_secs(1);
     let (gap, slo) = (1e9 / plan.rate, plan.slo);
     let (clock, disturbances) = (Clock::start(), Vec::new());
@@ -57,18 +58,18 @@ fn both_threads(plan: Plan, a_turn: u64) -> Repeat {
     let recorded = "recordings can be kept among temporary files";
     let mut models = world.model_thread(0, model_links.remove(0), world.model_watch(0).expect(recorded));
     let mut rank = world.rank_thread(0, rank_links.remove(0), world.rank_watch(0).expect(recorded));
-    let (mut now, mut turns) = (start, 0.0);
+    let (mut now, mut cycles) = (start, 0.0);
     let mut repeat = move |times: u64| {
         let until = now + Nanos((times as f64 * gap) as u64);
         while now < until {
-            turns += 1.0;
-            now = start + Nanos((turns * gap * a_turn as f64) as u64);
+            cycles += 1.0;
+            now = start + Nanos((cycles * gap * per_cycle as f64) as u64);
             models.poll(now);
             models.outbox.outlets_mut().book(Nanos::ZERO);
             rank.poll(now);
         }
     };
-    // Until queues are as long as they get, and as many GPUs as are used are in use.
+    // Warms up until the lengths of queues and the number of busy GPUs are steady.
     repeat((2.0 * slo.as_secs_f64() * 1e9 / gap) as u64);
     Box::new(repeat)
 }

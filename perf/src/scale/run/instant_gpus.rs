@@ -1,9 +1,9 @@
-//! GPUs as objects in place, in two halves: the ModelThread hands its batches to [`Gpus`], which
-//! counts them, and the RankThread learns from [`Instant`] that each is over when the schedule says
-//! so.
+//! GPUs that run no batch, in two halves: the ModelThread sends its batches to [`InstantGpus`],
+//! which counts them, and the RankThread receives from [`InstantCompletions`] the completion of
+//! each at the time that the schedule gives.
 
-use super::lags::Lags;
-use super::measured::{Disturbance, Window};
+use super::delay_histogram::DelayHistogram;
+use super::stopwatch::{Disturbance, Window};
 use std::collections::VecDeque;
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Completions, Outlets, frames};
@@ -12,27 +12,28 @@ use symphony_scheduler::rank::GpuReport;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, Frame, GpuId, Request};
 
-/// What became of requests.
+/// The counts and delays of the batches that a ModelThread sent.
 #[derive(Clone, Debug, Default)]
-pub struct Ran {
-    /// Batches sent.
+pub struct BatchTally {
+    /// The number of batches sent.
     pub batches: u64,
-    /// Requests in them.
+    /// The number of requests in them.
     pub requests: u64,
-    /// Requests whose batch was sent after its latest: a backend would have cancelled it.
+    /// The number of requests whose batch was sent after its latest: a backend would have cancelled
+    /// it.
     pub late: u64,
-    /// Requests that ended without a batch: dropped, or their queue was full.
+    /// The number of requests that ended without a batch: dropped, or their queue was full.
     pub dropped: u64,
-    /// From when a batch could have been sent to when it was.
-    pub decision: Lags,
-    /// The same, of batches meanwhile neither their ModelThread nor a RankThread was disturbed by
-    /// the machine.
-    pub undisturbed: Lags,
+    /// The delays from the earliest time at which a batch could be sent until it was.
+    pub decision: DelayHistogram,
+    /// The delays of those batches during which the machine disturbed neither their ModelThread nor
+    /// a RankThread.
+    pub undisturbed: DelayHistogram,
 }
 
-impl Ran {
-    /// Adds what another thread's requests came to.
-    pub fn merge(&mut self, other: &Ran) {
+impl BatchTally {
+    /// Adds the counts and delays of another thread.
+    pub fn merge(&mut self, other: &BatchTally) {
         self.batches += other.batches;
         self.requests += other.requests;
         self.late += other.late;
@@ -42,33 +43,34 @@ impl Ran {
     }
 }
 
-/// The ModelThread's half: takes each batch's entries as a ring would.
-pub struct Gpus {
+/// The ModelThread's half, which accepts each batch's entries as a ring would.
+pub struct InstantGpus {
     clock: Clock,
     window: Window,
     frames: Vec<Frame>,
-    /// When each batch of this turn was due, and how much later it was sent.
+    /// The time at which each batch of this duty cycle was due, and its delay.
     sent: Vec<(Nanos, Nanos)>,
-    /// Of RankThreads.
+    /// The disturbances of RankThreads.
     disturbances: Vec<Disturbance>,
-    ran: Ran,
+    ran: BatchTally,
 }
 
-impl Gpus {
-    /// Counts what ends within `window`; batches are of at most `largest`. `disturbances`: those of
-    /// RankThreads.
-    pub fn new(clock: Clock, window: Window, largest: usize, disturbances: Vec<Disturbance>) -> Gpus {
-        Gpus {
+impl InstantGpus {
+    /// Makes GPUs that count the batches sent within `window`, of at most `largest` requests.
+    /// `disturbances` are those of RankThreads.
+    pub fn new(clock: Clock, window: Window, largest: usize, disturbances: Vec<Disturbance>) -> InstantGpus {
+        InstantGpus {
             clock,
             window,
             frames: vec![Frame::default(); BatchHeader::frames(largest)],
             sent: Vec::with_capacity(limits::MAX_MODELS),
             disturbances,
-            ran: Ran::default(),
+            ran: BatchTally::default(),
         }
     }
 
-    /// Books the batches of the turn before, of a ModelThread that was last disturbed until then.
+    /// Records the batches of the previous duty cycle, of a ModelThread that was last disturbed
+    /// until `disturbed_until`.
     #[inline]
     pub fn book(&mut self, disturbed_until: Nanos) {
         if self.sent.is_empty() {
@@ -83,13 +85,13 @@ impl Gpus {
         }
     }
 
-    /// What ended within the window.
-    pub fn ran(&self) -> &Ran {
+    /// Returns the counts and delays within the window.
+    pub fn ran(&self) -> &BatchTally {
         &self.ran
     }
 }
 
-impl Outlets for Gpus {
+impl Outlets for InstantGpus {
     #[inline]
     fn has_room(&mut self, _gpu: GpuId) -> bool {
         true
@@ -97,8 +99,8 @@ impl Outlets for Gpus {
 
     #[inline]
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request])) {
-        for (place, frame) in self.frames.iter_mut().zip(frames(batch, requests)) {
-            *place = frame;
+        for (slot, frame) in self.frames.iter_mut().zip(frames(batch, requests)) {
+            *slot = frame;
         }
         std::hint::black_box(&mut self.frames);
         let sent = self.clock.now();
@@ -118,14 +120,15 @@ impl Outlets for Gpus {
     }
 }
 
-/// The RankThread's half: a batch's completion is told one turn after the batch is, with the time
-/// at which the schedule ends it. So the RankThread works as much for each batch as with real GPUs.
+/// The RankThread's half: a batch's completion is received one duty cycle after its report, with
+/// the time at which the schedule ends it. So each batch costs the RankThread as much as with real
+/// GPUs.
 #[derive(Default)]
-pub struct Instant {
+pub struct InstantCompletions {
     done: VecDeque<Completion>,
 }
 
-impl Completions for Instant {
+impl Completions for InstantCompletions {
     #[inline]
     fn next(&mut self) -> Option<Completion> {
         self.done.pop_front()
@@ -148,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_batch_sent_after_its_latest_is_late_whole() {
-        let mut gpus = Gpus::new(Clock::start(), Window::ALL, 4, Vec::new());
+        let mut gpus = InstantGpus::new(Clock::start(), Window::ALL, 4, Vec::new());
         let batch = BatchHeader { size: 3, latest: Nanos::MAX, ..BatchHeader::default() };
         let requests = [Request::default(); 3];
         gpus.run(Nanos::ZERO, batch, (&requests[..1], &requests[1..]));
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn a_batch_that_was_due_in_a_disturbance_is_left_out_of_what_was_not_disturbed() {
         let rank = Disturbance::default();
-        let mut gpus = Gpus::new(Clock::start(), Window::ALL, 4, vec![rank]);
+        let mut gpus = InstantGpus::new(Clock::start(), Window::ALL, 4, vec![rank]);
         let batch = BatchHeader { size: 1, latest: Nanos::MAX, ..BatchHeader::default() };
         for due in [5, 9] {
             gpus.run(Nanos(due), batch, (&[Request::default()], &[]));
@@ -173,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_completion_follows_each_batch_and_no_unused_grant() {
-        let mut gpus = Instant::default();
+        let mut gpus = InstantCompletions::default();
         let report =
             GpuReport { queue: QueueId(1), gpu: GpuId(2), exec_at: Some(Nanos(3)), free_at: Nanos(9) };
         gpus.sent(&GpuReport { exec_at: None, ..report });

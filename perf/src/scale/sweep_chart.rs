@@ -1,5 +1,5 @@
-//! The chart of a sweep: requests per second by number of ModelThreads, beside what as many times
-//! one would be, and what this machine has no cores to measure.
+//! The chart of a sweep: requests per second by number of ModelThreads, beside the multiples of one
+//! ModelThread's rate, and the range for which this machine has no cores.
 //!
 //! Drawn with plotters and its SVG backend alone: pure Rust, no fonts or images to link.
 
@@ -15,20 +15,20 @@ const MEASURED: RGBColor = COLOURS[0];
 const LINEAR: RGBColor = GREY;
 const UNMEASURED: RGBColor = RGBColor(0xf0, 0xf0, 0xf0);
 
-/// What a sweep was asked for and could not measure.
+/// The part of a sweep that could not be measured.
 pub struct Unmeasured {
     /// The first number of ModelThreads that was not measured.
     pub first: usize,
-    /// The largest.
+    /// The largest number of ModelThreads asked for.
     pub last: usize,
-    /// RankThreads beside them.
+    /// The number of RankThreads beside them.
     pub rank_threads: usize,
-    /// The cores that there are.
+    /// The number of cores of the machine.
     pub cores: usize,
 }
 
 impl Unmeasured {
-    /// Why the sweep stopped, as a sentence.
+    /// Returns the reason for which the sweep stopped, as a sentence.
     pub fn why(&self) -> String {
         let Unmeasured { first, rank_threads, cores, .. } = self;
         format!(
@@ -44,7 +44,7 @@ fn count(number: usize, of: &str) -> String {
     format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Writes the chart of `sweep`, one report per number of ModelThreads.
+/// Writes the chart of `sweep`, which has one report per number of ModelThreads.
 ///
 /// Errors: the file can't be written.
 pub fn draw(sweep: &[Report], unmeasured: Option<&Unmeasured>, file: &Path) -> Result<(), Box<dyn Error>> {
@@ -90,8 +90,8 @@ fn paint(
         chart.draw_series([Rectangle::new([(from, 0.0), (right, top)], UNMEASURED.filled())])?;
         let middle = Pos::new(HPos::Center, VPos::Center);
         let style = ("sans-serif", 14).into_font().color(&BLACK.mix(0.6)).pos(middle);
-        let said = format!("not measured: the machine has {}", count(beyond.cores, "core"));
-        chart.draw_series([Text::new(said, ((from + right) / 2.0, top * 0.12), style)])?;
+        let text = format!("not measured: the machine has {}", count(beyond.cores, "core"));
+        chart.draw_series([Text::new(text, ((from + right) / 2.0, top * 0.12), style)])?;
     }
     chart
         .draw_series(LineSeries::new([(0.0, 0.0), (most, one * most)], LINEAR))?
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::scale::machine::Machine;
     use crate::scale::options::Options;
-    use crate::scale::world::gather;
+    use crate::scale::run::gather;
     use clap::Parser;
 
     fn report(threads: usize, requests: u64) -> Report {

@@ -1,71 +1,69 @@
-//! An agent with a stopwatch: how many turns found work, how long those took, and when the machine
-//! took the core away meanwhile. A turn's length is the distance between the `now` of two turns, so
-//! no clock is read for it.
+//! A stopwatch around an agent: the number of duty cycles that found work, their duration, and the
+//! times at which the machine took the core. A cycle's length is the difference of the `now` of two
+//! cycles, so no clock is read for it.
 //!
-//! **When the machine took the core.** A turn of more than 3 us that found nothing to do did not
-//! take that long by itself. Of one that found work only the system can tell: it counts as taken if
-//! the thread's CPU time fell behind the clock by more than a microsecond. Such a thread is
-//! *disturbed* from the beginning of that turn until it has caught up, which is the end of its next
-//! turn without work.
+//! **Disturbances.** A cycle of more than 3 us without work was interrupted by the machine. A long
+//! cycle with work was interrupted if the thread's CPU time fell behind the clock by more than a
+//! microsecond. Such a thread is *disturbed* from the beginning of that cycle until it has caught
+//! up, at the end of its next cycle without work.
 
-use super::machine::{CpuTime, ThreadDelay};
+use crate::scale::machine::{CpuTime, ThreadDelay};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use symphony::runtime::threads::Agent;
 use symphony_transport::Nanos;
 
-/// A turn that is longer than this may have been held up by the machine.
+/// The length above which a cycle may have been interrupted by the machine.
 const GAP: Nanos = Nanos::from_micros(3);
 
-/// The part of a run that counts.
+/// The part of a run that is measured, `from <= now < until`.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// From here on …
+    /// The first instant.
     pub from: Nanos,
-    /// … and before this.
+    /// The end, which is not part of it.
     pub until: Nanos,
 }
 
 impl Window {
-    /// All of a run.
+    /// The whole run.
     pub const ALL: Window = Window { from: Nanos::ZERO, until: Nanos::MAX };
 
-    /// Whether `now` counts.
+    /// Returns true if `now` is in the window.
     #[inline]
     pub fn holds(&self, now: Nanos) -> bool {
         self.from <= now && now < self.until
     }
 }
 
-/// A thread's turns within the window.
+/// The duty cycles of a thread within the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DutyCycles {
-    /// All of them.
+    /// The number of all cycles.
     pub all: u64,
-    /// Those that found work.
+    /// The number of cycles that found work.
     pub working: u64,
-    /// How long the latter took together.
+    /// The total duration of cycles that found work.
     pub busy: Nanos,
-    /// How long all took together.
+    /// The total duration of all cycles.
     pub total: Nanos,
-    /// The longest of all.
+    /// The longest cycle.
     pub longest: Nanos,
-    /// How long the thread was ready to run and did not: other threads had its core. Not in a
-    /// turn's length alone: it covers the run from the first turn on. `None` where the system does
-    /// not tell.
+    /// The time that the thread was ready to run while other threads had its core, from the first
+    /// cycle of the run on, the warm-up included. `None` where the system does not count it.
     pub delayed: Option<Nanos>,
 }
 
-/// Until when a thread was disturbed: kept by its stopwatch, read by other threads.
+/// The end of a thread's last disturbance, written by its stopwatch and read by other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Disturbance(Arc<AtomicU64>);
 
 impl Disturbance {
-    /// When the last disturbance ended; [`Nanos::MAX`] while one lasts.
+    /// Returns the end of the last disturbance; [`Nanos::MAX`] while one lasts.
     #[inline]
     pub fn until(&self) -> Nanos {
-        // Acquire: who acts on what a disturbed thread sent sees that it was disturbed.
+        // Acquire: a thread that received a message of a disturbed thread sees the disturbance.
         Nanos(self.0.load(Ordering::Acquire))
     }
 
@@ -74,26 +72,26 @@ impl Disturbance {
     }
 }
 
-/// An agent whose turns can be measured.
+/// An agent whose duty cycles can be measured.
 pub trait Measurable: Agent {
-    /// What it has to tell when the run is over.
+    /// The agent's own results of a run.
     type Tally;
 
-    /// A turn is over: what was done in it can be booked. `disturbed_until`: as
-    /// [`Disturbance::until`], of this thread.
+    /// Records the results of the previous duty cycle. `disturbed_until` is this thread's
+    /// [`Disturbance::until`].
     fn book(&mut self, disturbed_until: Nanos);
 
-    /// What it has to tell.
+    /// Returns the agent's own results.
     fn tally(&self) -> Self::Tally;
 }
 
-/// See the module's description.
-pub struct Measured<A: Measurable> {
+/// An agent with a stopwatch, which is an agent too.
+pub struct Stopwatch<A: Measurable> {
     agent: A,
     window: Window,
     last: Nanos,
     found_work: bool,
-    turns: DutyCycles,
+    cycles: DutyCycles,
     disturbance: Disturbance,
     is_disturbed: bool,
     cpu: CpuTime,
@@ -101,21 +99,21 @@ pub struct Measured<A: Measurable> {
     results: Sender<(DutyCycles, A::Tally)>,
 }
 
-impl<A: Measurable> Measured<A> {
-    /// Measures `agent` within `window`. When it is stopped, its turns and its tally go to
-    /// `results`.
+impl<A: Measurable> Stopwatch<A> {
+    /// Measures `agent` within `window`. When it is stopped, its duty cycles and its tally are sent
+    /// to `results`.
     pub fn new(
         agent: A,
         window: Window,
         disturbance: Disturbance,
         results: Sender<(DutyCycles, A::Tally)>,
-    ) -> Measured<A> {
-        Measured {
+    ) -> Stopwatch<A> {
+        Stopwatch {
             agent,
             window,
             last: Nanos::MAX,
             found_work: false,
-            turns: DutyCycles::default(),
+            cycles: DutyCycles::default(),
             disturbance,
             is_disturbed: false,
             cpu: CpuTime::default(),
@@ -125,22 +123,21 @@ impl<A: Measurable> Measured<A> {
     }
 
     #[inline]
-    fn turn_over(&mut self, now: Nanos) {
+    fn cycle_over(&mut self, now: Nanos) {
         let length = now - self.last;
-        self.turns.all += 1;
-        self.turns.total += length;
-        self.turns.longest = self.turns.longest.max(length);
+        self.cycles.all += 1;
+        self.cycles.total += length;
+        self.cycles.longest = self.cycles.longest.max(length);
         if self.found_work {
-            self.turns.working += 1;
-            self.turns.busy += length;
+            self.cycles.working += 1;
+            self.cycles.busy += length;
         }
     }
 
     #[inline]
     fn look_for_gap(&mut self, now: Nanos) {
         let is_long = now - self.last > GAP;
-        // Also looked at now and then between gaps, so that the two clocks have no time to drift
-        // apart.
+        // Read regularly between gaps too, so that the two clocks have no time to drift apart.
         let taken = (is_long || self.cpu.is_stale(now)) && self.cpu.fell_behind(now);
         if is_long && (taken || !self.found_work) {
             self.is_disturbed = true;
@@ -152,7 +149,7 @@ impl<A: Measurable> Measured<A> {
     }
 }
 
-impl<A: Measurable> Agent for Measured<A> {
+impl<A: Measurable> Agent for Stopwatch<A> {
     #[inline]
     fn poll(&mut self, now: Nanos) -> usize {
         if self.last == Nanos::MAX {
@@ -161,7 +158,7 @@ impl<A: Measurable> Agent for Measured<A> {
             self.look_for_gap(now);
             self.agent.book(self.disturbance.until());
             if self.window.holds(self.last) {
-                self.turn_over(now);
+                self.cycle_over(now);
             }
         }
         let work = self.agent.poll(now);
@@ -171,10 +168,10 @@ impl<A: Measurable> Agent for Measured<A> {
 
     fn stop(&mut self, now: Nanos) {
         let at_end = ThreadDelay::of_this_thread();
-        self.turns.delayed = self.at_start.zip(at_end).map(|(start, end)| end.since(start));
+        self.cycles.delayed = self.at_start.zip(at_end).map(|(start, end)| end.since(start));
         self.agent.stop(now);
-        // Nobody listens only if the run was given up.
-        let _ = self.results.send((self.turns, self.agent.tally()));
+        // The receiver is gone only if the run was given up.
+        let _ = self.results.send((self.cycles, self.agent.tally()));
     }
 }
 
@@ -210,10 +207,10 @@ mod tests {
         }
     }
 
-    fn measure(window: Window, turns: &[u64]) -> (DutyCycles, (usize, Vec<Nanos>)) {
+    fn measure(window: Window, cycles: &[u64]) -> (DutyCycles, (usize, Vec<Nanos>)) {
         let (results, received) = channel();
-        let mut agent = Measured::new(EveryOther::default(), window, Disturbance::default(), results);
-        for &now in turns {
+        let mut agent = Stopwatch::new(EveryOther::default(), window, Disturbance::default(), results);
+        for &now in cycles {
             agent.poll(Nanos(now));
         }
         agent.stop(Nanos(99));
@@ -223,16 +220,16 @@ mod tests {
     #[test]
     fn turns_within_the_window_are_measured_by_the_next_ones_start() {
         let window = Window { from: Nanos(10), until: Nanos(50) };
-        let (turns, (polls, _)) = measure(window, &[0, 10, 20, 35, 50, 90]);
+        let (cycles, (polls, _)) = measure(window, &[0, 10, 20, 35, 50, 90]);
         assert_eq!(polls, 6);
-        // The turns of 10, 20 and 35 count; that of 20 found work.
-        assert_eq!((turns.all, turns.working, turns.busy), (3, 1, Nanos(15)));
-        assert_eq!((turns.total, turns.longest), (Nanos(40), Nanos(15)));
+        // The cycles of 10, 20 and 35 count; that of 20 found work.
+        assert_eq!((cycles.all, cycles.working, cycles.busy), (3, 1, Nanos(15)));
+        assert_eq!((cycles.total, cycles.longest), (Nanos(40), Nanos(15)));
     }
 
     #[test]
     fn a_long_turn_without_work_disturbs_until_the_next_without_work() {
-        // The second turn, from 10 on, finds nothing and is long; so is the fourth, and then it is
+        // The second cycle, from 10 on, finds nothing and is long; so is the fourth, and then it is
         // short.
         let (_, (_, until)) = measure(Window::ALL, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
         let lasts = Nanos::MAX;

@@ -1,6 +1,6 @@
-//! A histogram of delays that costs a nanosecond a record: 16 buckets to each power of two, so a
-//! quantile is at most 6 % too high. Owned by the thread that records into it; merged after the
-//! run.
+//! A histogram of delays, a nanosecond per record: 16 buckets for each power of two, so that a
+//! quantile is at most 6 % too high. It is owned by the thread that records into it and merged
+//! after the run.
 
 use symphony_transport::Nanos;
 
@@ -8,20 +8,20 @@ const SUB_BITS: u32 = 4;
 const SUB: usize = 1 << SUB_BITS;
 const BUCKETS: usize = (u64::BITS - SUB_BITS + 1) as usize * SUB;
 
-/// Delays seen, by size. See the module's description.
+/// The numbers of delays by length, in logarithmic buckets.
 #[derive(Clone, Debug)]
-pub struct Lags {
+pub struct DelayHistogram {
     counts: Box<[u64]>,
     max: Nanos,
 }
 
-impl Default for Lags {
-    fn default() -> Lags {
-        Lags { counts: vec![0; BUCKETS].into_boxed_slice(), max: Nanos::ZERO }
+impl Default for DelayHistogram {
+    fn default() -> DelayHistogram {
+        DelayHistogram { counts: vec![0; BUCKETS].into_boxed_slice(), max: Nanos::ZERO }
     }
 }
 
-impl Lags {
+impl DelayHistogram {
     /// Counts a delay `times` times.
     #[inline]
     pub fn record(&mut self, lag: Nanos, times: u64) {
@@ -29,17 +29,17 @@ impl Lags {
         self.max = self.max.max(lag);
     }
 
-    /// How many were recorded.
+    /// Returns the number of delays recorded.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The longest, exact; zero if none was recorded.
+    /// Returns the longest delay, exactly; zero if none was recorded.
     pub fn max(&self) -> Nanos {
         self.max
     }
 
-    /// The delay that a share `q` of all does not exceed; zero if none was recorded.
+    /// Returns the delay that a share `q` of all does not exceed; zero if none was recorded.
     pub fn quantile(&self, q: f64) -> Nanos {
         let rank = (self.count() as f64 * q).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -52,8 +52,8 @@ impl Lags {
         self.max
     }
 
-    /// Adds what another thread recorded.
-    pub fn merge(&mut self, other: &Lags) {
+    /// Adds the delays that another thread recorded.
+    pub fn merge(&mut self, other: &DelayHistogram) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
@@ -61,7 +61,7 @@ impl Lags {
     }
 }
 
-/// The bucket of a value: its highest bit and the four bits after it.
+/// Returns the bucket of a value: its highest bit and the four bits after it.
 #[inline]
 fn bucket(value: u64) -> usize {
     let above = (u64::BITS - value.leading_zeros()).saturating_sub(SUB_BITS + 1);
@@ -71,7 +71,7 @@ fn bucket(value: u64) -> usize {
     (above as usize + 1) * SUB + ((value >> above) as usize & (SUB - 1))
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn largest_of(bucket: usize) -> u64 {
     if bucket < SUB {
         return bucket as u64;
@@ -99,13 +99,13 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_records() {
-        let mut lags = Lags::default();
-        let mut more = Lags::default();
+        let mut lags = DelayHistogram::default();
+        let mut more = DelayHistogram::default();
         lags.record(Nanos(10), 98);
         more.record(Nanos(5_000), 2);
         lags.merge(&more);
         assert_eq!((lags.quantile(0.5), lags.quantile(0.98)), (Nanos(10), Nanos(10)));
         assert_eq!((lags.quantile(0.99), lags.max()), (Nanos(5_000), Nanos(5_000)));
-        assert_eq!(Lags::default().quantile(0.5), Nanos::ZERO);
+        assert_eq!(DelayHistogram::default().quantile(0.5), Nanos::ZERO);
     }
 }

@@ -1,12 +1,12 @@
-//! What a RankThread does for a batch: hearing of the candidate, finding its GPU, hearing what was
-//! sent to it and when it is over. It does nothing for a request.
+//! The work of a RankThread for a batch: receiving the candidate, finding its GPU, receiving the
+//! report of the batch that was sent and its completion. It has no work for a single request.
 
 use super::{Operation, Repeat};
 use symphony_scheduler::rank::{GpuReport, Grant, Offer, RankInput, RankState};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, ModelId, QueueId};
 
-/// Between two batches.
+/// The time between two batches.
 const GAP: Nanos = Nanos::from_micros(1);
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -28,7 +28,7 @@ pub(super) fn operations() -> Vec<Operation> {
     operations
 }
 
-/// A candidate that is due.
+/// Makes the message of a candidate that is due.
 fn ready(queue: QueueId, latest: Nanos) -> RankInput {
     RankInput::Ready { queue, offer: Offer { latest, ..Offer::default() } }
 }
@@ -43,7 +43,7 @@ fn completion(report: GpuReport) -> Completion {
     Completion { batch: 0, started: exec_at.unwrap_or(free_at), finished: free_at, model, gpu }
 }
 
-/// Half of the GPUs run a batch; one finishes and one starts at each [`GAP`].
+/// Keeps half of the GPUs busy; one batch finishes and one starts at each [`GAP`].
 fn idle(gpus: usize) -> Repeat {
     const MODELS: usize = 1_024;
     let mut state = RankState::new(gpus, MODELS, false, Nanos::ZERO);
@@ -69,7 +69,7 @@ fn idle(gpus: usize) -> Repeat {
     })
 }
 
-/// All GPUs run a batch and `waiting` models wait; one GPU becomes free at each [`GAP`].
+/// Keeps all GPUs busy while `waiting` models wait; one GPU becomes free at each [`GAP`].
 fn all_busy(gpus: usize, waiting: usize) -> Repeat {
     let mut state = RankState::new(gpus, waiting, false, Nanos::ZERO);
     let mut now = Nanos::from_secs(1);

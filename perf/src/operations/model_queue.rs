@@ -1,5 +1,5 @@
-//! What a ModelThread does with a request: queueing it, selecting the batch, forming the candidate,
-//! sending it.
+//! The work of a ModelThread for a request: queueing it, selecting the batch, forming the candidate
+//! and sending it.
 
 use super::Operation;
 use std::hint::black_box;
@@ -14,16 +14,16 @@ use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, GpuId, QueueId, Request};
 
-/// Between two requests of the model.
+/// The time between two requests of the model.
 const GAP: Nanos = Nanos::from_micros(1);
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new("target_batch", "finds the target batch of a rate, as each rate sample does", || {
-            let terms = terms(100.0, 1_024);
+            let queue_config = queue_config(100.0, 1_024);
             Box::new(move |times| {
                 for i in 0..times {
-                    black_box(target_batch(&terms, black_box(1e4 + i as f64)));
+                    black_box(target_batch(&queue_config, black_box(1e4 + i as f64)));
                 }
             })
         }),
@@ -42,14 +42,14 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         Operation::new(
             "request_in_batches_of_89",
-            "a request, and its share of timers, words, grant and batch: a million a second, SLO 100 ms",
+            "a request, and its share of timers, messages, grant and batch: a million a second, SLO 100 ms",
             || in_order(100.0, usize::MAX, 0),
         ),
         Operation::new("request_in_batches_of_4", "the same, SLO 10 ms", || in_order(10.0, usize::MAX, 0)),
     ]
 }
 
-fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
+fn queue_config(slo_ms: f64, max_batch: usize) -> QueueConfig {
     let (alpha, beta) = (Nanos::from_millis_f64(1.053), Nanos::from_millis_f64(5.072));
     QueueConfig {
         queue: QueueId(0),
@@ -65,32 +65,32 @@ fn terms(slo_ms: f64, max_batch: usize) -> QueueConfig {
     }
 }
 
-/// Selections from a queue of `len` whose last request has all of the SLO of 100 ms left and the
-/// first `first_ms`.
+/// Repeats selections from a queue of `len` requests, the last of which has all of the SLO of
+/// 100 ms left and the first `first_ms`.
 fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f64) -> Operation {
     Operation::new(name, about, move || {
-        let terms = terms(100.0, 1_024);
+        let queue_config = queue_config(100.0, 1_024);
         let now = Nanos::from_secs(1);
         let first = Nanos::from_millis_f64(first_ms);
         let step = (Nanos::from_millis(100) - first).0 / len as u64;
         let deadlines: Vec<Nanos> = (0..len as u64).map(|at| now + first + Nanos(step * at)).collect();
         Box::new(move |times| {
             for _ in 0..times {
-                let finish = Finish { terms: &terms, now: black_box(now), gpu_free_at: Nanos::ZERO };
+                let finish = Finish { terms: &queue_config, now: black_box(now), gpu_free_at: Nanos::ZERO };
                 black_box(select(DropRule::Window, finish, 80, deadlines.len(), |at| deadlines[at]));
             }
         })
     })
 }
 
-/// A queue that a request enters each [`GAP`]. Its timers fire in time, its candidates are granted
-/// at once, and the whole queue is when it has `at_most` requests. Of `disorder` requests in a row,
-/// each is due 1 us before the last.
+/// Inserts a request into a queue each [`GAP`]. Timers fire in time, candidates are granted at
+/// once, and the whole queue is granted when it has `at_most` requests. Of `disorder` requests in a
+/// row, each is due 1 us before the one before.
 fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
-    let terms = terms(slo_ms, 1_024);
-    let slo = terms.slo;
+    let queue_config = queue_config(slo_ms, 1_024);
+    let slo = queue_config.slo;
     let mut now = Nanos::from_secs(1);
-    let mut queue = ModelQueue::new(terms, now);
+    let mut queue = ModelQueue::new(queue_config, now);
     let mut sink = Sink::default();
     let mut id = 0;
     Box::new(move |times| {
@@ -112,7 +112,7 @@ fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
     })
 }
 
-/// Takes decisions as cheaply as can be.
+/// A sink that only notes whether a candidate is ready.
 #[derive(Default)]
 struct Sink {
     ready: bool,

@@ -1,4 +1,4 @@
-//! Poisson arrivals, made on the ModelThread's own core: gaps and models are drawn before the run,
+//! Poisson arrivals, made on the ModelThread's own core. Gaps and models are drawn before the run,
 //! so that a request costs two loads, a multiplication and the 64 bytes that a frontend would have
 //! written.
 //!
@@ -6,36 +6,38 @@
 //! in two loops, 256 and 128 KiB, of lengths without a common divisor: together they repeat after
 //! 2^32 requests, and fit in a core's second cache.
 
-use super::lags::Lags;
-use super::measured::Window;
+use super::delay_histogram::DelayHistogram;
+use super::stopwatch::Window;
+use crate::scale::plan::Plan;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::Intake;
 use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, Request};
 
-/// A power of two, for a cheap wrap.
+/// The number of gaps: a power of two, for a cheap wrap.
 const GAPS: usize = 1 << 16;
 const MODELS: usize = GAPS - 1;
-/// Fractions of a mean gap, and of a nanosecond: 1/65,536.
+/// The bits of fractions of a mean gap and of a nanosecond: units of 1/65,536.
 const FRACTION_BITS: u32 = 16;
 /// The longest gap, in means: one in 10^13 would be longer.
 const LONGEST_GAP: f64 = 30.0;
-/// Under this rate a gap would not fit its word.
+/// The lowest rate whose gaps fit their 32 bits.
 pub const MIN_RATE: f64 = 100.0;
 
-/// What a stream saw of its ModelThread.
+/// The counts and delays of the requests that a ModelThread took up.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
-    /// Requests taken up.
+pub struct ArrivalTally {
+    /// The number of requests taken up.
     pub requests: u64,
-    /// How late: each group of requests taken in one turn counts with its oldest's delay.
-    pub lags: Lags,
+    /// The delays: all requests taken up in one duty cycle count with the oldest one's delay.
+    pub lags: DelayHistogram,
 }
 
-/// See the module's description.
-pub struct Stream {
+/// A stream of generated requests, which a ModelThread takes up as from a frontend.
+pub struct ArrivalStream {
     gaps: Box<[u32]>,
     models: Box<[u16]>,
     gap_at: usize,
@@ -47,16 +49,16 @@ pub struct Stream {
     slo: Nanos,
     id: u64,
     window: Window,
-    /// The turn under way, and what it has taken so far.
-    turn: Nanos,
+    /// The `now` of the current duty cycle, its oldest arrival and its number of requests.
+    cycle: Nanos,
     oldest: Nanos,
     group: u64,
-    taken: Taken,
+    taken: ArrivalTally,
 }
 
-impl Stream {
-    /// `rate_rps` requests a second (at least [`MIN_RATE`]) spread evenly over `models`, from
-    /// `start` on. Counts what is taken up within `window`.
+impl ArrivalStream {
+    /// Makes `rate_rps` requests a second (at least [`MIN_RATE`]), spread evenly over `models`,
+    /// from `start` on. Requests taken up within `window` are counted.
     pub fn new(
         rate_rps: f64,
         models: &[ModelId],
@@ -64,7 +66,7 @@ impl Stream {
         start: Nanos,
         window: Window,
         seed: u64,
-    ) -> Stream {
+    ) -> ArrivalStream {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let one = f64::from(1u32 << FRACTION_BITS);
         let mut gap = || -> u32 {
@@ -73,7 +75,7 @@ impl Stream {
         };
         let gaps: Box<[u32]> = (0..GAPS).map(|_| gap()).collect();
         let models = (0..MODELS).map(|_| models[rng.random_range(0..models.len())].0 as u16).collect();
-        Stream {
+        ArrivalStream {
             gaps,
             models,
             gap_at: 0,
@@ -83,38 +85,38 @@ impl Stream {
             slo,
             id: 0,
             window,
-            turn: Nanos::ZERO,
+            cycle: Nanos::ZERO,
             oldest: Nanos::ZERO,
             group: 0,
-            taken: Taken::default(),
+            taken: ArrivalTally::default(),
         }
     }
 
-    /// What was taken up within the window, the turn under way aside.
-    pub fn taken(&self) -> &Taken {
+    /// Returns the counts within the window, without the current duty cycle.
+    pub fn taken(&self) -> &ArrivalTally {
         &self.taken
     }
 
-    /// Books the requests of the turn before.
+    /// Records the requests of the previous duty cycle.
     #[inline]
-    fn turn_over(&mut self, now: Nanos, oldest: Nanos) {
-        if self.window.holds(self.turn) {
+    fn cycle_over(&mut self, now: Nanos, oldest: Nanos) {
+        if self.window.holds(self.cycle) {
             self.taken.requests += self.group;
-            self.taken.lags.record(self.turn - self.oldest, self.group);
+            self.taken.lags.record(self.cycle - self.oldest, self.group);
         }
-        (self.turn, self.oldest, self.group) = (now, oldest, 0);
+        (self.cycle, self.oldest, self.group) = (now, oldest, 0);
     }
 }
 
-impl Intake for Stream {
+impl Intake for ArrivalStream {
     #[inline]
     fn next(&mut self, now: Nanos) -> Option<Request> {
         let arrival = Nanos(self.next >> FRACTION_BITS);
         if arrival > now {
             return None;
         }
-        if now != self.turn {
-            self.turn_over(now, arrival);
+        if now != self.cycle {
+            self.cycle_over(now, arrival);
         }
         self.group += 1;
         self.next += (u64::from(self.gaps[self.gap_at]) * self.mean) >> FRACTION_BITS;
@@ -126,13 +128,27 @@ impl Intake for Stream {
     }
 }
 
+/// Measures the stream's own cost per request in ns: 2^22 requests are taken, one per call, without
+/// a scheduler.
+pub fn cost_of_stream(plan: &Plan) -> f64 {
+    const REQUESTS: u32 = 1 << 22;
+    let models: Vec<ModelId> = (0..plan.models.div_ceil(plan.model_threads) as u32).map(ModelId).collect();
+    let mut stream = ArrivalStream::new(1e7, &models, plan.slo, Nanos::ZERO, Window::ALL, plan.seed);
+    let clock = Clock::start();
+    let before = clock.now();
+    for _ in 0..REQUESTS {
+        std::hint::black_box(stream.next(Nanos::MAX));
+    }
+    (clock.now() - before).0 as f64 / f64::from(REQUESTS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stream(rate: f64) -> Stream {
+    fn stream(rate: f64) -> ArrivalStream {
         let models = [ModelId(3), ModelId(5)];
-        Stream::new(rate, &models, Nanos::from_millis(9), Nanos::from_secs(1), Window::ALL, 1)
+        ArrivalStream::new(rate, &models, Nanos::from_millis(9), Nanos::from_secs(1), Window::ALL, 1)
     }
 
     #[test]

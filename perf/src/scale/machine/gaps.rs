@@ -1,12 +1,17 @@
-//! What a core loses with nobody's work on it: the gaps that a thread sees which only looks at the
-//! clock, and how late they alone make decisions. A virtual machine's host takes a core for
-//! microseconds at a time and mostly tells nobody.
+//! The gaps of a core: times at which the machine does not run its thread, found by a thread that
+//! only reads the clock; and the lag of decisions that they alone cause. A virtual machine's host
+//! takes a core for microseconds at a time, mostly without any trace in the system's counters.
 //!
-//! **How late.** Work comes steadily and keeps a thread busy for a share u of its time. In a gap of
-//! length g nothing is done; t after its beginning what comes waits for the rest of the gap, g - t,
-//! and for the work that came before it, u t. So its lag is g - (1 - u) t, until that is zero:
-//! g/(1 - u) after the beginning all is caught up. Of a time T, lags are over x for (g - x)/(1 -
-//! u), summed over the gaps that are longer than x. A decision passes each of its threads, so their
+//! **The lag.** Work comes steadily and keeps a thread busy for a share u of its time. In a gap of
+//! length g no work is done. Work that comes at time t after its beginning waits for the rest of
+//! the gap, g - t, and for the work that came before it, u t:
+//!
+//! ```text
+//! lag(t) = g - (1 - u) t    until t = g / (1 - u), when the thread has caught up
+//! ```
+//!
+//! So for each gap the lag exceeds x for a time (g - x) / (1 - u), if g > x. Their sum over a time
+//! T is the share of T in which lags exceed x. A decision passes each of its threads, so their
 //! shares add up (two gaps at once are too rare to matter).
 
 use serde::Serialize;
@@ -14,13 +19,13 @@ use symphony::runtime::clock::Clock;
 use symphony::runtime::{Idle, Placement};
 use symphony_transport::Nanos;
 
-/// How long each core is watched.
+/// The time for which each core is watched.
 const WATCHED: Nanos = Nanos::from_millis(1000);
 
-/// Two looks at the clock are further apart than this only if something came between.
+/// The least time between two readings of the clock that counts as a gap.
 const GAP: Nanos = Nanos::from_micros(1);
 
-/// Gaps that are kept: more than 25 us of each 100 would have to be lost to meet it.
+/// The most gaps that are kept: a core that loses over a quarter of its time may have more.
 const MAX_GAPS: usize = 1 << 18;
 
 /// The gaps of a core.
@@ -28,24 +33,24 @@ const MAX_GAPS: usize = 1 << 18;
 pub struct Gaps {
     /// The core.
     pub core: usize,
-    /// How long it was watched.
+    /// The time for which it was watched.
     pub watched: Nanos,
-    /// How long each gap was.
+    /// The length of each gap.
     pub lengths: Vec<Nanos>,
 }
 
-/// The same in a few figures.
+/// A summary of the gaps of a core.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapFigures {
     /// The core.
     pub core: usize,
-    /// The share of its time that was lost.
+    /// The share of the core's time that was lost.
     pub share: f64,
-    /// Gaps of over 5 us, a second.
+    /// The number of gaps of over 5 us per second.
     pub over_5_us_per_s: f64,
-    /// Gaps of over 50 us, a second.
+    /// The number of gaps of over 50 us per second.
     pub over_50_us_per_s: f64,
-    /// The longest.
+    /// The longest gap.
     pub longest_us: f64,
 }
 
@@ -74,7 +79,7 @@ impl Gaps {
         Gaps { core, watched: last - start, lengths }
     }
 
-    /// In a few figures.
+    /// Summarises the gaps.
     pub fn figures(&self) -> GapFigures {
         let seconds = self.watched.as_secs_f64();
         let over = |us| self.lengths.iter().filter(|&&gap| gap > Nanos::from_micros(us)).count() as f64;
@@ -87,15 +92,15 @@ impl Gaps {
         }
     }
 
-    /// The share of time that is further than `lag` from the end of its gap.
+    /// Returns the share of time that is further than `lag` from the end of its gap.
     fn lost_beyond(&self, lag: Nanos) -> f64 {
         let lost: u64 = self.lengths.iter().map(|&gap| (gap - lag).0).sum();
         lost as f64 / self.watched.0 as f64
     }
 }
 
-/// The lag that a share `quantile` of decisions stays within, if nothing but these gaps makes them
-/// late. `threads`: the gaps of each thread's core and the share of its time that it is busy.
+/// Returns the lag that a share `quantile` of decisions does not exceed if only these gaps delay
+/// them. `threads` has the gaps of each thread's core and the share of its time that it is busy.
 /// `None` where a thread has no time to catch up.
 pub fn lag_of_gaps(threads: &[(&Gaps, f64)], quantile: f64) -> Option<Nanos> {
     if threads.iter().any(|&(_, busy)| busy >= 1.0) {
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_delays_what_comes_in_it_and_what_waits_behind_that() {
+    fn a_gap_delays_work_that_comes_in_it_and_work_queued_behind() {
         // 10 ms of a second: an idle thread is over 1 ms late for 9 ms of it, one that is half busy
         // for 18 ms.
         let one = gaps(&[10_000]);

@@ -1,23 +1,23 @@
-//! What the server's counters say, and whether it adds up once nobody asks any more.
+//! The server's counters, and the check that they add up once no client is left.
 
-use crate::api::Stop;
+use crate::api::ApiError;
 use crate::api::process::Server;
 use std::collections::BTreeMap;
 
 /// The samples of `/metrics`, by name with labels.
-pub(super) struct Ledger {
+pub(super) struct CounterSnapshot {
     samples: BTreeMap<String, f64>,
 }
 
-impl Ledger {
-    /// What the server counts now.
+impl CounterSnapshot {
+    /// Reads the server's counters.
     ///
-    /// Errors: it does not answer, or with something else.
-    pub(super) fn read(server: &Server) -> Result<Ledger, Stop> {
-        Ledger::of(&server.get("/metrics")?)
+    /// Errors: it does not answer, or not with Prometheus text.
+    pub(super) fn read(server: &Server) -> Result<CounterSnapshot, ApiError> {
+        CounterSnapshot::of(&server.get("/metrics")?)
     }
 
-    fn of(text: &str) -> Result<Ledger, Stop> {
+    fn of(text: &str) -> Result<CounterSnapshot, ApiError> {
         let sample = |line: &str| {
             let (name, value) = line.rsplit_once(' ')?;
             Some((name.to_owned(), value.parse().ok()?))
@@ -25,11 +25,11 @@ impl Ledger {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let samples: Option<BTreeMap<String, f64>> = lines.map(sample).collect();
         samples
-            .map(|samples| Ledger { samples })
-            .ok_or_else(|| Stop::Failed("/metrics is no Prometheus text".into()))
+            .map(|samples| CounterSnapshot { samples })
+            .ok_or_else(|| ApiError::Failed("/metrics is no Prometheus text".into()))
     }
 
-    /// The sum of a family over all labels.
+    /// Returns the sum of a family over all labels.
     fn sum(&self, family: &str) -> f64 {
         let of = |name: &str| {
             name == family || name.strip_prefix(family).is_some_and(|rest| rest.starts_with('{'))
@@ -37,7 +37,7 @@ impl Ledger {
         self.samples.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
     }
 
-    /// The sum of a family over those samples that have a label of this value.
+    /// Returns the sum of a family over the samples with this label.
     fn sum_with(&self, family: &str, label: &str) -> f64 {
         let has = |name: &str| {
             name.strip_prefix(family).is_some_and(|rest| rest.starts_with('{') && rest.contains(label))
@@ -45,12 +45,12 @@ impl Ledger {
         self.samples.iter().filter(|(name, _)| has(name)).map(|(_, value)| value).sum()
     }
 
-    /// Infer requests that ended so.
+    /// Returns the number of infer requests with this outcome.
     pub(super) fn ended(&self, outcome: &str) -> u64 {
         self.sum_with("symphony_requests_total", &format!("outcome=\"{outcome}\"")) as u64
     }
 
-    /// Infer requests by how they ended.
+    /// Returns the number of infer requests by outcome.
     pub(super) fn outcomes(&self) -> BTreeMap<String, u64> {
         let mut outcomes = BTreeMap::new();
         for (name, value) in &self.samples {
@@ -63,29 +63,29 @@ impl Ledger {
         outcomes
     }
 
-    /// Requests that were taken back before they ran.
+    /// Returns the number of requests that were cancelled before they ran.
     pub(super) fn withdrawn(&self) -> u64 {
         self.sum("symphony_model_thread_withdrawn_total") as u64
     }
 
-    /// Connections that there were.
+    /// Returns the number of connections opened.
     pub(super) fn connections_opened(&self) -> u64 {
         self.sum("symphony_http_connections_total") as u64
     }
 
-    /// How long all GPUs together ran batches, seconds.
+    /// Returns the time that all GPUs together ran batches, seconds.
     pub(super) fn gpu_busy_s(&self) -> f64 {
         self.sum("symphony_gpus_busy_seconds_total")
     }
 
-    /// Whether the only connection is the one that asks, and no request is with the engine.
+    /// Returns true if the only connection is the one of this reading, and no request is in flight.
     pub(super) fn is_silent(&self) -> bool {
         self.sum("symphony_http_connections") == 1.0
             && self.sum("symphony_requests_in_flight") == 0.0
             && self.sum("symphony_rank_thread_gpus_busy") == 0.0
     }
 
-    /// What does not add up in silence.
+    /// Returns the sums that do not add up although no client is left.
     pub(super) fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut equal = |what: &str, left: f64, right: f64| {
@@ -96,12 +96,12 @@ impl Ledger {
         let model = |name: &str| self.sum(&format!("symphony_model_thread_{name}_total"));
         let rank = |name: &str| self.sum(&format!("symphony_rank_thread_{name}_total"));
         let backend = |name: &str| self.sum(&format!("symphony_backend_{name}_total"));
-        equal("open connections, and the one that asks", self.sum("symphony_http_connections"), 1.0);
+        equal("open connections, and that of this reading", self.sum("symphony_http_connections"), 1.0);
         equal("requests in flight, and none", self.sum("symphony_requests_in_flight"), 0.0);
         let ways_to_end = ["batched_requests", "dropped_in_queue", "overloaded", "withdrawn", "stopped"];
         let ended = ways_to_end.iter().map(|name| model(name)).sum();
         equal("requests that ModelThreads took, and those that they ended", model("requests"), ended);
-        equal("GPUs granted, as told by RankThreads and by ModelThreads", rank("grants"), model("grants"));
+        equal("GPUs granted, as counted by RankThreads and by ModelThreads", rank("grants"), model("grants"));
         equal(
             "GPUs granted and used, and batches",
             model("grants") - model("grants_unused"),
@@ -139,21 +139,21 @@ mod tests {
 
     #[test]
     fn samples_are_summed_by_family_and_label() {
-        let ledger = Ledger::of(TEXT).unwrap();
-        assert_eq!((ledger.ended("good"), ledger.ended("gone"), ledger.ended("late")), (7, 1, 0));
-        assert_eq!(ledger.connections_opened(), 7);
-        assert!(ledger.is_silent() && ledger.wrong().is_empty(), "{:?}", ledger.wrong());
+        let counters = CounterSnapshot::of(TEXT).unwrap();
+        assert_eq!((counters.ended("good"), counters.ended("gone"), counters.ended("late")), (7, 1, 0));
+        assert_eq!(counters.connections_opened(), 7);
+        assert!(counters.is_silent() && counters.wrong().is_empty(), "{:?}", counters.wrong());
     }
 
     #[test]
-    fn what_does_not_add_up_is_told() {
+    fn sums_that_do_not_add_up_are_reported() {
         let lost = TEXT.replace(
             "batched_requests_total{thread=\"model-0\"} 8",
             "batched_requests_total{thread=\"model-0\"} 7",
         );
-        assert_eq!(Ledger::of(&lost).unwrap().wrong().len(), 1);
+        assert_eq!(CounterSnapshot::of(&lost).unwrap().wrong().len(), 1);
         let open = TEXT.replace("connections 1", "connections 2");
-        assert!(!Ledger::of(&open).unwrap().is_silent());
-        assert!(Ledger::of("no number").is_err());
+        assert!(!CounterSnapshot::of(&open).unwrap().is_silent());
+        assert!(CounterSnapshot::of("no number").is_err());
     }
 }

@@ -1,6 +1,8 @@
-//! What the machine is, and what it takes away: its name and cores, time stolen by its host,
-//! threads kept waiting for their core, a thread's time without its core, and the longest gap that
-//! a thread sees which only looks at the clock.
+//! The machine, and the time that it takes from threads: its name and cores, time stolen by its
+//! host, waiting for a core, CPU time against the clock, and the longest gap between two readings
+//! of the clock.
+
+pub mod gaps;
 
 use serde::Serialize;
 use std::fs;
@@ -9,21 +11,21 @@ use symphony::runtime::Placement;
 use symphony::runtime::clock::Clock;
 use symphony_transport::Nanos;
 
-/// A machine's name.
+/// A description of the machine, for reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's model name.
     pub cpu: String,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// The load average over a minute, when the run began: what else ran.
+    /// The load average over a minute when the run began, of other programs.
     pub load_before: Option<f64>,
 }
 
 impl Machine {
-    /// This machine, of which `cores` may be used.
+    /// Describes this machine, of which `cores` may be used.
     pub fn this(cores: usize) -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = cpuinfo.lines().find(|line| line.starts_with("model name"));
@@ -38,8 +40,8 @@ impl Machine {
     }
 }
 
-/// Time that the host gave to others while a core of this machine wanted to run, in all, since the
-/// machine started. `None` where the system does not tell.
+/// Returns the total time since the machine started in which a core of this machine was ready to
+/// run and the host ran other machines. `None` where the system does not count it.
 pub fn stolen() -> Option<Nanos> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     // cpu user nice system idle iowait irq softirq steal …, in hundredths of a second
@@ -47,48 +49,46 @@ pub fn stolen() -> Option<Nanos> {
     Some(Nanos::from_millis(10 * ticks))
 }
 
-/// How long a thread has waited for its core.
+/// The time that a thread has waited for its core.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadDelay(Nanos);
 
 impl ThreadDelay {
-    /// The calling thread's. `None` where the system does not tell.
+    /// Returns the calling thread's delay. `None` where the system does not count it.
     pub fn of_this_thread() -> Option<ThreadDelay> {
         let stat = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         stat.split_whitespace().nth(1)?.parse().ok().map(|ns| ThreadDelay(Nanos(ns)))
     }
 
-    /// How much longer than at an earlier time.
+    /// Returns the delay since an earlier time.
     pub fn since(self, earlier: ThreadDelay) -> Nanos {
         self.0 - earlier.0
     }
 }
 
-/// Between two readings of a thread's CPU time at most, while it runs.
+/// The longest time between two readings of a thread's CPU time while it runs.
 const CPU_TIME_READ_EVERY: Nanos = Nanos::from_millis(1);
 
-/// A thread that falls behind by no more than this may only have been measured so.
+/// The error of measurement: a thread that falls behind by no more has not lost its core.
 const BEHIND: Nanos = Nanos::from_micros(1);
 
-/// The calling thread's CPU time against the clock: what falls behind, others had. The system
-/// leaves out what ran in the thread's place: other threads and, where it keeps account of them,
-/// interrupts and the host.
+/// The calling thread's CPU time against the clock: the difference is time without its core. CPU
+/// time excludes other threads and, where the system accounts for them, interrupts and the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
     read_at: Nanos,
-    /// The clock less the CPU time, then.
+    /// The clock less the CPU time at `read_at`.
     behind: i64,
 }
 
 impl CpuTime {
-    /// Whether the last reading is old.
+    /// Returns true if the last reading is old.
     #[inline]
     pub fn is_stale(&self, now: Nanos) -> bool {
         now - self.read_at > CPU_TIME_READ_EVERY
     }
 
-    /// Whether others had the core for over a microsecond since the last call, which was by this
-    /// thread too.
+    /// Returns true if the thread was without its core for over a microsecond since its last call.
     #[cold]
     pub fn fell_behind(&mut self, now: Nanos) -> bool {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -99,8 +99,8 @@ impl CpuTime {
     }
 }
 
-/// The longest time between two looks at the clock by a thread in `placement` that does nothing
-/// else, until `stop`.
+/// Returns the longest time between two readings of the clock by a thread in `placement` that does
+/// nothing else, until `stop`.
 pub fn longest_gap(placement: Placement, clock: &Clock, stop: &AtomicBool) -> Nanos {
     placement.take("the jitter measurement");
     let mut longest = Nanos::ZERO;

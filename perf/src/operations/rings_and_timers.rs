@@ -1,5 +1,5 @@
-//! Rings and timers, on one core: what they cost in instructions and cached memory. Hand-off
-//! between cores is timed in `benches/rings.rs`.
+//! Rings, timers and the clock on one core, with all memory in the cache. Hand-off between cores is
+//! timed in `benches/rings.rs`.
 
 use super::Operation;
 use bytemuck::Pod;
@@ -11,7 +11,7 @@ use symphony_transport::Nanos;
 use symphony_transport::ring::ring;
 use symphony_transport::wheel::Wheel;
 
-/// Timers that live in the wheel meanwhile.
+/// The number of timers in the wheel.
 const TIMERS: usize = 10_000;
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -79,7 +79,8 @@ pub(super) fn operations() -> Vec<Operation> {
     operations
 }
 
-/// Writing and taking messages of one size, `batch` at a time; a repetition is one message.
+/// Makes the operation that writes and takes messages of one size, `batch` at a time; a repetition
+/// is one message.
 fn a_ring<T: Pod>(bytes: usize, batch: u64) -> Operation {
     let name = format!("ring_{bytes}_bytes_by_{batch}");
     Operation::new(name, "writes one message into a ring and takes it out again", move || {
