@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use symphony::cli::{Addresses, check, replay, serve, top};
-use symphony::config::{AccessConfig, Control, RepositoryFlags};
+use symphony::config::{
+    AccessConfig, Control, Endpoint, LEVELS, LogFlags, LogFormat, RepositoryFlags, TraceFlags,
+};
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
-use symphony::telemetry::log::{LEVELS, LogFlags, LogFormat};
-use symphony::telemetry::otlp::{Endpoint, TraceFlags};
 use symphony::top::TopOptions;
 
 /// Serves neural networks under deadlines: batches wait until the last moment at which they can

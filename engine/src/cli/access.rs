@@ -4,9 +4,10 @@
 use super::Failure;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
-use crate::config::{AccessConfig, Diagnostics};
+use crate::config::{AccessConfig, Diagnostics, Location};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Who may ask for what, with what the files say.
 pub(super) struct Access {
@@ -20,7 +21,7 @@ impl Access {
     ///
     /// Errors: every diagnostic in the first that has one, exit code 2.
     pub(super) fn load(config: AccessConfig) -> Result<Access, Failure> {
-        let tls = config.load_tls()?;
+        let tls = load_tls(&config)?;
         let tokens = config.load_tokens()?.map(Tokens::new);
         Ok(Access { config, tls, tokens })
     }
@@ -76,5 +77,32 @@ impl Access {
                 tracing::warn!("tokens come to {address} in plain text: --tls-cert and --tls-key hide them");
             }
         }
+    }
+}
+
+/// Loads the certificates and the private key that `config` names, if it names any.
+///
+/// Errors: one of the files can't be used.
+pub(super) fn load_tls(config: &AccessConfig) -> Result<Option<Tls>, Diagnostics> {
+    let load = |(certificates, key): &(PathBuf, PathBuf)| {
+        Tls::load(certificates, key).map_err(|error| {
+            let location = Location { file: error.file, line: 1, field: "PEM".into() };
+            Diagnostics(vec![location.diagnostic(error.what, error.right)])
+        })
+    };
+    config.tls.as_ref().map(load).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_certificate_is_a_diagnostic_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let config = AccessConfig { tls: Some((file("c.pem"), file("k.pem"))), ..AccessConfig::default() };
+        let diagnostics = load_tls(&config).unwrap_err().to_string();
+        assert!(diagnostics.contains("c.pem:1: PEM: the certificate can't be read"), "{diagnostics}");
     }
 }

@@ -12,16 +12,16 @@ use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, ModelConfig,
-    ModelSource, RepositoryFlags, read_config_with,
+    AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, LogFlags, ModelConfig,
+    ModelSource, RepositoryFlags, TraceFlags, read_config_with,
 };
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Placement, Progress, StartError};
 use crate::telemetry::Observatory;
-use crate::telemetry::log::LogFlags;
-use crate::telemetry::otlp::{Exporter, TraceFlags};
+use crate::telemetry::log;
+use crate::telemetry::otlp::Exporter;
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -111,7 +111,8 @@ impl From<ApiError> for Failure {
 pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Failure> {
     let config = read_config_with(path, repository, &mut |line| eprintln!("{line}"))?;
     let (others, mut diagnostics) = models_loaded_later(&config);
-    diagnostics.extend(config.access.load_tls().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
+    diagnostics
+        .extend(access::load_tls(&config.access).err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     for model in config.models.iter().chain(&others) {
         diagnostics.extend(try_to_load(model));
@@ -178,13 +179,13 @@ pub fn serve(
     addresses: Addresses,
     access: &AccessConfig,
     record: Option<RecordConfig>,
-    log: &LogFlags,
+    log_flags: &LogFlags,
     trace: &TraceFlags,
 ) -> Result<(), Failure> {
     let (ending, again) = watch_signals()?;
     let mut notes = Vec::new();
     let config = read_config_with(path, repository, &mut |line| notes.push(line.to_string()))?;
-    config.log.with(log).start();
+    log::start(config.log.with(log_flags));
     notes.iter().for_each(|note| tracing::info!("{note}"));
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
     let http_limits = config.http.clone();

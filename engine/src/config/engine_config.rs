@@ -3,15 +3,15 @@
 //! [`Config`]. `symphony serve` starts from one, `symphony check` reads one and goes on to load the
 //! models. The models of a repository (`repository.rs`) come after those of the file.
 
-use super::access::AccessConfig;
+use super::api::AccessConfig;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::linear;
-use super::reader::{Bounds, Table, Value, read};
+use super::log::LogConfig;
+use super::reader::{Table, Value, read};
 use super::repository::{Control, RepositoryConfig};
+use super::trace::TraceConfig;
 use super::triton::Declared;
 use super::workload_file::read_network;
-use crate::telemetry::log::{LEVELS, LogConfig, LogFormat, level_named};
-use crate::telemetry::otlp::TraceConfig;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
@@ -436,8 +436,8 @@ fn read_root(root: &Table<'_>, file: &Path, repository: bool) -> Option<(Config,
     let cores = read_cores(root);
     let http = read_http(root);
     let access = AccessConfig::read(root);
-    let log = read_log(root);
-    let trace = read_trace(root);
+    let log = LogConfig::read(root);
+    let trace = TraceConfig::read(root);
     let mut kinds = Kinds::default();
     let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
     let total: usize = executors.iter().map(|e| e.count).sum();
@@ -664,37 +664,6 @@ fn read_http(root: &Table<'_>) -> Option<HttpLimits> {
             read_timeout: read_timeout?,
             idle_timeout: idle_timeout?,
         })
-    })
-}
-
-/// What is traced.
-fn read_trace(root: &Table<'_>) -> Option<TraceConfig> {
-    root.section("trace", |table| {
-        let default = TraceConfig::default();
-        let endpoint = table.optional("endpoint").map_or(Some(None), |value| {
-            let text = value.text("the address of a collector")?;
-            let endpoint = text.parse().map_err(|right| value.report(format!("is {text:?}"), right));
-            endpoint.ok().map(Some)
-        });
-        let ratio = table.optional("sample_ratio");
-        let ratio = ratio.map_or(Some(default.sample_ratio), |value| value.number(Bounds::from(0.0, 1.0)));
-        let name = table.optional("service_name").map_or(Some(default.service_name), |value| {
-            value.text("what the server is called in traces").map(str::to_owned)
-        });
-        Some(TraceConfig { endpoint: endpoint?, sample_ratio: ratio?, service_name: name? })
-    })
-}
-
-fn read_log(root: &Table<'_>) -> Option<LogConfig> {
-    let default = LogConfig::default();
-    root.section("log", |table| {
-        let formats = LogFormat::ALL.map(|(name, _)| name);
-        let format = table
-            .optional("format")
-            .map_or(Some(default.format), |v| v.word(&formats).and_then(LogFormat::named));
-        let level =
-            table.optional("level").map_or(Some(default.level), |v| v.word(&LEVELS).and_then(level_named));
-        Some(LogConfig { format: format?, level: level? })
     })
 }
 

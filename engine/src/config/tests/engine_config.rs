@@ -2,9 +2,9 @@
 
 use super::{folder, told};
 use crate::config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, read_config,
+    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, TraceConfig, TraceFlags,
+    read_config,
 };
-use crate::telemetry::otlp::{TraceConfig, TraceFlags};
 use proptest::prelude::*;
 use std::time::Duration;
 use symphony_gpu::{DataType, TensorSpec};

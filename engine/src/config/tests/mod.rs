@@ -1,6 +1,6 @@
 //! What the readers make of good files and of bad ones, word for word.
 
-mod access;
+mod api;
 mod documents;
 mod engine_config;
 mod repository;
