@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use symphony::cli::{Addresses, check, replay, serve, top};
 use symphony::config::{
-    AccessConfig, Control, Endpoint, LEVELS, LogFlags, LogFormat, RepositoryFlags, TraceFlags,
+    AccessConfig, Endpoint, LEVELS, LogFlags, LogFormat, RepositoryControl, RepositoryFlags, TraceFlags,
 };
 use symphony::recorder::RecordConfig;
 use symphony::recorder::replay::Wanted;
@@ -184,7 +184,7 @@ struct RepositoryArguments {
     #[arg(long, value_name = "DIR")]
     model_repository: Option<PathBuf>,
     /// Who loads and unloads its models later: nobody, the server as the folder changes, or clients
-    #[arg(long, value_name = "MODE", value_parser = Control::ALL.map(|(name, _)| name))]
+    #[arg(long, value_name = "MODE", value_parser = RepositoryControl::ALL.map(|(name, _)| name))]
     model_control_mode: Option<String>,
     /// A model to load at start-up, with --model-control-mode explicit; `*` is all of them; may be
     /// given again
@@ -194,7 +194,7 @@ struct RepositoryArguments {
 
 impl From<RepositoryArguments> for RepositoryFlags {
     fn from(given: RepositoryArguments) -> RepositoryFlags {
-        let named = |mode: String| Control::ALL.into_iter().find(|(name, _)| *name == mode);
+        let named = |mode: String| RepositoryControl::ALL.into_iter().find(|(name, _)| *name == mode);
         let control = given.model_control_mode.and_then(named).map(|(_, control)| control);
         RepositoryFlags { path: given.model_repository, control, load: given.load_model }
     }

@@ -12,8 +12,8 @@ use self::access::Access;
 use crate::api;
 use crate::api::{ApiConfig, ApiError, Shared};
 use crate::config::{
-    AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, LogFlags, ModelConfig,
-    ModelSource, RepositoryFlags, TraceFlags, read_config_with,
+    AccessConfig, Config, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, LogFlags, ModelConfig,
+    ModelSource, RepositoryControl, RepositoryFlags, TraceFlags, read_config_with,
 };
 use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
@@ -131,7 +131,7 @@ pub fn check(path: Option<&Path>, repository: &RepositoryFlags) -> Result<(), Fa
 /// The models of the repository that are not loaded at start-up, and the diagnostics in their
 /// files.
 fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
-    let explicit = config.repository.as_ref().filter(|from| from.control == Control::Explicit);
+    let explicit = config.repository.as_ref().filter(|from| from.control == RepositoryControl::Explicit);
     let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
     let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
     let (mut models, mut diagnostics) = (Vec::new(), Vec::new());
@@ -271,7 +271,7 @@ fn control_repository(
     recorded: bool,
     say: &Progress,
 ) -> Result<Option<Arc<Repository>>, Failure> {
-    let controlled = config.repository.as_ref().is_some_and(|from| from.control != Control::None);
+    let controlled = config.repository.as_ref().is_some_and(|from| from.control != RepositoryControl::None);
     if controlled && recorded {
         say(
             "note: no model is loaded or unloaded later: the flight recorder is told of the models once, as it begins",

@@ -2,8 +2,8 @@
 //! that it names; on SIGHUP `serve` reads them again.
 
 use super::diagnostics::Diagnostics;
-use super::reader::{Table, Value};
 use super::tokens::{TokenGrant, read_tokens};
+use super::toml_reader::{TomlTable, TomlValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct AccessConfig {
 
 impl AccessConfig {
     /// Reads the table `[api]`.
-    pub(super) fn read(root: &Table<'_>) -> Option<AccessConfig> {
+    pub(super) fn read(root: &TomlTable<'_>) -> Option<AccessConfig> {
         root.section("api", |table| {
             let admin = table.optional("admin").map_or(Some(None), |value| read_address(&value).map(Some));
             let cert = read_file(table, "tls_cert", "the PEM file of certificates");
@@ -68,7 +68,7 @@ impl AccessConfig {
     }
 }
 
-fn read_address(value: &Value<'_>) -> Option<SocketAddr> {
+fn read_address(value: &TomlValue<'_>) -> Option<SocketAddr> {
     let right = "an address and a port, like \"127.0.0.1:8002\"";
     let address = value.text(right)?.parse().ok();
     if address.is_none() {
@@ -78,7 +78,7 @@ fn read_address(value: &Value<'_>) -> Option<SocketAddr> {
 }
 
 /// Reads the field `name`, a file relative to the folder of CONFIG.
-fn read_file(table: &Table<'_>, name: &'static str, right: &str) -> Option<Option<PathBuf>> {
+fn read_file(table: &TomlTable<'_>, name: &'static str, right: &str) -> Option<Option<PathBuf>> {
     let Some(value) = table.optional(name) else { return Some(None) };
     value.text(right).map(|file| Some(table.folder().join(file)))
 }

@@ -1,6 +1,6 @@
 //! The table `[log]` of CONFIG, and the flags that override it.
 
-use super::reader::Table;
+use super::toml_reader::TomlTable;
 use std::str::FromStr;
 use tracing::level_filters::LevelFilter;
 
@@ -58,7 +58,7 @@ pub struct LogFlags {
 
 impl LogConfig {
     /// Reads the table `[log]`.
-    pub(super) fn read(root: &Table<'_>) -> Option<LogConfig> {
+    pub(super) fn read(root: &TomlTable<'_>) -> Option<LogConfig> {
         let default = LogConfig::default();
         root.section("log", |table| {
             let formats = LogFormat::ALL.map(|(name, _)| name);

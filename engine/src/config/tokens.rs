@@ -1,7 +1,7 @@
 //! The file of bearer tokens that `[api]` names; docs/security.md is for users.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
-use super::reader::{Bounds, Table, Value, read};
+use super::toml_reader::{Bounds, TomlTable, TomlValue, read};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use std::collections::HashMap;
 use std::fmt;
@@ -106,7 +106,7 @@ pub fn read_tokens(path: &Path) -> Result<Vec<TokenGrant>, Diagnostics> {
     Ok(tokens.into_iter().map(|(_, token)| token).collect())
 }
 
-fn read_token(table: &Table<'_>) -> Option<TokenGrant> {
+fn read_token(table: &TomlTable<'_>) -> Option<TokenGrant> {
     let name = table.required("name", "what the token is called in errors and logs");
     let name = name.and_then(|value| value.text("a name").map(str::to_owned));
     let fingerprint = read_fingerprint(table);
@@ -128,7 +128,7 @@ fn read_token(table: &Table<'_>) -> Option<TokenGrant> {
     Some(TokenGrant { name: name?, fingerprint: fingerprint?, models: models?, rate, admin: admin? })
 }
 
-fn read_fingerprint(table: &Table<'_>) -> Option<Fingerprint> {
+fn read_fingerprint(table: &TomlTable<'_>) -> Option<Fingerprint> {
     let (token, hash) = (table.optional("token"), table.optional("sha256"));
     match (token, hash) {
         (Some(token), None) => {
@@ -169,14 +169,14 @@ fn hexadecimal(text: &str) -> Option<[u8; 32]> {
     (digits.len() == 64).then(|| bytes.try_into().ok())?
 }
 
-fn read_models(value: &Value<'_>) -> Option<Vec<String>> {
+fn read_models(value: &TomlValue<'_>) -> Option<Vec<String>> {
     let items = value.items("it must be a list of models' names, like [\"digits\", \"resnet*\"]")?;
     let names = items.iter().map(|item| item.text("a model's name, in which * stands for any characters"));
     names.map(|name| name.map(str::to_owned)).collect()
 }
 
 /// Reports names and tokens that occur twice.
-fn report_duplicates(root: &Table<'_>, tokens: &[(Location, TokenGrant)]) {
+fn report_duplicates(root: &TomlTable<'_>, tokens: &[(Location, TokenGrant)]) {
     let (mut names, mut fingerprints) = (HashMap::new(), HashMap::new());
     for (location, token) in tokens {
         let duplicate =

@@ -1,6 +1,6 @@
 //! The table `[trace]` of CONFIG, and the flags that override it; docs/tracing.md is for users.
 
-use super::reader::{Bounds, Table};
+use super::toml_reader::{Bounds, TomlTable};
 use std::fmt;
 use std::str::FromStr;
 
@@ -32,7 +32,7 @@ pub struct TraceFlags {
 
 impl TraceConfig {
     /// Reads the table `[trace]`.
-    pub(super) fn read(root: &Table<'_>) -> Option<TraceConfig> {
+    pub(super) fn read(root: &TomlTable<'_>) -> Option<TraceConfig> {
         root.section("trace", |table| {
             let default = TraceConfig::default();
             let endpoint = table.optional("endpoint").map_or(Some(None), |value| {

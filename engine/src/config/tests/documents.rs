@@ -3,7 +3,7 @@
 //! that its reader does know.
 
 use super::{folder, told};
-use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, triton};
+use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, repository::triton};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

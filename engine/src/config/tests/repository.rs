@@ -2,7 +2,7 @@
 
 use super::told;
 use crate::config::{
-    Config, Control, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig,
+    Config, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig, RepositoryControl,
     RepositoryFlags, read_config, read_config_with,
 };
 use proptest::prelude::*;
@@ -280,10 +280,11 @@ fn places_are_kept_for_models_that_are_loaded_later() {
 #[test]
 fn the_command_line_holds_over_the_file() {
     let folder = repository(CONFIG, &[("a/model.toml", EMULATED), ("b/model.toml", EMULATED)]);
-    let flags = RepositoryFlags { path: None, control: Some(Control::Explicit), load: vec!["a".into()] };
+    let flags =
+        RepositoryFlags { path: None, control: Some(RepositoryControl::Explicit), load: vec!["a".into()] };
     let config = read_config_with(Some(folder.path()), &flags, &mut |_| ()).unwrap();
     assert_eq!(versions(&config), [("a", 1)]);
-    let none = RepositoryFlags { control: Some(Control::Poll), ..RepositoryFlags::default() };
+    let none = RepositoryFlags { control: Some(RepositoryControl::Poll), ..RepositoryFlags::default() };
     std::fs::write(folder.path().join("symphony.toml"), "[[executors]]\nkind = \"cpu\"\n").unwrap();
     assert!(read_config_with(Some(folder.path()), &none, &mut |_| ()).is_err(), "no model, no repository");
     let alone = RepositoryFlags { path: Some(folder.path().join("models")), ..RepositoryFlags::default() };
@@ -320,6 +321,6 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.pbtxt");
         std::fs::write(&file, text).unwrap();
-        let _ = crate::config::triton::read(&file, "m", &mut Vec::new());
+        let _ = crate::config::repository::triton::read(&file, "m", &mut Vec::new());
     }
 }

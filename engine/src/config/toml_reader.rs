@@ -19,11 +19,11 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts
 /// only if no diagnostic was reported, and it may be `None` only if one was.
-pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Diagnostics> {
+pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&TomlTable<'_>) -> Option<T>) -> Result<T, Diagnostics> {
     let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
-    let source = Source { path, text: &text, diagnostics: RefCell::default() };
+    let source = TomlFile { path, text: &text, diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
-        let root = Table::new(&source, root.get_ref(), String::new(), 0..0);
+        let root = TomlTable::new(&source, root.get_ref(), String::new(), 0..0);
         let value = walk(&root);
         root.report_unknown();
         value
@@ -64,13 +64,13 @@ fn load(path: &Path) -> Result<String, Diagnostic> {
 }
 
 /// A file's text, and the diagnostics found in it so far.
-struct Source<'d> {
+struct TomlFile<'d> {
     path: &'d Path,
     text: &'d str,
     diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
-impl<'d> Source<'d> {
+impl<'d> TomlFile<'d> {
     fn parse(&self) -> Option<Spanned<DeTable<'d>>> {
         let (root, errors) = DeTable::parse_recoverable(self.text);
         let mut last_line = 0;
@@ -112,8 +112,8 @@ impl<'d> Source<'d> {
 }
 
 /// A table of the file.
-pub(super) struct Table<'d> {
-    source: &'d Source<'d>,
+pub(super) struct TomlTable<'d> {
+    source: &'d TomlFile<'d>,
     entries: &'d DeTable<'d>,
     /// The path to it, empty for the root.
     path: String,
@@ -122,9 +122,14 @@ pub(super) struct Table<'d> {
     known: RefCell<Vec<&'static str>>,
 }
 
-impl<'d> Table<'d> {
-    fn new(source: &'d Source<'d>, entries: &'d DeTable<'d>, path: String, span: Range<usize>) -> Table<'d> {
-        Table { source, entries, path, span, known: RefCell::default() }
+impl<'d> TomlTable<'d> {
+    fn new(
+        source: &'d TomlFile<'d>,
+        entries: &'d DeTable<'d>,
+        path: String,
+        span: Range<usize>,
+    ) -> TomlTable<'d> {
+        TomlTable { source, entries, path, span, known: RefCell::default() }
     }
 
     /// The file's folder, which the paths in it are relative to.
@@ -133,14 +138,14 @@ impl<'d> Table<'d> {
     }
 
     /// The field `name`, if it is there.
-    pub(super) fn optional(&self, name: &'static str) -> Option<Value<'d>> {
+    pub(super) fn optional(&self, name: &'static str) -> Option<TomlValue<'d>> {
         self.known.borrow_mut().push(name);
         let value = self.entries.get(name)?;
-        Some(Value { source: self.source, path: self.field(name), value })
+        Some(TomlValue { source: self.source, path: self.field(name), value })
     }
 
     /// The field `name`; a diagnostic if it is not there. `right` says what it should be: "add …".
-    pub(super) fn required(&self, name: &'static str, right: impl fmt::Display) -> Option<Value<'d>> {
+    pub(super) fn required(&self, name: &'static str, right: impl fmt::Display) -> Option<TomlValue<'d>> {
         let value = self.optional(name);
         if value.is_none() {
             self.report(name, "is missing", format!("add {right}"));
@@ -152,7 +157,7 @@ impl<'d> Table<'d> {
     pub(super) fn section<T: Default>(
         &self,
         name: &'static str,
-        read: impl FnOnce(&Table<'d>) -> Option<T>,
+        read: impl FnOnce(&TomlTable<'d>) -> Option<T>,
     ) -> Option<T> {
         self.optional(name).map_or_else(|| Some(T::default()), |value| value.table(read))
     }
@@ -163,7 +168,7 @@ impl<'d> Table<'d> {
         &self,
         name: &'static str,
         least: usize,
-        mut read: impl FnMut(&Table<'d>) -> Option<T>,
+        mut read: impl FnMut(&TomlTable<'d>) -> Option<T>,
     ) -> Vec<T> {
         let items = match self.optional(name) {
             Some(value) => value.items(&format!("write each as a table under a line `[[{name}]]`")),
@@ -258,13 +263,13 @@ impl fmt::Display for Bounds {
 }
 
 /// A field's value, and where it stands.
-pub(super) struct Value<'d> {
-    source: &'d Source<'d>,
+pub(super) struct TomlValue<'d> {
+    source: &'d TomlFile<'d>,
     path: String,
     value: &'d Spanned<DeValue<'d>>,
 }
 
-impl<'d> Value<'d> {
+impl<'d> TomlValue<'d> {
     /// Reports that the value is wrong.
     pub(super) fn report(&self, wrong: impl fmt::Display, right: impl fmt::Display) {
         self.source.report(&self.value.span(), &self.path, wrong.to_string(), right.to_string());
@@ -282,7 +287,7 @@ impl<'d> Value<'d> {
         self.report(wrong, format!("it must be {right}"));
     }
 
-    /// As [`Value::refuse`], of a value whose type is right.
+    /// As [`TomlValue::refuse`], of a value whose type is right.
     pub(super) fn refuse_value(&self, right: impl fmt::Display) {
         self.report(format!("is {}", self.source.quote(&self.value.span())), format!("it must be {right}"));
     }
@@ -325,7 +330,7 @@ impl<'d> Value<'d> {
         good
     }
 
-    /// [`Value::integer`] for counts.
+    /// [`TomlValue::integer`] for counts.
     pub(super) fn count(&self, within: RangeInclusive<usize>) -> Option<usize> {
         let within = *within.start() as u64..=*within.end() as u64;
         self.integer(within).map(|x| x as usize)
@@ -369,25 +374,26 @@ impl<'d> Value<'d> {
     }
 
     /// A table, as `read` reads it; fields that it does not ask for are diagnostics.
-    pub(super) fn table<T>(&self, read: impl FnOnce(&Table<'d>) -> Option<T>) -> Option<T> {
+    pub(super) fn table<T>(&self, read: impl FnOnce(&TomlTable<'d>) -> Option<T>) -> Option<T> {
         let Some(entries) = self.value.get_ref().as_table() else {
             self.refuse("a table");
             return None;
         };
-        let table = Table::new(self.source, entries, self.path.clone(), self.value.span());
+        let table = TomlTable::new(self.source, entries, self.path.clone(), self.value.span());
         let value = read(&table);
         table.report_unknown();
         value
     }
 
     /// The values of a list.
-    pub(super) fn items(&self, right: &str) -> Option<Vec<Value<'d>>> {
+    pub(super) fn items(&self, right: &str) -> Option<Vec<TomlValue<'d>>> {
         let Some(items) = self.value.get_ref().as_array() else {
             self.report("is no list", right);
             return None;
         };
         let items: &'d DeArray<'d> = items;
-        let item = |(at, value)| Value { source: self.source, path: format!("{}[{at}]", self.path), value };
+        let item =
+            |(at, value)| TomlValue { source: self.source, path: format!("{}[{at}]", self.path), value };
         Some(items.iter().enumerate().map(item).collect())
     }
 }
