@@ -49,13 +49,13 @@ enum Command {
     Check(CheckArguments),
     /// Show the state of a running server in this terminal until q is pressed
     ///
-    /// The numbers are those of its dashboard; `?` lists the keys. Exit code 1 if there is no server
-    /// or no terminal.
+    /// The numbers are those of its dashboard; `?` lists the keys. Exit code 1 if there is no
+    /// server or no terminal.
     Top(TopArguments),
     /// Replay recorded decisions through the scheduler and check that it decides the same
     ///
-    /// Exit code 0 if it does, 1 if a decision differs (the first is shown), 2 if a file is no sound
-    /// recording.
+    /// Exit code 0 if it does, 1 if a decision differs (the first is shown), 2 if a file is no
+    /// sound recording.
     Replay(ReplayArguments),
 }
 

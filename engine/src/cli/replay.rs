@@ -19,7 +19,8 @@ pub(super) struct ReplayArguments {
     frontend: Option<u32>,
 }
 
-/// Replays a recording, or all those of a folder, prints a line about each, and explains one request.
+/// Replays a recording, or all those of a folder, prints a line about each, and explains one
+/// request.
 ///
 /// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request
 /// that is in no recording, 1.

@@ -10,7 +10,8 @@ pub(super) struct RepositoryArguments {
     /// A folder of models, NAME/VERSION/model.onnx, to serve besides those of CONFIG
     #[arg(long, value_name = "DIR")]
     model_repository: Option<PathBuf>,
-    /// What loads and unloads its models later: nothing, the server as the folder changes, or clients
+    /// Control of loads and unloads after start-up: none, by the server as the folder changes
+    /// (poll), or by clients (explicit)
     #[arg(long, value_name = "MODE", value_parser = RepositoryControl::ALL.map(|(name, _)| name))]
     model_control_mode: Option<String>,
     /// A model to load at start-up, with --model-control-mode explicit; `*` is all of them;

@@ -1,4 +1,4 @@
-//! `symphony serve`: runs the engine behind its HTTP and gRPC API until it is told to stop.
+//! `symphony serve`: runs the engine behind its HTTP and gRPC API until a signal stops it.
 
 use super::access::AccessControl;
 use super::failure::Failure;
@@ -100,7 +100,8 @@ fn print_ready(
     addresses: Addresses,
     admin: Option<SocketAddr>,
 ) {
-    // All lines are one write, and a failure is ignored: a reader may close the pipe after the first.
+    // All lines are one write, and a failure is ignored: a reader may close the pipe after the
+    // first.
     let ready = access.ready(addresses.http, addresses.grpc, admin);
     let _ = std::io::stdout().lock().write_all(ready.as_bytes());
     access.log_open_addresses(&[addresses.http, addresses.grpc]);

@@ -51,8 +51,8 @@ impl AccessConfig {
         }
     }
 
-    /// The address of a listener for admin calls, if the server listens at `addresses`: the configured
-    /// one, else one on loopback if one of `addresses` is not, else none.
+    /// The address of a listener for admin calls, if the server listens at `addresses`: the
+    /// configured one, else one on loopback if one of `addresses` is not, else none.
     pub fn admin_beside(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let open = addresses.iter().any(|addr| !addr.ip().is_loopback());
         // A user who lets the system choose a port probably runs several servers on the machine.

@@ -14,71 +14,71 @@ use symphony_scheduler::policy;
 use symphony_scheduler::policy::when::When;
 use symphony_scheduler::workload::Network;
 
-/// What `symphony serve` runs.
+/// The configuration of `symphony serve`.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The TOML file that it was read from.
     pub file: PathBuf,
     /// The scheduling policy, one of [`policy::served`].
     pub policy: &'static str,
-    /// How long a batch is held back, instead of the policy's own rule.
+    /// The rule for holding batches back, instead of the policy's own.
     pub when: Option<&'static When>,
-    /// What becomes of requests that stand in the way of a good batch.
+    /// The rule for dropping requests that stand in the way of a good batch.
     pub drop: DropRule,
     /// Delays that the scheduler allows for beyond what the engine measures itself.
     pub network: Network,
-    /// Which thread runs where.
+    /// The threads and their cores.
     pub cores: Cores,
     /// Limits of the HTTP server.
     pub http: HttpLimits,
-    /// Who may ask for what, and where.
+    /// Access control of the API.
     pub access: AccessConfig,
-    /// What is logged, and how.
+    /// The format and the level of log lines.
     pub log: LogConfig,
-    /// What is traced, and where traces go.
+    /// The tracing of requests.
     pub trace: TraceConfig,
-    /// What runs batches.
+    /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
-    /// No two have one name and version. A model's id is its location here. At least one, unless
-    /// there is a repository.
+    /// No two have the same name and version. A model's id is its index here. Empty only with a
+    /// repository.
     pub models: Vec<ModelConfig>,
-    /// Where other models are, which may be loaded later.
+    /// The repository of models, some of which may be loaded later.
     pub repository: Option<RepositoryConfig>,
 }
 
 impl Config {
-    /// How many executors there are of a kind.
+    /// Returns the number of executors of a kind.
     pub fn executors_of(&self, kind: ExecutorKind) -> usize {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
-    /// What runs the model of each id: that of each model to serve from the start, then of the ids
-    /// that are kept for models which are loaded later.
+    /// Returns the kind of executor of each model slot: first those of the models served from the
+    /// start, then those kept for models that are loaded later.
     pub fn model_slots(&self) -> Vec<ExecutorKind> {
-        let mut locations: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
+        let mut slots: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
         let Some(repository) =
             self.repository.as_ref().filter(|from| from.control != RepositoryControl::None)
         else {
-            return locations;
+            return slots;
         };
         for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
             if self.executors_of(kind) > 0 {
-                let taken = locations.iter().filter(|location| **location == kind).count();
+                let taken = slots.iter().filter(|slot| **slot == kind).count();
                 let kept = repository.max_versions.saturating_sub(taken);
-                locations.extend(std::iter::repeat_n(kind, kept));
+                slots.extend(std::iter::repeat_n(kind, kept));
             }
         }
-        locations
+        slots
     }
 
-    /// How many models can be served at once by executors of a kind.
+    /// Returns the number of models that executors of a kind can serve at once.
     pub fn models_of(&self, kind: ExecutorKind) -> usize {
-        self.model_slots().into_iter().filter(|location| *location == kind).count()
+        self.model_slots().into_iter().filter(|slot| *slot == kind).count()
     }
 
-    /// The most sub-clusters that can be made: executors of different kinds are never in one, and
-    /// beyond one a kind each has an executor and a model.
+    /// Returns the most sub-clusters that can be formed: each has executors of one kind, and beyond
+    /// the first of a kind each has an executor and a model of its own.
     pub fn most_sub_clusters(&self) -> usize {
         let of_a_kind = |kind| match self.executors_of(kind) {
             0 => 0,
@@ -87,7 +87,7 @@ impl Config {
         [ExecutorKind::Cpu, ExecutorKind::Emulated].into_iter().map(of_a_kind).sum()
     }
 
-    /// One CPU executor for the models of the repository at `path`.
+    /// Returns the configuration of one CPU executor for the models of the repository at `path`.
     pub(super) fn for_repository(path: PathBuf) -> Config {
         Config {
             file: path.join("symphony.toml"),

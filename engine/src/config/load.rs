@@ -1,5 +1,5 @@
-//! Reading CONFIG and the models of its repository: a TOML file, or a folder with `symphony.toml` in
-//! it, to [`Config`]. Each table has a reader of its own in the file of its section.
+//! Reading CONFIG and the models of its repository: a TOML file, or a folder with `symphony.toml`
+//! in it, to [`Config`]. Each table has a reader of its own in the file of its section.
 
 use super::api::AccessConfig;
 use super::cores::read_cores;

@@ -1,7 +1,7 @@
-//! Reading what users write, all of it TOML or CSV: the engine's CONFIG, the repository of models that
-//! it names, files of tokens, and workload files. Every diagnostic of a file is collected and located,
-//! so that a user corrects the file once. The commands read at start-up; later only `control` does,
-//! for the models of a repository, and `serve`, for its tokens.
+//! Reading what users write, all of it TOML or CSV: the engine's CONFIG, the repository of models
+//! that it names, files of tokens, and workload files. Every diagnostic of a file is collected and
+//! located, so that a user corrects the file once. The commands read at start-up; later only
+//! `control` does, for the models of a repository, and `serve`, for its tokens.
 //!
 //! One file holds the plain data of each section and its reader:
 //!
@@ -22,10 +22,10 @@
 //! `workload/` reads workload files. Below them all are `toml_reader.rs`, which reads any TOML file
 //! field by field, `linear_profile.rs`, and `diagnostics.rs`.
 //!
-//! Architecture invariant: a file uses those below it in this order, never one above: `load`, `engine`,
-//! `repository`, `models`, `executors`, `cores` and the other sections, `linear_profile`,
-//! `toml_reader`, `diagnostics`. The module uses nothing of the engine but the scheduler's crate, `gpu`
-//! and `transport`.
+//! Architecture invariant: a file uses those below it in this order, never one above: `load`,
+//! `engine`, `repository`, `models`, `executors`, `cores` and the other sections, `linear_profile`,
+//! `toml_reader`, `diagnostics`. The module uses nothing of the engine but the scheduler's crate,
+//! `gpu` and `transport`.
 
 mod api;
 mod cores;

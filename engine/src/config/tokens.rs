@@ -10,8 +10,8 @@ use std::path::Path;
 /// The most tokens of a file.
 const MAX_TOKENS: usize = 65_536;
 
-/// The length of a token in characters: a shorter one could be guessed, a longer one does not fit in
-/// the head of a request.
+/// The length of a token in characters: a shorter one could be guessed, a longer one does not fit
+/// in the head of a request.
 const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=4_096;
 
 /// The range of `rate_rps`.
@@ -32,8 +32,8 @@ impl Fingerprint {
         Fingerprint(hash)
     }
 
-    /// The first 8 bytes, the key of a table of tokens. It need not be secret: finding a token whose
-    /// hash begins with given bytes is infeasible.
+    /// The first 8 bytes, the key of a table of tokens. It need not be secret: finding a token
+    /// whose hash begins with given bytes is infeasible.
     pub fn key(&self) -> u64 {
         u64::from_le_bytes(*self.0.first_chunk().expect("it has 32 bytes"))
     }

@@ -98,7 +98,7 @@ impl<'d> TomlFile<'d> {
         self.diagnostics.borrow_mut().push(Diagnostic { file, line, field: field.into(), wrong, right });
     }
 
-    /// What the file says there, short enough for a message.
+    /// Returns the text of the span, short enough for a message.
     fn quote(&self, span: &Range<usize>) -> String {
         const LONGEST: usize = 40;
         let text = self.text.get(span.clone()).unwrap_or_default();
@@ -181,7 +181,7 @@ impl<'d> TomlTable<'d> {
         items.into_iter().filter_map(|item| item.table(&mut read)).collect()
     }
 
-    /// Whether the field `name` is there. It still has to be asked for to be known.
+    /// True if the field `name` exists. It still has to be read to count as known.
     pub(super) fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
@@ -191,8 +191,8 @@ impl<'d> TomlTable<'d> {
         self.add(self.location(name).diagnostic(wrong, right));
     }
 
-    /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only
-    /// later.
+    /// Returns the location of the field `name`, or of the table without it, for a diagnostic that
+    /// shows only later.
     pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
         Location {
@@ -237,17 +237,17 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Above `low`, at most `high`.
+    /// Numbers above `low` and at most `high`.
     pub(super) const fn above(low: f64, high: f64) -> Bounds {
         Bounds { low, low_included: false, high }
     }
 
-    /// From `low` to `high`, both included.
+    /// Numbers from `low` to `high`, both included.
     pub(super) const fn from(low: f64, high: f64) -> Bounds {
         Bounds { low, low_included: true, high }
     }
 
-    /// Whether `x` is within.
+    /// True if `x` is within the bounds.
     pub(super) fn contain(&self, x: f64) -> bool {
         (x > self.low || (self.low_included && x == self.low)) && x <= self.high
     }
@@ -262,7 +262,7 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// A field's value, and where it stands.
+/// A field's value and its path.
 pub(super) struct TomlValue<'d> {
     source: &'d TomlFile<'d>,
     path: String,
@@ -275,7 +275,7 @@ impl<'d> TomlValue<'d> {
         self.source.report(&self.value.span(), &self.path, wrong.to_string(), right.to_string());
     }
 
-    /// Reports what the value is not.
+    /// Reports that the value is not what `right` describes.
     pub(super) fn refuse(&self, right: impl fmt::Display) {
         let quote = self.source.quote(&self.value.span());
         let wrong = match self.value.get_ref() {
@@ -287,27 +287,27 @@ impl<'d> TomlValue<'d> {
         self.report(wrong, format!("it must be {right}"));
     }
 
-    /// As [`TomlValue::refuse`], of a value whose type is right.
+    /// Reports that a value of the right type is not what `right` describes.
     pub(super) fn refuse_value(&self, right: impl fmt::Display) {
         self.report(format!("is {}", self.source.quote(&self.value.span())), format!("it must be {right}"));
     }
 
-    /// Whether it is a string, for fields that may also be something else.
+    /// True if the value is a string, for fields that may also be something else.
     pub(super) fn is_text(&self) -> bool {
         self.value.get_ref().is_str()
     }
 
-    /// Whether it is a table, for fields that may also be something else.
+    /// True if the value is a table, for fields that may also be something else.
     pub(super) fn is_table(&self) -> bool {
         self.value.get_ref().is_table()
     }
 
-    /// Whether it is a whole number, for fields that may also be something else.
+    /// True if the value is a whole number, for fields that may also be something else.
     pub(super) fn is_whole(&self) -> bool {
         self.value.get_ref().is_integer()
     }
 
-    /// A number, with a fraction or without.
+    /// Reads a number.
     pub(super) fn number(&self, bounds: Bounds) -> Option<f64> {
         let number = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse().ok(),
@@ -321,7 +321,7 @@ impl<'d> TomlValue<'d> {
         good
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub(super) fn integer(&self, within: RangeInclusive<u64>) -> Option<u64> {
         let good = self.whole().and_then(|x| u64::try_from(x).ok()).filter(|x| within.contains(x));
         if good.is_none() {
@@ -330,13 +330,13 @@ impl<'d> TomlValue<'d> {
         good
     }
 
-    /// [`TomlValue::integer`] for counts.
+    /// Reads a whole number as [`TomlValue::integer`] does, as a `usize`.
     pub(super) fn count(&self, within: RangeInclusive<usize>) -> Option<usize> {
         let within = *within.start() as u64..=*within.end() as u64;
         self.integer(within).map(|x| x as usize)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn truth(&self) -> Option<bool> {
         let truth = self.value.get_ref().as_bool();
         if truth.is_none() {
@@ -350,7 +350,7 @@ impl<'d> TomlValue<'d> {
         i128::from_str_radix(integer.as_str(), integer.radix()).ok()
     }
 
-    /// A string; `right` says of what kind: "a file's name".
+    /// Reads a string; `right` says of what kind: "a file's name".
     pub(super) fn text(&self, right: impl fmt::Display) -> Option<&'d str> {
         let text = self.value.get_ref().as_str();
         if text.is_none() {
@@ -359,7 +359,7 @@ impl<'d> TomlValue<'d> {
         text
     }
 
-    /// One of these words.
+    /// Reads one of these words.
     pub(super) fn word<'w>(&self, words: &[&'w str]) -> Option<&'w str> {
         let right = format!("one of {}", quoted(words));
         let text = self.text(&right)?;
@@ -373,7 +373,7 @@ impl<'d> TomlValue<'d> {
         found
     }
 
-    /// A table, as `read` reads it; fields that it does not ask for are diagnostics.
+    /// Reads a table as `read` does; fields that it does not ask for are diagnostics.
     pub(super) fn table<T>(&self, read: impl FnOnce(&TomlTable<'d>) -> Option<T>) -> Option<T> {
         let Some(entries) = self.value.get_ref().as_table() else {
             self.refuse("a table");
@@ -385,7 +385,7 @@ impl<'d> TomlValue<'d> {
         value
     }
 
-    /// The values of a list.
+    /// Returns the values of a list.
     pub(super) fn items(&self, right: &str) -> Option<Vec<TomlValue<'d>>> {
         let Some(items) = self.value.get_ref().as_array() else {
             self.report("is no list", right);
@@ -398,7 +398,7 @@ impl<'d> TomlValue<'d> {
     }
 }
 
-/// The word of `words` that was probably meant.
+/// Returns the word of `words` that was probably meant.
 fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     const LONGEST: usize = 64;
     if text.len() > LONGEST {

@@ -4,7 +4,7 @@ use super::toml_reader::{Bounds, TomlTable};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which requests are traced, and where their traces are sent.
+/// The requests that are traced, and the collector of their traces.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TraceConfig {
     /// The collector; there are no traces without one.

@@ -15,7 +15,9 @@ pub struct DeclaredTensor {
 }
 
 impl DeclaredTensor {
-    /// The tensor itself, where every size is known.
+    /// Returns the tensor's specification.
+    ///
+    /// Errors: a size is not fixed.
     pub(in crate::config) fn spec(&self) -> Result<TensorSpec, Diagnostic> {
         let sizes = self.dims.iter().map(|&dim| usize::try_from(dim).ok().filter(|&size| size > 0));
         let shape: Option<Vec<usize>> = sizes.collect();
@@ -26,7 +28,7 @@ impl DeclaredTensor {
         Ok(TensorSpec { name: self.name.clone(), datatype: self.datatype, shape })
     }
 
-    /// Whether one of the model's tensors is this one.
+    /// Checks that `specs`, the model's tensors, have this one.
     fn check(&self, role: &str, specs: &[TensorSpec]) -> Result<(), Diagnostic> {
         let Some(spec) = specs.iter().find(|spec| spec.name == self.name) else {
             let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
@@ -55,7 +57,7 @@ pub struct DeclaredTensors {
 }
 
 impl DeclaredTensors {
-    /// Every declared tensor that the model has not, as it is declared.
+    /// Returns a diagnostic for each declared tensor that differs from those of the model.
     pub fn check(&self, signature: &Signature) -> Vec<Diagnostic> {
         let inputs = self.inputs.iter().map(|tensor| tensor.check("input", &signature.inputs));
         let outputs = self.outputs.iter().map(|tensor| tensor.check("output", &signature.outputs));

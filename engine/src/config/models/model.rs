@@ -14,35 +14,35 @@ use symphony_transport::Nanos;
 /// A model to serve.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    /// Usable in a URL's path as it is.
+    /// The name, which needs no escape in a URL's path.
     pub name: String,
-    /// Which of the versions of that name, from 1.
+    /// The version, counted from 1.
     pub version: u64,
-    /// What runs it.
+    /// The source: an ONNX file, or an emulated model.
     pub source: ModelSource,
     /// The latency promised.
     pub slo: Nanos,
     /// The largest batch.
     pub max_batch: usize,
-    /// 0 (most urgent) to 3.
+    /// The priority, from 0 (most urgent) to 3.
     pub priority: u8,
-    /// Where its profile is from.
+    /// The source of the profile.
     pub profile: ProfileSource,
-    /// What Triton's `config.pbtxt` says of its tensors.
+    /// The tensors that Triton's `config.pbtxt` declares.
     pub declared: DeclaredTensors,
-    /// Where the file says what may turn out wrong when the model is loaded.
+    /// The locations of fields that only loading the model can check.
     pub locations: ModelLocations,
 }
 
-/// ModelSlots for the diagnostics that only loading a model shows: a corrupt file, or a measured
-/// l(1) over the SLO.
+/// Locations for the diagnostics that only loading a model shows: a corrupt file, or a measured
+/// l(1) above the SLO.
 #[derive(Clone, Debug)]
 pub struct ModelLocations {
-    /// Of `file`.
+    /// The location of `file`.
     pub file: Location,
-    /// Of `slo_ms`.
+    /// The location of `slo_ms`.
     pub slo: Location,
-    /// Of `max_batch`.
+    /// The location of `max_batch`.
     pub max_batch: Location,
 }
 
@@ -99,7 +99,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     Some((table.location("name"), model))
 }
 
-/// Whether a model may have this name: it stands in URLs.
+/// True if a model may have this name, which stands in URLs.
 pub(in crate::config) fn is_model_name(name: &str) -> bool {
     const LONGEST: usize = 128;
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -13,17 +13,17 @@ use symphony_transport::Nanos;
 /// time.
 const MEASURED_BATCH: usize = 32;
 
-/// Where a model's profile is from.
+/// The source of a model's profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProfileSource {
-    /// It is measured when the model is loaded, up to `max_batch`.
+    /// Measured when the model is loaded, up to `max_batch`.
     Measure,
-    /// CONFIG says it. It ends at `max_batch`, and l(1) keeps the SLO.
+    /// Given in CONFIG. It ends at `max_batch`, and l(1) is within the SLO.
     Given(Profile),
 }
 
-/// The profile and the largest batch, each kept within the other; `asked` is what the user says of
-/// the latter.
+/// Returns the profile and the largest batch, each limited by the other. `asked` is the largest
+/// batch that the user gives.
 pub(in crate::config) fn limit_batch(profile: ProfileSource, asked: Option<usize>) -> (ProfileSource, usize) {
     match profile {
         ProfileSource::Measure => (profile, asked.unwrap_or(MEASURED_BATCH)),
@@ -83,7 +83,7 @@ fn given(table: &TomlTable<'_>, profile: Result<Profile, (String, String)>) -> O
     }
 }
 
-/// The profile of a measured table, without the batches that no request could wait for.
+/// Returns the profile of a measured table, without batches that take longer than the SLO.
 fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)> {
     let mut latencies = table.latencies();
     latencies.truncate(limits::MAX_BATCH);

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use symphony_gpu::{Signature, TensorSpec};
 
-/// What runs a model's batches.
+/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not
@@ -25,7 +25,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// The kind of executor that runs it.
+    /// Returns the kind of executor that runs the model.
     pub fn kind(&self) -> ExecutorKind {
         match self {
             ModelSource::Cpu { .. } => ExecutorKind::Cpu,
@@ -56,7 +56,9 @@ pub(super) fn read_cpu_model(table: &TomlTable<'_>) -> Option<ModelSource> {
     }
 }
 
-/// Whether a file has no bytes; an error if it can't be read, or is none.
+/// True if the file is empty.
+///
+/// Errors: it can't be read, or is no file.
 fn is_empty(file: &Path) -> std::io::Result<bool> {
     if !std::fs::metadata(file)?.is_file() {
         return Err(std::io::Error::other("it is no file"));
@@ -73,7 +75,7 @@ pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<Mo
     emulated_source(table, Signature { inputs: inputs?, outputs: outputs? })
 }
 
-/// An emulated model of these tensors, if a request of it fits in a frontend's memory.
+/// Returns an emulated model of this signature, if its requests fit in a frontend's slab.
 pub(in crate::config) fn emulated_source(table: &TomlTable<'_>, signature: Signature) -> Option<ModelSource> {
     let specs = signature.inputs.iter().chain(&signature.outputs);
     let bytes = specs.map(TensorSpec::bytes).fold(0, usize::saturating_add);

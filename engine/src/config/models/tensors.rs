@@ -14,7 +14,7 @@ const MAX_ELEMENT_BYTES: usize = 1 << 20;
 /// for 16 such rows.
 pub(super) const MAX_ROW_BYTES: usize = limits::MAX_SLAB_BYTES / 16;
 
-/// The tensors of an emulated model; one of four FP32 values if there are none.
+/// Reads the tensors of an emulated model; the default is one of four FP32 values.
 pub(super) fn read_tensors(
     table: &TomlTable<'_>,
     field: &'static str,
@@ -48,8 +48,8 @@ fn read_tensor(table: &TomlTable<'_>) -> Option<TensorSpec> {
     Some(TensorSpec { name: name?.into(), datatype: datatype?, shape: shape? })
 }
 
-/// The type of a tensor's elements; for BYTES with the most bytes that one may have, since room is
-/// kept for them.
+/// Reads the type of a tensor's elements; BYTES needs the largest size of an element, since memory
+/// is reserved for it.
 fn read_datatype(table: &TomlTable<'_>) -> Option<DataType> {
     const RIGHT: &str = "the most bytes that an element of BYTES may have, like 256";
     let names: Vec<&str> = DataType::ALL.iter().map(|t| t.name()).chain(["BYTES"]).collect();

@@ -12,7 +12,7 @@ use symphony_scheduler::limits;
 const MAX_ENTRIES: usize = limits::MAX_MODELS;
 
 impl RepositoryConfig {
-    /// The names of its models: those of its folders, sorted.
+    /// Returns the names of the models, which are those of the folders, sorted.
     ///
     /// Errors: it can't be read, or has a folder whose name can't be a model's.
     pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
@@ -44,14 +44,12 @@ impl RepositoryConfig {
         if diagnostics.is_empty() { Ok(names) } else { Err(Diagnostics(diagnostics)) }
     }
 
-    /// Whether [`RepositoryConfig::names`] could have this one: a name that a client sends need not
-    /// be one.
+    /// True if the repository has a folder for this model. The name may be any text of a client.
     pub fn has(&self, name: &str) -> bool {
         is_model_name(name) && self.path.join(name).is_dir()
     }
 
-    /// What the files of the model `name` look like from outside: as long as it is the same, so are
-    /// they.
+    /// Returns the sizes and times of the files of the model `name`, by which a change is detected.
     pub fn stamp(&self, name: &str) -> FileStamp {
         let folder = self.path.join(name);
         let mut files = Vec::new();
@@ -64,12 +62,12 @@ impl RepositoryConfig {
     }
 }
 
-/// The sizes and times of a model's files.
+/// The sizes and modification times of a model's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Vec<(PathBuf, u64, Option<SystemTime>)>);
 
 impl FileStamp {
-    /// Whether `other` has the same files in the folder of `version` and beside the versions'
+    /// True if `other` has the same files in the folder of `version` and beside the versions'
     /// folders.
     pub fn agrees_on(&self, other: &FileStamp, version: u64) -> bool {
         let concerned = |stamp: &FileStamp| -> Vec<(PathBuf, u64, Option<SystemTime>)> {
@@ -94,12 +92,12 @@ fn stamp_folder(folder: &Path, files: &mut Vec<(PathBuf, u64, Option<SystemTime>
     }
 }
 
-/// A version's number, as the name of its folder: no leading zero.
+/// Parses the name of a version's folder: a number from 1, without leading zeros.
 fn version_of(name: &str) -> Option<u64> {
     name.parse().ok().filter(|version: &u64| *version > 0 && version.to_string() == name)
 }
 
-/// The versions that a model's folder has, rising. Other folders are the model's own affair.
+/// Returns the versions in a model's folder, in ascending order. Other folders are ignored.
 pub(super) fn versions_in(folder: &Path) -> Vec<u64> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let folders = entries.filter(|entry| entry.path().is_dir());

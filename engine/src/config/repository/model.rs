@@ -19,14 +19,14 @@ use symphony_transport::Nanos;
 /// A model of the repository.
 #[derive(Clone, Debug)]
 pub struct RepositoryModel {
-    /// The versions to serve, at least one, rising.
+    /// The versions to serve, at least one, in ascending order.
     pub versions: Vec<ModelConfig>,
-    /// What its `config.pbtxt` says that means nothing here: a line each.
+    /// A line for each field of its `config.pbtxt` that has no effect.
     pub notes: Vec<String>,
 }
 
 impl RepositoryConfig {
-    /// The model `name` as its folder has it now, for executors of these kinds.
+    /// Reads the model `name` from its folder, for executors of these kinds.
     ///
     /// Errors: every diagnostic in its files. Whether the model itself can run only loading it
     /// shows.
@@ -68,7 +68,7 @@ impl RepositoryConfig {
     }
 }
 
-/// What a version's model is read from.
+/// The reader of one version of a model.
 struct VersionReader<'r> {
     repository: &'r RepositoryConfig,
     name: &'r str,
@@ -86,11 +86,11 @@ impl VersionReader<'_> {
             let toml = if own.exists() { own } else { shared };
             return read(&toml, |root| self.model(root, version));
         }
-        self.without_words(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
+        self.without_toml(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
     }
 
-    /// A model whose folder has no `model.toml`.
-    fn without_words(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
+    /// Reads a model whose folder has no `model.toml`.
+    fn without_toml(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
         let location =
             |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
         let slo = self.repository.slo.ok_or_else(|| {
@@ -125,7 +125,7 @@ impl VersionReader<'_> {
         })
     }
 
-    /// The model that a `model.toml` tells of.
+    /// Reads a model with a `model.toml`.
     fn model(&self, root: &TomlTable<'_>, version: u64) -> Option<ModelConfig> {
         let of_version = self.folder.join(version.to_string());
         let default = self.triton.executor.unwrap_or(ExecutorKind::Cpu);
@@ -193,7 +193,7 @@ impl VersionReader<'_> {
         })
     }
 
-    /// An emulated model's tensors: as `model.toml` has them, else as `config.pbtxt` declares them.
+    /// Reads an emulated model's tensors from `model.toml`, else from `config.pbtxt`.
     fn emulated(&self, root: &TomlTable<'_>) -> Option<ModelSource> {
         let DeclaredTensors { inputs, outputs } = &self.triton.declared;
         let are_declared = !inputs.is_empty() && !outputs.is_empty();
@@ -209,7 +209,7 @@ impl VersionReader<'_> {
         emulated_source(root, Signature { inputs: inputs?, outputs: outputs? })
     }
 
-    /// The ONNX file in a version's folder.
+    /// Returns the ONNX file in a version's folder.
     fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
@@ -223,7 +223,7 @@ impl VersionReader<'_> {
     }
 }
 
-/// A client's word as it may stand in a message.
+/// Returns a client's text, short and escaped for a message.
 fn printable(name: &str) -> String {
     const LONGEST: usize = 80;
     name.chars().take(LONGEST).collect::<String>().escape_debug().to_string()

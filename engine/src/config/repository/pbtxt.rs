@@ -1,5 +1,5 @@
 //! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their
-//! lines. No schema is needed to read one, so that a field that nobody here asks for can be told
+//! lines. No schema is needed to read one, so that an unknown field can be reported
 //! with its line instead of ending the reading. The tokens are `buffa`'s; what the fields mean is
 //! for `triton.rs`, which calls this.
 
@@ -12,18 +12,18 @@ use std::path::Path;
 /// A file of this many bytes or more is no file that a person wrote.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// A field, and where it stands.
+/// A field and its line.
 #[derive(Debug)]
 pub struct PbtxtField<'t> {
-    /// Its name.
+    /// The name of the field.
     pub name: &'t str,
     /// The line, counted from 1.
     pub line: usize,
-    /// What it holds.
+    /// The value of the field.
     pub value: PbtxtValue<'t>,
 }
 
-/// What a field holds.
+/// A value of a field.
 #[derive(Debug)]
 pub enum PbtxtValue<'t> {
     /// A number, a word or a string with its quotes, as it is written.
@@ -35,7 +35,7 @@ pub enum PbtxtValue<'t> {
 }
 
 impl<'t> PbtxtValue<'t> {
-    /// The text of a string.
+    /// Returns the text of a string.
     pub fn text(&self) -> Option<Cow<'t, str>> {
         match self {
             PbtxtValue::Scalar(raw) if raw.starts_with(['"', '\'']) => unescape_str(raw).ok(),
@@ -43,7 +43,7 @@ impl<'t> PbtxtValue<'t> {
         }
     }
 
-    /// A word without quotes: the name of an enum's value.
+    /// Returns a name without quotes: that of an enum's value.
     pub fn word(&self) -> Option<&'t str> {
         match self {
             PbtxtValue::Scalar(raw) if raw.starts_with(|first: char| first.is_ascii_alphabetic()) => {
@@ -53,7 +53,7 @@ impl<'t> PbtxtValue<'t> {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn whole(&self) -> Option<i64> {
         match self {
             PbtxtValue::Scalar(raw) => raw.parse().ok(),
@@ -61,7 +61,7 @@ impl<'t> PbtxtValue<'t> {
         }
     }
 
-    /// The fields of a message.
+    /// Returns the fields of a message.
     pub fn fields(&self) -> Option<&[PbtxtField<'t>]> {
         match self {
             PbtxtValue::Message(fields) => Some(fields),
@@ -69,7 +69,7 @@ impl<'t> PbtxtValue<'t> {
         }
     }
 
-    /// The values of a repeated field: those of the list, or the one.
+    /// Returns the values of a repeated field: those of the list, or the single one.
     pub fn each(&self) -> &[PbtxtValue<'t>] {
         match self {
             PbtxtValue::List(values) => values,
@@ -77,7 +77,7 @@ impl<'t> PbtxtValue<'t> {
         }
     }
 
-    /// What stands there, short enough for a message.
+    /// Returns the text of the value, short enough for a message.
     pub fn quote(&self) -> String {
         const LONGEST: usize = 40;
         match self {
@@ -89,14 +89,14 @@ impl<'t> PbtxtValue<'t> {
     }
 }
 
-/// The field as text that [`parse`] reads as the same.
+/// Writes the field as text that [`parse`] reads as the same.
 impl fmt::Display for PbtxtField<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.value)
     }
 }
 
-/// The value as text that [`parse`] reads as the same.
+/// Writes the value as text that [`parse`] reads as the same.
 impl fmt::Display for PbtxtValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,7 +118,7 @@ impl fmt::Display for PbtxtValue<'_> {
     }
 }
 
-/// The text of the file at `path`.
+/// Returns the text of the file at `path`.
 ///
 /// Errors: it can't be read, is too large, or no UTF-8.
 pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
@@ -138,7 +138,7 @@ pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
         .map_err(|_| diagnostic("this is no UTF-8 text".into(), "write it as protobuf text, which is UTF-8"))
 }
 
-/// The fields of `text`, which is the file `path`'s.
+/// Parses `text`, the content of the file at `path`, into fields.
 ///
 /// Errors: it is no text format, with the line.
 pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<PbtxtField<'t>>, Diagnostic> {
@@ -154,7 +154,7 @@ pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<PbtxtField<'t>>, Diag
     })
 }
 
-/// Fields up to `end`, which is taken.
+/// Parses fields up to `end`, which is consumed.
 fn message<'t>(tokens: &mut Tokenizer<'t>, end: TokenKind) -> Result<Vec<PbtxtField<'t>>, ParseError> {
     let mut fields = Vec::new();
     loop {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_format_is_told_with_its_line() {
+    fn what_is_no_text_format_is_reported_with_its_line() {
         for (text, line) in [("name: \"a\"\ninput {", 2), ("\n\nname: }", 3), ("a: 1\n}", 2), ("a: [1 2]", 1)]
         {
             let diagnostic = read(text).unwrap_err();

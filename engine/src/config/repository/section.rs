@@ -8,19 +8,19 @@ use std::time::Duration;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
-/// Who loads and unloads models while the engine runs.
+/// The mode of control: by what models are loaded and unloaded while the engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepositoryControl {
-    /// Nobody: what the repository has at start-up is loaded, and that is it.
+    /// Control by nothing: the models of the repository at start-up are loaded.
     None,
-    /// The engine: it looks at the repository now and then and follows its changes.
+    /// Control by the engine, which polls the repository and follows its changes.
     Poll,
-    /// Clients of the API. At start-up only what is named is loaded.
+    /// Control by clients of the API. At start-up only named models are loaded.
     Explicit,
 }
 
 impl RepositoryControl {
-    /// All of them by their names in CONFIG, which are Triton's.
+    /// Every mode with its name in CONFIG, which is Triton's.
     pub const ALL: [(&'static str, RepositoryControl); 3] = [
         ("none", RepositoryControl::None),
         ("poll", RepositoryControl::Poll),
@@ -28,14 +28,14 @@ impl RepositoryControl {
     ];
 }
 
-/// Where the repository is, and what is done with it.
+/// The repository of models and the control of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryConfig {
-    /// Its folder.
+    /// The repository's folder.
     pub path: PathBuf,
-    /// Who loads and unloads.
+    /// The mode of control.
     pub control: RepositoryControl,
-    /// Between two looks at it, with [`RepositoryControl::Poll`].
+    /// The interval of polls, with [`RepositoryControl::Poll`].
     pub poll: Duration,
     /// The models to load at start-up, with [`RepositoryControl::Explicit`]; `*` is every model.
     pub load: Vec<String>,
@@ -45,13 +45,13 @@ pub struct RepositoryConfig {
     pub max_versions: usize,
     /// The most bytes of one request's inputs and outputs that a model loaded later may have.
     pub max_row_bytes: usize,
-    /// Where CONFIG names the repository.
+    /// The location of the repository's path in CONFIG.
     pub location: Location,
 }
 
 impl RepositoryConfig {
-    /// The repository at `path` with defaults for everything else; `location` is where the path was
-    /// given.
+    /// Returns the repository at `path` with defaults for everything else; `location` is where the
+    /// path was given.
     pub fn at(path: PathBuf, location: Location) -> RepositoryConfig {
         RepositoryConfig {
             path,
@@ -65,7 +65,7 @@ impl RepositoryConfig {
         }
     }
 
-    /// The section [repository] of CONFIG.
+    /// Reads the table `[repository]`.
     pub(in crate::config) fn read(table: &TomlTable<'_>) -> Option<RepositoryConfig> {
         let path =
             table.required("path", "the repository's folder").and_then(|v| v.text("the folder's name"));
@@ -109,12 +109,12 @@ impl RepositoryConfig {
     }
 }
 
-/// What the command line says of the repository, over CONFIG.
+/// Command-line flags that override [`RepositoryConfig`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepositoryFlags {
-    /// Its folder.
+    /// The repository's folder.
     pub path: Option<PathBuf>,
-    /// Who loads and unloads.
+    /// The mode of control.
     pub control: Option<RepositoryControl>,
     /// More models to load at start-up, with [`RepositoryControl::Explicit`].
     pub load: Vec<String>,

@@ -1,7 +1,7 @@
 //! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
 //! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
-//! What another server would use and this one does not is told once, with its line, and passed
-//! over. `repository.rs` calls this.
+//! A field that another server would use and this one does not is noted once, with its line, and
+//! passed over. `repository.rs` calls this.
 
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
@@ -36,19 +36,19 @@ pub(in crate::config) const PASSED_OVER: [(&str, &str); 20] = [
     ("input_copy", "inputs are copied once here"),
 ];
 
-/// Which of the versions that a model's folder has are served.
+/// The rule that chooses the versions to serve among those of a model's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) enum VersionPolicy {
-    /// The highest so many.
+    /// The given number of highest versions.
     Latest(usize),
     /// All of them.
     All,
-    /// These, where the folder has them.
+    /// The given versions, as far as the folder has them.
     Specific(Vec<u64>),
 }
 
 impl VersionPolicy {
-    /// The served ones of `versions`, which rise.
+    /// Returns the versions to serve among `versions`, which ascend.
     pub(in crate::config) fn choose(&self, versions: &[u64]) -> Vec<u64> {
         match self {
             VersionPolicy::Latest(count) => versions[versions.len().saturating_sub(*count)..].to_vec(),
@@ -60,12 +60,12 @@ impl VersionPolicy {
     }
 }
 
-/// What a `config.pbtxt` says that applies here.
+/// The content of a `config.pbtxt` that has an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct TritonConfig {
-    /// What runs the model, where the file says it.
+    /// The kind of executor that runs the model, if given.
     pub(in crate::config) executor: Option<ExecutorKind>,
-    /// The largest batch, where the file says it.
+    /// The largest batch, if given.
     pub(in crate::config) max_batch: Option<usize>,
     pub(in crate::config) versions: VersionPolicy,
     /// The name of the file in each version's folder.
@@ -131,13 +131,13 @@ impl TritonReader<'_> {
         Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
     }
 
-    /// Reports what the field is not.
+    /// Reports that the value is not what `right` describes.
     fn refuse(&mut self, field: &PbtxtField<'_>, right: impl std::fmt::Display) {
         let wrong = format!("is {}", field.value.quote());
         self.diagnostics.push(self.location(field).diagnostic(wrong, format!("it must be {right}")));
     }
 
-    /// Says that the field means nothing here.
+    /// Notes that the field has no effect.
     fn pass_over(&mut self, field: &PbtxtField<'_>, why: &str) {
         let at = format!("{}:{}", self.path.display(), field.line);
         self.notes.push(format!("{at}: {} is passed over: {why}", field.name));
@@ -319,7 +319,7 @@ fn version_policy(fields: &[PbtxtField<'_>]) -> Option<VersionPolicy> {
     }
 }
 
-/// Whether this names a file in a folder, and none outside it.
+/// True if `name` names a file in a folder, and none outside of it.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty() && Path::new(name).file_name().is_some_and(|last| last == name)
 }

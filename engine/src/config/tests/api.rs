@@ -1,6 +1,6 @@
 //! `[api]` and the file of tokens.
 
-use super::{folder, told};
+use super::{folder, rendered};
 use crate::config::{AccessConfig, Fingerprint, TokenRate, read_config, read_tokens};
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ fn tokens_are_read_with_what_they_are_for() {
 }
 
 #[test]
-fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
+fn every_error_in_a_file_of_tokens_is_reported_without_a_token() {
     let secret = "0123456789abcdef";
     let text = format!(
         "[[tokens]]\nname = \"a\"\ntoken = \"too short\"\n\
@@ -37,7 +37,7 @@ fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
     );
     let folder = folder(&[("tokens.toml", text.as_bytes())]);
     let diagnostics = read_tokens(&folder.path().join("tokens.toml")).unwrap_err();
-    let told = told(&diagnostics, folder.path());
+    let rendered = rendered(&diagnostics, folder.path());
     for (line, field, word) in [
         (3, "tokens[0].token", "visible characters of ASCII"),
         (7, "tokens[1].sha256", "give one of them"),
@@ -52,8 +52,8 @@ fn every_mistake_in_a_file_of_tokens_is_told_and_no_token() {
     ] {
         let start = format!("tokens.toml:{line}: {field}: ");
         assert!(
-            told.iter().any(|line| line.starts_with(&start) && line.contains(word)),
-            "{start}{word} in {told:#?}"
+            rendered.iter().any(|line| line.starts_with(&start) && line.contains(word)),
+            "{start}{word} in {rendered:#?}"
         );
     }
     assert!(!diagnostics.to_string().contains(secret) && !diagnostics.to_string().contains("too short"));
@@ -72,10 +72,10 @@ fn the_section_api_says_where_and_with_what() {
     assert_eq!(access.tokens, Some(beside("t.toml")));
     let bad = "[api]\nadmin = \"here\"\ntls_key = \"k.pem\"\n";
     let bad = folder(&[("symphony.toml", format!("{bad}{models}").as_bytes())]);
-    let told = told(&read_config(bad.path()).unwrap_err(), bad.path());
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("2: api.admin: is \"here\""), "{told:?}");
-    assert!(told[1].contains("3: api.tls_key: is given without `tls_cert`"), "{told:?}");
+    let rendered = rendered(&read_config(bad.path()).unwrap_err(), bad.path());
+    assert_eq!(rendered.len(), 2, "{rendered:?}");
+    assert!(rendered[0].contains("2: api.admin: is \"here\""), "{rendered:?}");
+    assert!(rendered[1].contains("3: api.tls_key: is given without `tls_cert`"), "{rendered:?}");
 }
 
 #[test]

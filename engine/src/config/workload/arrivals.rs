@@ -17,7 +17,7 @@ pub enum ArrivalSource {
     Process(Arrival),
     /// The instants that a file lists.
     Trace(PathBuf),
-    /// As many requests in each minute as a file counts.
+    /// Requests in each minute by the counts of a file.
     Minutes {
         /// A CSV of counts per minute: see [`read_minutes`].
         file: PathBuf,
@@ -51,7 +51,7 @@ impl ArrivalSource {
         }
     }
 
-    /// Whether the file, not a rate, says how many requests come.
+    /// True if the file, not a rate, determines the number of requests.
     pub fn has_own_rate(&self) -> bool {
         match self {
             ArrivalSource::Process(arrival) => arrival.has_own_rate(),
@@ -63,7 +63,7 @@ impl ArrivalSource {
 /// The texts that [`parse_arrival`] reads.
 pub(super) const ARRIVAL_FORMS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
 
-/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
+/// Parses an arrival process: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
 /// `minutes:FILE` or `minutes:FILE#FUNCTION`.
 ///
 /// Errors: what would be right.
@@ -85,7 +85,7 @@ pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {
     }
 }
 
-/// Why a trace file is of no use.
+/// The reason why a file of arrivals can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrivalFileError {
     /// The file could not be read.
@@ -93,7 +93,7 @@ pub enum ArrivalFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A line is not an offset.
@@ -103,11 +103,11 @@ pub enum ArrivalFileError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What the line says.
+        /// The text of the line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         wrong: &'static str,
-        /// What would be right.
+        /// The remedy.
         right: &'static str,
     },
     /// The file lists no arrival.
@@ -143,7 +143,7 @@ impl From<ArrivalFileError> for io::Error {
     }
 }
 
-/// The arrivals that a trace file lists: offsets from the start in seconds, one on each line, in
+/// Reads the arrivals of a trace file: offsets from the start in seconds, one on each line, in
 /// order. Empty lines and those that start with `#` are skipped.
 ///
 /// Errors: a [`ArrivalFileError`], with the first line that is wrong.
@@ -167,7 +167,7 @@ pub fn read_trace(path: &Path) -> Result<Vec<Nanos>, ArrivalFileError> {
     Ok(offsets)
 }
 
-/// The offset that a line says, or what is wrong with it and what would be right.
+/// Parses an offset; an error is what is wrong and what would be right.
 fn parse_offset(text: &str, before: Option<Nanos>) -> Result<Nanos, (&'static str, &'static str)> {
     let seconds: f64 =
         text.parse().map_err(|_| ("no number", "it must be an offset in seconds, like `1.25`"))?;
@@ -192,7 +192,7 @@ const MAX_COUNT: u32 = 100_000_000;
 
 const COUNT: &str = "it must be a whole number of requests from 0 to 100000000";
 
-/// The requests of each minute that a file lists, for one function or, with `None`, for all of them
+/// Reads the requests of each minute in a file, for one function or, with `None`, for all of them
 /// together.
 ///
 /// The file is a CSV in one of two forms. One line a function: a first line with the column
@@ -200,8 +200,8 @@ const COUNT: &str = "it must be a whole number of requests from 0 to 100000000";
 /// HashOwner, HashApp and Trigger, are not used). Or one line a minute: `minute,count`, in order,
 /// where minutes that are left out have no requests; a first line of names may come before.
 ///
-/// Errors: a [`ArrivalFileError`], with the first line that is wrong; a function that the file does not
-/// have.
+/// Errors: a [`ArrivalFileError`], with the first line that is wrong; a function that the file does
+/// not have.
 pub fn read_minutes(path: &Path, function: Option<&str>) -> Result<Vec<u32>, ArrivalFileError> {
     let counts = MinutesFile { path, function }.read()?;
     if counts.iter().all(|&count| count == 0) {
@@ -210,7 +210,7 @@ pub fn read_minutes(path: &Path, function: Option<&str>) -> Result<Vec<u32>, Arr
     Ok(counts)
 }
 
-/// The functions that a file lists, in its order; empty for a file with one line a minute.
+/// Reads the functions of a file, in its order; empty for a file with one line a minute.
 ///
 /// Errors: a [`ArrivalFileError`].
 pub fn read_functions(path: &Path) -> Result<Vec<String>, ArrivalFileError> {

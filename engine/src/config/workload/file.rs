@@ -20,7 +20,7 @@ const SEED: u64 = 1;
 const WARMUP_S: f64 = 5.0;
 const DURATION_S: f64 = 30.0;
 
-/// The workload that the TOML file at `path` describes. Files that it names are relative to its
+/// Reads the workload in the TOML file at `path`. Files that it names are relative to its
 /// folder.
 ///
 /// Errors: every diagnostic in it and in the files that it names.
@@ -55,10 +55,10 @@ fn read_root(root: &TomlTable<'_>, path: &Path) -> Option<Workload> {
     })
 }
 
-/// How the models share the rate.
+/// The distribution of the rate over the models.
 #[derive(Clone, Copy)]
 enum Popularity {
-    /// By their `share`s, which are equal unless given.
+    /// Shares given by `share`, equal by default.
     Shares,
     /// The k-th model of the file is 1 / k^S times as popular as the first.
     Zipf(f64),

@@ -1,4 +1,5 @@
-//! Workload files: TOML that describes models and their arrivals; docs/workloads.md lists every key.
+//! Workload files: TOML that describes models and their arrivals; docs/workloads.md lists every
+//! key.
 //!
 //! | file | content |
 //! | --- | --- |
