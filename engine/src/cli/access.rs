@@ -1,7 +1,7 @@
 //! Access control of `serve`: reads certificates and tokens, logs what is open, and reloads both on
 //! SIGHUP.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
 use crate::config::{AccessConfig, Diagnostics, Location};
@@ -20,7 +20,7 @@ impl AccessControl {
     /// Reads the files that `config` names.
     ///
     /// Errors: every diagnostic of the first file that has one, exit code 2.
-    pub(super) fn load(config: AccessConfig) -> Result<AccessControl, Failure> {
+    pub(super) fn load(config: AccessConfig) -> Result<AccessControl, CommandFailure> {
         let tls = load_tls(&config)?;
         let tokens = config.load_tokens()?.map(Tokens::new);
         Ok(AccessControl { config, tls, tokens })

@@ -1,7 +1,7 @@
 //! `symphony check`: validates a configuration without serving it.
 
 use super::access::load_tls;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::repository::RepositoryArguments;
 use crate::config::{
     Config, Diagnostic, Diagnostics, ExecutorKind, ModelConfig, ModelSource, RepositoryControl,
@@ -26,7 +26,7 @@ pub(super) struct CheckArguments {
 /// them.
 ///
 /// Errors: every diagnostic, exit code 2.
-pub(super) fn check(arguments: CheckArguments) -> Result<(), Failure> {
+pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     let (path, repository) = (arguments.config.as_deref(), RepositoryFlags::from(arguments.repository));
     let config = read_config_with(path, &repository, &mut |line| eprintln!("{line}"))?;
     let (others, mut diagnostics) = models_loaded_later(&config);

@@ -12,7 +12,7 @@ pub(super) const EXIT_CODES: &str =
 
 /// A command's failure, with the message for the user.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CommandFailure {
     /// The run itself failed: exit code 1.
     Run(String),
     /// The usage or the input is wrong: exit code 2.
@@ -21,61 +21,65 @@ pub(super) enum Failure {
     Machine(String),
 }
 
-impl Failure {
+impl CommandFailure {
     /// Returns the process's exit code.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Run(_) => 1,
-            Failure::Input(_) => 2,
-            Failure::Machine(_) => 3,
+            CommandFailure::Run(_) => 1,
+            CommandFailure::Input(_) => 2,
+            CommandFailure::Machine(_) => 3,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Run(text) | Failure::Input(text) | Failure::Machine(text)) = self;
+        let (CommandFailure::Run(text) | CommandFailure::Input(text) | CommandFailure::Machine(text)) = self;
         f.write_str(text)
     }
 }
 
-impl From<Diagnostics> for Failure {
-    fn from(diagnostics: Diagnostics) -> Failure {
-        Failure::Input(diagnostics.to_string())
+impl From<Diagnostics> for CommandFailure {
+    fn from(diagnostics: Diagnostics) -> CommandFailure {
+        CommandFailure::Input(diagnostics.to_string())
     }
 }
 
-impl From<StartError> for Failure {
-    fn from(error: StartError) -> Failure {
+impl From<StartError> for CommandFailure {
+    fn from(error: StartError) -> CommandFailure {
         let text = error.to_string();
         match error {
-            StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => Failure::Input(text),
+            StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => {
+                CommandFailure::Input(text)
+            }
             StartError::Record(error) => error.into(),
-            StartError::Slab(_) | StartError::Thread(_) => Failure::Machine(text),
-            StartError::Died(_) => Failure::Run(text),
+            StartError::Slab(_) | StartError::Thread(_) => CommandFailure::Machine(text),
+            StartError::Died(_) => CommandFailure::Run(text),
         }
     }
 }
 
-impl From<RecordError> for Failure {
-    fn from(error: RecordError) -> Failure {
+impl From<RecordError> for CommandFailure {
+    fn from(error: RecordError) -> CommandFailure {
         let text = error.to_string();
         match error {
-            RecordError::Create(..) => Failure::Machine(text),
-            _ => Failure::Input(text),
+            RecordError::Create(..) => CommandFailure::Machine(text),
+            _ => CommandFailure::Input(text),
         }
     }
 }
 
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Failure {
+impl From<ApiError> for CommandFailure {
+    fn from(error: ApiError) -> CommandFailure {
         let text = error.to_string();
         match error {
             ApiError::PortInUse(_) | ApiError::PortForbidden(_) | ApiError::NoSuchAddress(_) => {
-                Failure::Input(text)
+                CommandFailure::Input(text)
             }
-            ApiError::Listen(..) | ApiError::Machine(_) | ApiError::Thread(_) => Failure::Machine(text),
-            ApiError::Died => Failure::Run(text),
+            ApiError::Listen(..) | ApiError::Machine(_) | ApiError::Thread(_) => {
+                CommandFailure::Machine(text)
+            }
+            ApiError::Died => CommandFailure::Run(text),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `symphony replay`: replays recordings, prints a line about each, and explains one request.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::recorder::replay::{Replayed, Ride, Wanted, completed, replay as replay_file};
 use crate::recorder::{RecordError, recordings};
 use clap::Args;
@@ -24,7 +24,7 @@ pub(super) struct ReplayArguments {
 ///
 /// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request
 /// that is in no recording, 1.
-pub(super) fn replay(arguments: ReplayArguments) -> Result<(), Failure> {
+pub(super) fn replay(arguments: ReplayArguments) -> Result<(), CommandFailure> {
     let ReplayArguments { recording, request, frontend } = arguments;
     let wanted = request.map(|id| Wanted { id, frontend });
     let mut files = Vec::new();
@@ -38,7 +38,10 @@ pub(super) fn replay(arguments: ReplayArguments) -> Result<(), Failure> {
     }
     let differing = files.iter().filter(|file| file.difference.is_some()).count();
     if differing > 0 {
-        return Err(Failure::Run(format!("{differing} of {} recordings gave another decision", files.len())));
+        return Err(CommandFailure::Run(format!(
+            "{differing} of {} recordings gave another decision",
+            files.len()
+        )));
     }
     Ok(())
 }
@@ -72,12 +75,12 @@ fn summary(replayed: &Replayed) -> String {
 }
 
 /// Prints the history of the request in the recordings.
-fn explain(files: &[Replayed], wanted: Wanted) -> Result<(), Failure> {
+fn explain(files: &[Replayed], wanted: Wanted) -> Result<(), CommandFailure> {
     let lines: Vec<&String> = files.iter().flat_map(|file| &file.story).collect();
     if lines.is_empty() {
         let at = wanted.frontend.map_or(String::new(), |frontend| format!(" of frontend {frontend}"));
         let text = format!("request {}{at} is in none of these recordings' history", wanted.id);
-        return Err(Failure::Run(text));
+        return Err(CommandFailure::Run(text));
     }
     lines.iter().for_each(|line| println!("{line}"));
     for ride in files.iter().flat_map(|file| &file.rides) {

@@ -1,7 +1,7 @@
 //! `symphony serve`: runs the engine behind its HTTP and gRPC API until a signal stops it.
 
 use super::access::AccessControl;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::serve_arguments::ServeArguments;
 use crate::api::{self, ApiConfig, Shared};
 use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
@@ -32,7 +32,7 @@ struct Addresses {
 ///
 /// Errors: a diagnostic of the configuration, an address that can't be used, a machine without what
 /// the engine needs, a thread that died.
-pub(super) fn serve(arguments: ServeArguments) -> Result<(), Failure> {
+pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let signals = watch_signals()?;
     let addresses = Addresses { http: arguments.http, grpc: arguments.grpc_address() };
     let record = arguments.record_config();
@@ -86,7 +86,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), Failure> {
     }
     match dead {
         Some(thread) => {
-            Err(Failure::Run(format!("the engine's thread {thread} died; its last words are above")))
+            Err(CommandFailure::Run(format!("the engine's thread {thread} died; its last words are above")))
         }
         None => Ok(()),
     }
@@ -112,9 +112,13 @@ fn print_ready(
 }
 
 /// Starts the thread that sends traces, if a collector is named, on cores without pinned threads.
-fn export_traces(config: &Config, flags: &TraceFlags, engine: &Engine) -> Result<Option<Exporter>, Failure> {
+fn export_traces(
+    config: &Config,
+    flags: &TraceFlags,
+    engine: &Engine,
+) -> Result<Option<Exporter>, CommandFailure> {
     let trace = config.trace.clone().with(flags);
-    let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
+    let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
     let exporter =
         Exporter::start(&trace, engine.clock().clone(), engine.layout().cores()).map_err(failed)?;
     if let Some(endpoint) = trace.endpoint.filter(|_| exporter.is_some()) {
@@ -130,7 +134,7 @@ fn control_repository(
     engine: &mut Engine,
     recorded: bool,
     progress: &Progress,
-) -> Result<Option<Arc<Repository>>, Failure> {
+) -> Result<Option<Arc<Repository>>, CommandFailure> {
     let controlled = config.repository.as_ref().is_some_and(|from| from.control != RepositoryControl::None);
     if controlled && recorded {
         progress(
@@ -139,7 +143,7 @@ fn control_repository(
     }
     let Some(slots) = engine.take_model_slots() else { return Ok(None) };
     let started = Repository::start(config, slots, Arc::clone(progress));
-    let failed = |error| Failure::Machine(format!("the system gave no thread: {error}"));
+    let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
     started.map(|repository| Some(Arc::new(repository))).map_err(failed)
 }
 
@@ -172,8 +176,8 @@ struct SignalFlags {
 }
 
 /// Installs the signal handlers.
-fn watch_signals() -> Result<SignalFlags, Failure> {
-    let unwatched = |error| Failure::Machine(format!("signals can't be watched: {error}"));
+fn watch_signals() -> Result<SignalFlags, CommandFailure> {
+    let unwatched = |error| CommandFailure::Machine(format!("signals can't be watched: {error}"));
     let reload = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&reload)).map_err(unwatched)?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,6 +1,6 @@
 //! `symphony top`: the state of a running server, in a terminal.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::top::{Feed, TopOptions, run};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,17 @@ fn interval(text: &str) -> Result<f64, String> {
 ///
 /// Errors: a wrong URL or token, exit code 2; a server that can't be reached or a terminal that
 /// can't be used, exit code 1.
-pub(super) fn top(arguments: TopArguments) -> Result<(), Failure> {
+pub(super) fn top(arguments: TopArguments) -> Result<(), CommandFailure> {
     let TopArguments { url, once, interval, token_file, no_color } = arguments;
     let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let every = Duration::from_secs_f64(interval);
     let token = token_file.as_deref().map(read_token).transpose()?.unwrap_or_default();
-    let feed = Feed::new(&url, token.trim()).map_err(Failure::Input)?;
-    run(&feed, TopOptions { once, every, coloured: !plain }).map_err(Failure::Run)
+    let feed = Feed::new(&url, token.trim()).map_err(CommandFailure::Input)?;
+    run(&feed, TopOptions { once, every, coloured: !plain }).map_err(CommandFailure::Run)
 }
 
-fn read_token(file: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(file)
-        .map_err(|error| Failure::Input(format!("{}: the token can't be read: {error}", file.display())))
+fn read_token(file: &Path) -> Result<String, CommandFailure> {
+    std::fs::read_to_string(file).map_err(|error| {
+        CommandFailure::Input(format!("{}: the token can't be read: {error}", file.display()))
+    })
 }

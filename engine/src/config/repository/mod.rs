@@ -4,8 +4,8 @@
 //! ```text
 //! REPOSITORY/
 //!   shapes/                the model's name
-//!     config.pbtxt         Triton's words for it, optional (`triton.rs`)
-//!     model.toml           ours: SLO, executor, priority, profile
+//!     config.pbtxt         Triton's configuration of it, optional (`triton.rs`)
+//!     model.toml           our own: SLO, executor, priority, profile
 //!     1/model.onnx         its versions
 //!     2/model.onnx
 //!     2/model.toml         optional: instead of the one above, for this version

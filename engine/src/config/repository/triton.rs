@@ -1,7 +1,7 @@
 //! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
 //! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
 //! A field that another server would use and this one does not is noted once, with its line, and
-//! passed over. `repository.rs` calls this.
+//! passed over. `model.rs` calls this.
 
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};

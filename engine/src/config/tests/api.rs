@@ -38,7 +38,7 @@ fn every_error_in_a_file_of_tokens_is_reported_without_a_token() {
     let folder = folder(&[("tokens.toml", text.as_bytes())]);
     let diagnostics = read_tokens(&folder.path().join("tokens.toml")).unwrap_err();
     let rendered = rendered(&diagnostics, folder.path());
-    for (line, field, word) in [
+    for (line, field, text) in [
         (3, "tokens[0].token", "visible characters of ASCII"),
         (7, "tokens[1].sha256", "give one of them"),
         (11, "tokens[2].models", "must be a list"),
@@ -52,8 +52,8 @@ fn every_error_in_a_file_of_tokens_is_reported_without_a_token() {
     ] {
         let start = format!("tokens.toml:{line}: {field}: ");
         assert!(
-            rendered.iter().any(|line| line.starts_with(&start) && line.contains(word)),
-            "{start}{word} in {rendered:#?}"
+            rendered.iter().any(|line| line.starts_with(&start) && line.contains(text)),
+            "{start}{text} in {rendered:#?}"
         );
     }
     assert!(!diagnostics.to_string().contains(secret) && !diagnostics.to_string().contains("too short"));

@@ -2,9 +2,9 @@
 
 mod api;
 mod documents;
-mod engine_config;
+mod engine;
 mod repository;
-mod workload_file;
+mod workload;
 
 use super::Diagnostics;
 use std::path::Path;
