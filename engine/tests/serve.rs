@@ -186,7 +186,7 @@ fn sigint_under_load_answers_every_request_that_was_accepted() {
     });
 }
 
-/// Whether the connection was never taken up: refused, or closed before a byte of an answer.
+/// True if the connection was refused, or closed before the first byte of an answer.
 fn is_gone(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe)
@@ -206,7 +206,7 @@ fn check_accepts_the_quickstart() {
 }
 
 #[test]
-fn check_names_every_mistake_with_its_line_and_ends_with_2() {
+fn check_reports_every_diagnostic_with_its_line_and_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let output = check(
         folder.path(),
@@ -223,7 +223,7 @@ fn check_names_every_mistake_with_its_line_and_ends_with_2() {
 }
 
 #[test]
-fn a_corrupt_model_file_is_a_mistake_of_its_line_for_check_and_serve() {
+fn a_corrupt_model_file_is_a_diagnostic_of_its_line_in_check_and_serve() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = std::fs::read(quickstart().join("shapes.onnx")).unwrap();
     bytes.truncate(bytes.len() / 2);

@@ -5,9 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 use symphony::config::check_pbtxt;
-use symphony::config::pbtxt::{Field, parse};
+use symphony::config::pbtxt::{PbtxtField, parse};
 
-fn written(fields: &[Field<'_>]) -> String {
+fn written(fields: &[PbtxtField<'_>]) -> String {
     fields.iter().map(|field| format!("{field}\n")).collect()
 }
 
@@ -26,7 +26,7 @@ fuzz_target!(|text: &str| {
         (Ok(notes), Ok(same)) => assert_eq!(notes.len(), same.len()),
         (Err(diagnostics), Err(same)) => {
             assert_eq!(diagnostics.0.len(), same.0.len());
-            assert!(diagnostics.0.iter().all(|mistake| (1..=lines).contains(&diagnostic.line)), "{diagnostics}");
+            assert!(diagnostics.0.iter().all(|diagnostic| (1..=lines).contains(&diagnostic.line)), "{diagnostics}");
         }
         (read, other) => panic!("{read:?} became {other:?}"),
     }

@@ -1,32 +1,32 @@
-//! What `serve` does about who may ask for what: it reads the certificate and the tokens, says what
-//! is open to whom, and on SIGHUP reads both again.
+//! Access control of `serve`: reads certificates and tokens, logs what is open, and reloads both on
+//! SIGHUP.
 
-use super::Failure;
+use super::failure::CommandFailure;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
-use crate::config::{AccessConfig, Diagnostics};
+use crate::config::{AccessConfig, Diagnostics, Location};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-/// Who may ask for what, with what the files say.
-pub(super) struct Access {
+/// Access control, with the contents of the files that the configuration names.
+pub(super) struct AccessControl {
     pub(super) config: AccessConfig,
     pub(super) tls: Option<Tls>,
     pub(super) tokens: Option<Tokens>,
 }
 
-impl Access {
+impl AccessControl {
     /// Reads the files that `config` names.
     ///
-    /// Errors: every diagnostic in the first that has one, exit code 2.
-    pub(super) fn load(config: AccessConfig) -> Result<Access, Failure> {
-        let tls = config.load_tls()?;
+    /// Errors: every diagnostic of the first file that has one, exit code 2.
+    pub(super) fn load(config: AccessConfig) -> Result<AccessControl, CommandFailure> {
+        let tls = load_tls(&config)?;
         let tokens = config.load_tokens()?.map(Tokens::new);
-        Ok(Access { config, tls, tokens })
+        Ok(AccessControl { config, tls, tokens })
     }
 
-    /// Reads the files again. What was read before stays where one has a diagnostic, which is
-    /// logged.
+    /// Reads the files again. A file with a diagnostic, which is logged, changes nothing.
     pub(super) fn reload(&self) {
         if let (Some(tls), Some((cert, key))) = (&self.tls, &self.config.tls) {
             match tls.reload(cert, key) {
@@ -44,17 +44,17 @@ impl Access {
             Err(Diagnostics(diagnostics)) => {
                 diagnostics
                     .iter()
-                    .for_each(|mistake| tracing::error!("the tokens stay as they were: {mistake}"));
+                    .for_each(|diagnostic| tracing::error!("the tokens stay as they were: {diagnostic}"));
             }
         }
     }
 
-    /// The URL of what listens for HTTP at `address`.
+    /// Returns the URL of the HTTP listener at `address`.
     pub(super) fn url(&self, address: SocketAddr) -> String {
         format!("{}://{address}", if self.tls.is_some() { "https" } else { "http" })
     }
 
-    /// The lines that say where the server is ready.
+    /// Returns the lines that announce the listeners.
     pub(super) fn ready(&self, http: SocketAddr, grpc: SocketAddr, admin: Option<SocketAddr>) -> String {
         let s = if self.tls.is_some() { "s" } else { "" };
         let mut lines = format!("ready http{s}://{http}\nready grpc{s}://{grpc}\n");
@@ -65,8 +65,8 @@ impl Access {
         lines
     }
 
-    /// Says what others than this machine's users may do without being asked who they are.
-    pub(super) fn describe(&self, addresses: &[SocketAddr]) {
+    /// Warns of addresses beyond loopback that need no token, or where tokens are not encrypted.
+    pub(super) fn log_open_addresses(&self, addresses: &[SocketAddr]) {
         for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
             if self.tokens.is_none() {
                 tracing::warn!(
@@ -76,5 +76,32 @@ impl Access {
                 tracing::warn!("tokens come to {address} in plain text: --tls-cert and --tls-key hide them");
             }
         }
+    }
+}
+
+/// Loads the certificates and the private key that `config` names, if it names any.
+///
+/// Errors: one of the files can't be used.
+pub(super) fn load_tls(config: &AccessConfig) -> Result<Option<Tls>, Diagnostics> {
+    let load = |(certificates, key): &(PathBuf, PathBuf)| {
+        Tls::load(certificates, key).map_err(|error| {
+            let location = Location { file: error.file, line: 1, field: "PEM".into() };
+            Diagnostics(vec![location.diagnostic(error.what, error.right)])
+        })
+    };
+    config.tls.as_ref().map(load).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_certificate_is_a_diagnostic_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let config = AccessConfig { tls: Some((file("c.pem"), file("k.pem"))), ..AccessConfig::default() };
+        let diagnostics = load_tls(&config).unwrap_err().to_string();
+        assert!(diagnostics.contains("c.pem:1: PEM: the certificate can't be read"), "{diagnostics}");
     }
 }

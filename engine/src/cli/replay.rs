@@ -1,28 +1,47 @@
-//! `symphony replay`: replays recordings, says in a line each what came of it, and tells of a
-//! request.
+//! `symphony replay`: replays recordings, prints a line about each, and explains one request.
 
-use super::Failure;
+use super::failure::CommandFailure;
 use crate::recorder::replay::{Replayed, Ride, Wanted, completed, replay as replay_file};
 use crate::recorder::{RecordError, recordings};
+use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Replays the recording at `path`, or all in that folder, and tells of the request that is wanted.
+/// The arguments of `replay`.
+#[derive(Args)]
+pub(super) struct ReplayArguments {
+    /// A file of `serve --record`, or the folder of such files
+    recording: PathBuf,
+    /// Explain why the request of this id was batched, dropped or late
+    #[arg(long, value_name = "ID")]
+    request: Option<u64>,
+    /// The frontend (API core) that accepted the request; ids are unique per frontend
+    #[arg(long, value_name = "F", requires = "request")]
+    frontend: Option<u32>,
+}
+
+/// Replays a recording, or all those of a folder, prints a line about each, and explains one
+/// request.
 ///
 /// Errors: a decision that differs, exit code 1; a file that is no sound recording, 2; a request
-/// that no recording knows, 1.
-pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<(), Failure> {
+/// that is in no recording, 1.
+pub(super) fn replay(arguments: ReplayArguments) -> Result<(), CommandFailure> {
+    let ReplayArguments { recording, request, frontend } = arguments;
+    let wanted = request.map(|id| Wanted { id, frontend });
     let mut files = Vec::new();
-    for file in files_at(path)? {
+    for file in files_at(&recording)? {
         let replayed = replay_file(&file, wanted)?;
         println!("{}", summary(&replayed));
         files.push(replayed);
     }
     if let Some(wanted) = wanted {
-        tell(&files, wanted)?;
+        explain(&files, wanted)?;
     }
     let differing = files.iter().filter(|file| file.difference.is_some()).count();
     if differing > 0 {
-        return Err(Failure::Run(format!("{differing} of {} recordings gave another decision", files.len())));
+        return Err(CommandFailure::Run(format!(
+            "{differing} of {} recordings gave another decision",
+            files.len()
+        )));
     }
     Ok(())
 }
@@ -55,13 +74,13 @@ fn summary(replayed: &Replayed) -> String {
     )
 }
 
-/// Prints what the recordings know of the request.
-fn tell(files: &[Replayed], wanted: Wanted) -> Result<(), Failure> {
+/// Prints the history of the request in the recordings.
+fn explain(files: &[Replayed], wanted: Wanted) -> Result<(), CommandFailure> {
     let lines: Vec<&String> = files.iter().flat_map(|file| &file.story).collect();
     if lines.is_empty() {
         let at = wanted.frontend.map_or(String::new(), |frontend| format!(" of frontend {frontend}"));
         let text = format!("request {}{at} is in none of these recordings' history", wanted.id);
-        return Err(Failure::Run(text));
+        return Err(CommandFailure::Run(text));
     }
     lines.iter().for_each(|line| println!("{line}"));
     for ride in files.iter().flat_map(|file| &file.rides) {

@@ -1,20 +1,51 @@
-//! `symphony top`: what a running server does, in a terminal.
+//! `symphony top`: the state of a running server, in a terminal.
 
-use super::Failure;
+use super::failure::CommandFailure;
 use crate::top::{Feed, TopOptions, run};
-use std::path::Path;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Shows the server at `url`, which may want the token in a file, until `q` is pressed, or prints
-/// one frame.
+/// The arguments of `top`.
+#[derive(Args)]
+pub(super) struct TopArguments {
+    /// The server's address
+    #[arg(default_value = "http://127.0.0.1:8000")]
+    url: String,
+    /// Print one frame as plain text, 80 columns wide, and exit
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two refreshes, 0.1 to 60
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// A file with a bearer token, for a server that requires one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Use no colours; so does a value of the environment variable NO_COLOR
+    #[arg(long)]
+    no_color: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 60".to_owned())
+}
+
+/// Shows the server's state until `q` is pressed, or prints one frame.
 ///
 /// Errors: a wrong URL or token, exit code 2; a server that can't be reached or a terminal that
 /// can't be used, exit code 1.
-pub fn top(url: &str, token_file: Option<&Path>, options: TopOptions) -> Result<(), Failure> {
-    let token = token_file.map(|file| {
-        let said = |error| Failure::Input(format!("{}: the token can't be read: {error}", file.display()));
-        std::fs::read_to_string(file).map_err(said)
-    });
-    let token = token.transpose()?.unwrap_or_default();
-    let feed = Feed::new(url, token.trim()).map_err(Failure::Input)?;
-    run(&feed, options).map_err(Failure::Run)
+pub(super) fn top(arguments: TopArguments) -> Result<(), CommandFailure> {
+    let TopArguments { url, once, interval, token_file, no_color } = arguments;
+    let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let every = Duration::from_secs_f64(interval);
+    let token = token_file.as_deref().map(read_token).transpose()?.unwrap_or_default();
+    let feed = Feed::new(&url, token.trim()).map_err(CommandFailure::Input)?;
+    run(&feed, TopOptions { once, every, coloured: !plain }).map_err(CommandFailure::Run)
+}
+
+fn read_token(file: &Path) -> Result<String, CommandFailure> {
+    std::fs::read_to_string(file).map_err(|error| {
+        CommandFailure::Input(format!("{}: the token can't be read: {error}", file.display()))
+    })
 }

@@ -1,5 +1,5 @@
-//! What is wrong in a user's file: where, what, and what would be right. Made by the readers beside
-//! this file; the commands print them and end with exit code 2.
+//! Diagnostics of a user's file: the location, what is wrong, and what would be right. The readers
+//! report them; the commands print them and end with exit code 2.
 
 use std::fmt::{self, Write};
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use std::path::PathBuf;
 /// One diagnostic. Shown as `FILE:LINE: FIELD: what is wrong; what would be right`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
-    /// The file it is in.
+    /// The file that it is about.
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
     /// The field, with the path to it: `models[2].slo_ms` is of the third model. `TOML` where the
     /// text is no TOML at all.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub wrong: String,
-    /// What would be right.
+    /// The remedy.
     pub right: String,
 }
 
@@ -44,7 +44,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// The diagnostic that is here: what is wrong, and what would be right.
+    /// Returns a diagnostic at this location: what is wrong, and what would be right.
     pub fn diagnostic(&self, wrong: impl fmt::Display, right: impl fmt::Display) -> Diagnostic {
         let Location { file, line, field } = self.clone();
         Diagnostic { file, line, field, wrong: wrong.to_string(), right: right.to_string() }

@@ -1,29 +1,67 @@
-//! Reading what users write: workload files and the engine's CONFIG, both TOML. Every diagnostic in
-//! a file is found and named with its line in one go, so that a user mends a file once. The
-//! commands call this at start-up; later only `control` does, for the models of a repository.
+//! Reading what users write, all of it TOML or CSV: the engine's CONFIG, the repository of models
+//! that it names, files of tokens, and workload files. Every diagnostic of a file is collected and
+//! located, so that a user corrects the file once. The commands read at start-up; later only
+//! `control` does, for the models of a repository, and `serve`, for its tokens.
+//!
+//! One file holds the plain data of each section and its reader:
+//!
+//! | section of CONFIG | file |
+//! | --- | --- |
+//! | `policy`, `when`, `drop` | `scheduling.rs` |
+//! | `[network]` | `network.rs` |
+//! | `[cores]` | `cores.rs` |
+//! | `[http]` | `http.rs` |
+//! | `[api]` | `api.rs`; the file of tokens that it names is `tokens.rs` |
+//! | `[log]` | `log.rs` |
+//! | `[trace]` | `trace.rs` |
+//! | `[[executors]]` | `executors.rs` |
+//! | `[[models]]` | `models/` |
+//! | `[repository]` | `repository/`, with Triton's `config.pbtxt` |
+//! | all of it | `engine.rs` is the data, `load.rs` the reader |
+//!
+//! `workload/` reads workload files. Below them all are `toml_reader.rs`, which reads any TOML file
+//! field by field, `linear_profile.rs`, and `diagnostics.rs`.
+//!
+//! Architecture invariant: a file uses those below it in this order, never one above: `load`,
+//! `engine`, `repository`, `models`, `executors`, `cores` and the other sections, `linear_profile`,
+//! `toml_reader`, `diagnostics`. The module uses nothing of the engine but the scheduler's crate,
+//! `gpu` and `transport`.
 
-mod access;
+mod api;
+mod cores;
 mod diagnostics;
-mod engine_config;
-mod linear;
-pub mod pbtxt;
-mod reader;
+mod engine;
+mod executors;
+mod http;
+mod linear_profile;
+mod load;
+mod log;
+mod models;
+mod network;
 mod repository;
-mod traces;
-mod triton;
-mod workload_file;
-mod zoo;
+mod scheduling;
+mod tokens;
+mod toml_reader;
+mod trace;
+mod workload;
 
-pub use access::{AccessConfig, read_tokens};
+pub use api::AccessConfig;
+pub use cores::Cores;
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
-pub use engine_config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource,
-    ProfileSource, RepositoryFlags, read_config, read_config_with,
+pub use engine::Config;
+pub use executors::{ExecutorGroup, ExecutorKind};
+pub use http::HttpLimits;
+pub use load::{read_config, read_config_with};
+pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
+pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
+pub use repository::{
+    FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };
-pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
-pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};
-pub use triton::{Declared, DeclaredTensor, check_pbtxt};
-pub use workload_file::{parse_arrival, read_workload};
+pub use tokens::{Fingerprint, TokenGrant, TokenRate, read_tokens};
+pub use trace::{Endpoint, TraceConfig, TraceFlags};
+pub use workload::{
+    ArrivalFileError, ArrivalSource, parse_arrival, read_functions, read_minutes, read_trace, read_workload,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! tidies up. Owned by the thread that [`Repository::start`](super::Repository::start) starts.
 
 use super::{ControlError, IndexEntry, Order, State};
-use crate::config::{Config, Control, Diagnostics, ExecutorKind, RepositoryConfig, Stamp};
+use crate::config::{Config, Diagnostics, ExecutorKind, FileStamp, RepositoryConfig, RepositoryControl};
 use crate::runtime::frontend::SlotState;
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,11 +30,11 @@ const NICE: i32 = 19;
 #[derive(Default)]
 struct Kept {
     /// What its files looked like when it was loaded.
-    loaded: Stamp,
+    loaded: FileStamp,
     /// What they looked like when it was loaded last, or could not be.
-    tried: Stamp,
+    tried: FileStamp,
     /// What they looked like at the last look.
-    seen: Stamp,
+    seen: FileStamp,
     /// Its served versions.
     versions: BTreeMap<u64, ModelId>,
     /// Why it could not be loaded.
@@ -101,7 +101,7 @@ impl Keeper {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
-            if repository.control == Control::Poll && now >= look_at {
+            if repository.control == RepositoryControl::Poll && now >= look_at {
                 let settling = self.look(repository);
                 look_at = now + if settling { SETTLED.min(repository.poll) } else { repository.poll };
                 index_at = now;
@@ -203,7 +203,7 @@ impl Keeper {
         &mut self,
         repository: &RepositoryConfig,
         name: &str,
-        stamp: &Stamp,
+        stamp: &FileStamp,
     ) -> Result<(), ModelSlotError> {
         let model = repository.read_model(name, &self.kinds)?;
         model.notes.iter().for_each(|note| (self.say)(note));

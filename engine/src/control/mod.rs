@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! an order of the API, or a look at the folder
-//!   read config.pbtxt and model.toml                     (config/repository.rs)
+//!   read config.pbtxt and model.toml                     (config/repository)   
 //!   load the file, once per CPU executor, and measure    this thread, at the lowest priority
 //!   a free place of the right kind                       ModelSlots::prepare
 //!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
@@ -127,8 +127,8 @@ impl Repository {
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let off = match config.repository.as_ref().map(|repository| repository.control) {
-            Some(crate::config::Control::Explicit) => None,
-            Some(crate::config::Control::Poll) => Some(
+            Some(crate::config::RepositoryControl::Explicit) => None,
+            Some(crate::config::RepositoryControl::Poll) => Some(
                 "the repository is polled, so its folder says what is loaded; start with control mode explicit",
             ),
             _ => Some("this server serves the models that it started with; start with control mode explicit"),

@@ -9,7 +9,7 @@ use super::target::{self, Requests, ServerUrl, Settings, Target, Tensors, in_pro
 use clap::{Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use symphony::config::{ArrivalSource, TraceError, parse_arrival, read_functions, read_workload};
+use symphony::config::{ArrivalFileError, ArrivalSource, parse_arrival, read_functions, read_workload};
 use symphony_scheduler::workload::Arrival;
 use symphony_transport::Nanos;
 
@@ -350,7 +350,7 @@ impl Args {
 
     /// Loads a model's arrival process; `function`: whose counts per minute it has, where several
     /// models share a file.
-    fn arrival_of(&self, function: Option<&String>) -> Result<Arrival, TraceError> {
+    fn arrival_of(&self, function: Option<&String>) -> Result<Arrival, ArrivalFileError> {
         match (&self.arrival, function) {
             (ArrivalSource::Minutes { file, function: None }, Some(function)) => {
                 let (file, function) = (file.clone(), Some(function.clone()));

@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::api::tls::Tls;
-use crate::api::tokens::{Fingerprint, Rate, TokenGrant, Tokens};
+use crate::api::tokens::Tokens;
+use crate::config::{Fingerprint, TokenGrant, TokenRate};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-fn token(name: &str, models: &[&str], rate: Option<Rate>, admin: bool) -> TokenGrant {
+fn token(name: &str, models: &[&str], rate: Option<TokenRate>, admin: bool) -> TokenGrant {
     let fingerprint = Fingerprint::of(format!("token-of-{name}").as_bytes());
     let models = models.iter().map(|model| model.to_string()).collect();
     TokenGrant { name: name.into(), fingerprint, models, rate, admin }
@@ -106,7 +107,7 @@ fn a_token_is_needed_where_there_are_tokens_and_is_for_its_models_alone() {
 
 #[test]
 fn a_token_has_its_rate_and_says_when_to_come_again() {
-    let rate = Some(Rate { rps: 0.01, burst: 2 });
+    let rate = Some(TokenRate { rps: 0.01, burst: 2 });
     let tokens = Tokens::new(vec![token("slow", &["*"], rate, false), token("free", &["*"], None, false)]);
     let rig = Rig::new(|config| config.tokens = Some(tokens));
     let mut client = rig.client();

@@ -2,8 +2,8 @@
 //! is put into every table that a document tells of; the diagnostic that comes out lists the keys
 //! that its reader does know.
 
-use super::{folder, told};
-use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, triton};
+use super::{folder, rendered};
+use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, repository::triton};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -18,14 +18,14 @@ fn document(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)).unwrap()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
 /// The keys that a document lists: the first column of each table of which it is called "key". A
 /// heading of the second level names the table, `[section]` or `[[tables]]`, else it is the root;
-/// one of the third the keys whose tables are told of.
+/// one of the third the keys whose tables it describes.
 fn documented(text: &str) -> Keys {
     let mut keys = Keys::from([(String::new(), BTreeSet::new())]);
     let (mut table, mut within, mut listing) = (String::new(), vec![String::new()], false);
@@ -105,7 +105,7 @@ fn every_key_of_config_is_in_the_documents_and_the_reverse() {
     let text = with_unknown_keys(&documented, &given);
     let folder = folder(&[("symphony.toml", text.as_bytes()), ("m.onnx", b"x")]);
     let diagnostics = read_config(folder.path()).unwrap_err();
-    assert_eq!(known(&told(&diagnostics, folder.path())), documented, "{diagnostics}");
+    assert_eq!(known(&rendered(&diagnostics, folder.path())), documented, "{diagnostics}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
         .unwrap();
         let diagnostics =
             read_config_with(Some(&config), &RepositoryFlags::default(), &mut |_| ()).unwrap_err();
-        for (table, keys) in known(&told(&diagnostics, folder.path())) {
+        for (table, keys) in known(&rendered(&diagnostics, folder.path())) {
             in_code.entry(table).or_default().extend(keys);
         }
     }
@@ -171,5 +171,5 @@ fn every_key_of_a_workload_is_in_the_documents_and_the_reverse() {
     let zoo = b"model,alpha_ms,beta_ms,slo_ms\nz,1,1,25\n";
     let folder = folder(&[("w.toml", text.as_bytes()), ("z.csv", zoo)]);
     let diagnostics = read_workload(&folder.path().join("w.toml")).unwrap_err();
-    assert_eq!(known(&told(&diagnostics, folder.path())), documented, "{diagnostics}");
+    assert_eq!(known(&rendered(&diagnostics, folder.path())), documented, "{diagnostics}");
 }

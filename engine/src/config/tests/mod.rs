@@ -1,10 +1,10 @@
-//! What the readers make of good files and of bad ones, word for word.
+//! The readers' results for valid files, and their diagnostics for invalid ones, word for word.
 
-mod access;
+mod api;
 mod documents;
-mod engine_config;
+mod engine;
 mod repository;
-mod workload_file;
+mod workload;
 
 use super::Diagnostics;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 }
 
 /// The diagnostics as a user sees them, without the folder's name.
-fn told(diagnostics: &Diagnostics, folder: &Path) -> Vec<String> {
+fn rendered(diagnostics: &Diagnostics, folder: &Path) -> Vec<String> {
     let folder = format!("{}/", folder.display());
     diagnostics.to_string().replace(&folder, "").lines().map(str::to_string).collect()
 }

@@ -1,8 +1,8 @@
 //! Repositories of models, good and bad.
 
-use super::told;
+use super::rendered;
 use crate::config::{
-    Config, Control, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig,
+    Config, Diagnostics, ExecutorKind, ModelSource, ProfileSource, RepositoryConfig, RepositoryControl,
     RepositoryFlags, read_config, read_config_with,
 };
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn good(config: &str, files: &[(&str, &str)]) -> Config {
 
 fn diagnostics(config: &str, files: &[(&str, &str)]) -> Vec<String> {
     let folder = repository(config, files);
-    told(&read_config(folder.path()).unwrap_err(), folder.path())
+    rendered(&read_config(folder.path()).unwrap_err(), folder.path())
 }
 
 /// The served versions of each model.
@@ -138,7 +138,7 @@ fn a_model_without_words_of_ours_gets_the_repositorys_slo() {
 }
 
 #[test]
-fn what_means_nothing_here_is_told_once_with_its_line() {
+fn what_means_nothing_here_is_noted_once_with_its_line() {
     let pbtxt = "dynamic_batching {\n  preferred_batch_size: [ 4, 8 ]\n  max_queue_delay_microseconds: 100\n}\n\
                  instance_group [ { kind: KIND_CPU count: 2 } ]\nwibble: 7\n";
     let folder =
@@ -156,8 +156,8 @@ fn what_means_nothing_here_is_told_once_with_its_line() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_file_and_line() {
-    let told = |pbtxt: &str, toml: &str| {
+fn every_error_is_reported_with_its_file_and_line() {
+    let rendered = |pbtxt: &str, toml: &str| {
         diagnostics(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
     };
     let cases: [(&str, &str, &str); 13] = [
@@ -204,23 +204,23 @@ fn every_mistake_is_told_with_its_file_and_line() {
         ("", "priority = 1\n", "models/m/model.toml:1: slo_ms: is missing"),
     ];
     for (pbtxt, toml, expected) in cases {
-        let told = told(pbtxt, toml);
-        assert!(told.len() == 1 && told[0].contains(expected), "{told:?} should say {expected}");
+        let rendered = rendered(pbtxt, toml);
+        assert!(rendered.len() == 1 && rendered[0].contains(expected), "{rendered:?} should say {expected}");
     }
     let missing = diagnostics(CONFIG, &[("m/model.toml", SLO), ("m/1/other.onnx", "x")]);
     assert!(missing[0].starts_with("models/m/1/model.onnx:1: file: the file can't be read"), "{missing:?}");
     let no_gpu = CONFIG.replace("[[executors]]\nkind = \"emulated\"\n", "");
-    let told = diagnostics(&no_gpu, &[("m/model.toml", EMULATED)]);
+    let rendered = diagnostics(&no_gpu, &[("m/model.toml", EMULATED)]);
     assert_eq!(
-        told,
+        rendered,
         [
             "models/m/model.toml:1: executor: the model runs on \"emulated\", and there is no such executor; add a \
           table [[executors]] with kind = \"emulated\" to CONFIG"
         ]
     );
-    let twin = format!("{CONFIG}[[models]]\nname = \"m\"\n{EMULATED}");
+    let same_name = format!("{CONFIG}[[models]]\nname = \"m\"\n{EMULATED}");
     assert_eq!(
-        diagnostics(&twin, &[("m/model.toml", EMULATED)]),
+        diagnostics(&same_name, &[("m/model.toml", EMULATED)]),
         ["models/m:1: name: CONFIG has a model of this name; give each model a name of its own"]
     );
 }
@@ -229,16 +229,16 @@ fn every_mistake_is_told_with_its_file_and_line() {
 fn declared_tensors_are_compared_with_the_models_own() {
     let pbtxt = "max_batch_size: 8\ninput { name: \"x\" data_type: TYPE_FP32 dims: [ -1, 32 ] }";
     let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
-    let told = |spec| -> Vec<String> {
+    let rendered = |spec| -> Vec<String> {
         let diagnostics = config.models[0].declared.check(&signature(vec![spec]));
         diagnostics.iter().map(|diagnostic| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
     };
-    assert_eq!(told(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
-    let shape = told(tensor("x", DataType::Fp32, &[5, 31]));
+    assert_eq!(rendered(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
+    let shape = rendered(tensor("x", DataType::Fp32, &[5, 31]));
     assert_eq!(shape, ["input \"x\" has not the dims [-1, 32]; the model says [5, 31] for one request"]);
-    let datatype = told(tensor("x", DataType::Fp16, &[5, 32]));
+    let datatype = rendered(tensor("x", DataType::Fp16, &[5, 32]));
     assert_eq!(datatype, ["input \"x\" is not of type TYPE_FP32; the model says TYPE_FP16"]);
-    let name = told(tensor("z", DataType::Fp32, &[5, 32]));
+    let name = rendered(tensor("z", DataType::Fp32, &[5, 32]));
     assert_eq!(name, ["the model has no input \"x\"; its inputs are [\"z\"]"]);
 }
 
@@ -280,15 +280,16 @@ fn places_are_kept_for_models_that_are_loaded_later() {
 #[test]
 fn the_command_line_holds_over_the_file() {
     let folder = repository(CONFIG, &[("a/model.toml", EMULATED), ("b/model.toml", EMULATED)]);
-    let flags = RepositoryFlags { path: None, control: Some(Control::Explicit), load: vec!["a".into()] };
+    let flags =
+        RepositoryFlags { path: None, control: Some(RepositoryControl::Explicit), load: vec!["a".into()] };
     let config = read_config_with(Some(folder.path()), &flags, &mut |_| ()).unwrap();
     assert_eq!(versions(&config), [("a", 1)]);
-    let none = RepositoryFlags { control: Some(Control::Poll), ..RepositoryFlags::default() };
+    let none = RepositoryFlags { control: Some(RepositoryControl::Poll), ..RepositoryFlags::default() };
     std::fs::write(folder.path().join("symphony.toml"), "[[executors]]\nkind = \"cpu\"\n").unwrap();
     assert!(read_config_with(Some(folder.path()), &none, &mut |_| ()).is_err(), "no model, no repository");
     let alone = RepositoryFlags { path: Some(folder.path().join("models")), ..RepositoryFlags::default() };
-    let Diagnostics(told) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
-    assert!(told.iter().all(|diagnostic| diagnostic.field == "executor"), "{told:?}");
+    let Diagnostics(rendered) = read_config_with(None, &alone, &mut |_| ()).unwrap_err();
+    assert!(rendered.iter().all(|diagnostic| diagnostic.field == "executor"), "{rendered:?}");
 }
 
 #[test]
@@ -320,6 +321,6 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.pbtxt");
         std::fs::write(&file, text).unwrap();
-        let _ = crate::config::triton::read(&file, "m", &mut Vec::new());
+        let _ = crate::config::repository::triton::read(&file, "m", &mut Vec::new());
     }
 }

@@ -10,7 +10,9 @@ use super::counters::Counters;
 use super::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use super::threads::{measures_from, slack_for};
 use super::{Engine, Options, Stage, StartError};
-use crate::config::{Config, Control, Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{
+    Config, Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource, RepositoryControl,
+};
 use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::{self, Found, Loading, Progress, Setup, Wiring};
@@ -192,7 +194,8 @@ impl Builder {
     /// begins.
     fn changes_later(&self) -> bool {
         let repository = self.config.repository.as_ref();
-        self.options.record.is_none() && repository.is_some_and(|from| from.control != Control::None)
+        self.options.record.is_none()
+            && repository.is_some_and(|from| from.control != RepositoryControl::None)
     }
 
     /// The most bytes that a row of a model that is loaded later may have.

@@ -126,7 +126,7 @@ fn deal(config: &Config, groups: &[Group]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Cores, Executor, ModelSource, read_config};
+    use crate::config::{Cores, ExecutorGroup, ModelSource, read_config};
 
     /// So many executors and models, of each kind.
     fn config(cpu: (usize, usize), emulated: (usize, usize)) -> Config {
@@ -139,7 +139,7 @@ mod tests {
         let emulated_model = config.models.pop().unwrap();
         let mut cpu_model = emulated_model.clone();
         cpu_model.source = ModelSource::Cpu { file };
-        let executors = |kind, count| Executor { kind, count, cores: Vec::new() };
+        let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new() };
         config.executors =
             vec![executors(ExecutorKind::Cpu, cpu.0), executors(ExecutorKind::Emulated, emulated.0)];
         config.models = vec![emulated_model; emulated.1];

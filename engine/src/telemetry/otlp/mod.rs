@@ -5,7 +5,6 @@
 //! Where no collector is named there is no thread, and a request costs a look at an `Option`.
 
 mod context;
-mod endpoint;
 mod messages;
 mod post;
 mod sender;
@@ -13,50 +12,12 @@ mod spans;
 mod tracer;
 
 pub use context::{Parent, SpanId, TraceId};
-pub use endpoint::Endpoint;
 pub use sender::Exporter;
 pub use spans::batch_ids;
 pub(crate) use tracer::Tracing;
 pub use tracer::{Call, Ran, Traced, Tracer};
 
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// What is traced, and where it goes.
-#[derive(Clone, PartialEq, Debug)]
-pub struct TraceConfig {
-    /// The collector; no traces without one.
-    pub endpoint: Option<Endpoint>,
-    /// The share of the requests that are traced, 0 to 1, of those whose client has not decided it.
-    pub sample_ratio: f64,
-    /// What the server is called in traces.
-    pub service_name: String,
-}
-
-impl Default for TraceConfig {
-    fn default() -> TraceConfig {
-        TraceConfig { endpoint: None, sample_ratio: 0.01, service_name: "symphony".to_owned() }
-    }
-}
-
-impl TraceConfig {
-    /// This, but for what the flags say.
-    pub fn with(self, flags: &TraceFlags) -> TraceConfig {
-        TraceConfig {
-            endpoint: flags.endpoint.clone().or(self.endpoint),
-            sample_ratio: flags.sample_ratio.unwrap_or(self.sample_ratio),
-            ..self
-        }
-    }
-}
-
-/// What the command line says of traces holds over what CONFIG does.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct TraceFlags {
-    /// The collector.
-    pub endpoint: Option<Endpoint>,
-    /// 0 to 1.
-    pub sample_ratio: Option<f64>,
-}
 
 /// What became of traces: counted by whoever sees it, since it is rare.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! One POST over HTTP/1.1, on a connection of its own, within a time.
 
-use super::endpoint::Endpoint;
+use crate::config::Endpoint;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -48,15 +48,15 @@ fn exchange(endpoint: &Endpoint, body: &[u8], patience: Duration) -> io::Result<
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
         left => Ok(left),
     };
-    let address = endpoint.authority.to_socket_addrs()?.next();
+    let address = endpoint.authority().to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the host has no address"))?;
     let mut stream = TcpStream::connect_timeout(&address, left()?)?;
     stream.set_write_timeout(Some(left()?))?;
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: symphony/{}\r\nContent-Type: application/x-protobuf\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
-        endpoint.path,
-        endpoint.authority,
+        endpoint.path(),
+        endpoint.authority(),
         env!("CARGO_PKG_VERSION"),
         body.len()
     );

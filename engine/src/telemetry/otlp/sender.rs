@@ -2,7 +2,7 @@
 //! second, again after a growing pause where the collector is away. What waits for it is bounded;
 //! API cores drop what does not fit.
 
-use super::endpoint::Endpoint;
+use super::TraceCounts;
 use super::messages::{
     ExportTraceServiceRequest, ExportTraceServiceResponse, InstrumentationScope, KeyValue, Resource,
     ResourceSpans, ScopeSpans, Span,
@@ -10,7 +10,7 @@ use super::messages::{
 use super::post::{Failure, post};
 use super::spans::Spans;
 use super::tracer::{Traced, Tracing};
-use super::{TraceConfig, TraceCounts};
+use crate::config::{Endpoint, TraceConfig};
 use crate::runtime::clock::Clock;
 use prost::Message;
 use rustix::thread::CpuSet;

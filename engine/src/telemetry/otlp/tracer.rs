@@ -2,8 +2,9 @@
 //! hands over what is known of it at its end. Both take no lock and wait for nobody; where too much
 //! waits to be sent, the request is counted and forgotten.
 
+use super::TraceCounts;
 use super::context::{Parent, SpanId, TraceId};
-use super::{TraceConfig, TraceCounts};
+use crate::config::TraceConfig;
 use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::InferOutcome;
 use rand::RngExt;

@@ -3,6 +3,7 @@
 //! what a workload file or a flag says; [`ArrivalSource::load`] makes the scheduler's [`Arrival`]
 //! of it.
 
+use crate::config::toml_reader::Bounds;
 use csv::StringRecord;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ pub enum ArrivalSource {
     Process(Arrival),
     /// The instants that a file lists.
     Trace(PathBuf),
-    /// As many requests in each minute as a file counts.
+    /// Requests in each minute by the counts of a file.
     Minutes {
         /// A CSV of counts per minute: see [`read_minutes`].
         file: PathBuf,
@@ -28,8 +29,8 @@ pub enum ArrivalSource {
 impl ArrivalSource {
     /// Reads the file, if there is one, and returns the process.
     ///
-    /// Errors: a [`TraceError`] that names the file and its first wrong line.
-    pub fn load(&self) -> Result<Arrival, TraceError> {
+    /// Errors: a [`ArrivalFileError`] that names the file and its first wrong line.
+    pub fn load(&self) -> Result<Arrival, ArrivalFileError> {
         Ok(match self {
             ArrivalSource::Process(arrival) => arrival.clone(),
             ArrivalSource::Trace(path) => Arrival::Trace(read_trace(path)?.into()),
@@ -50,7 +51,7 @@ impl ArrivalSource {
         }
     }
 
-    /// Whether the file, not a rate, says how many requests come.
+    /// True if the file, not a rate, determines the number of requests.
     pub fn has_own_rate(&self) -> bool {
         match self {
             ArrivalSource::Process(arrival) => arrival.has_own_rate(),
@@ -59,15 +60,40 @@ impl ArrivalSource {
     }
 }
 
-/// Why a trace file is of no use.
+/// The texts that [`parse_arrival`] reads.
+pub(super) const ARRIVAL_FORMS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
+
+/// Parses an arrival process: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
+/// `minutes:FILE` or `minutes:FILE#FUNCTION`.
+///
+/// Errors: what would be right.
+pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {
+    let shapes = Bounds::above(0.0, 1e6);
+    match text.split_once(':') {
+        None if text == "poisson" => Ok(ArrivalSource::Process(Arrival::Poisson)),
+        None if text == "uniform" => Ok(ArrivalSource::Process(Arrival::Uniform)),
+        Some(("gamma", shape)) => {
+            let shape = shape.trim().parse().ok().filter(|&k| shapes.contain(k));
+            shape.map(|k| ArrivalSource::Process(Arrival::Gamma(k))).ok_or(ARRIVAL_FORMS)
+        }
+        Some(("trace", file)) if !file.is_empty() => Ok(ArrivalSource::Trace(PathBuf::from(file))),
+        Some(("minutes", text)) if !text.is_empty() => {
+            let (file, function) = text.split_once('#').map_or((text, None), |(file, f)| (file, Some(f)));
+            Ok(ArrivalSource::Minutes { file: file.into(), function: function.map(Into::into) })
+        }
+        _ => Err(ARRIVAL_FORMS),
+    }
+}
+
+/// The reason why a file of arrivals can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceError {
+pub enum ArrivalFileError {
     /// The file could not be read.
     #[error("{}: the trace can't be read: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A line is not an offset.
@@ -77,11 +103,11 @@ pub enum TraceError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What the line says.
+        /// The text of the line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         wrong: &'static str,
-        /// What would be right.
+        /// The remedy.
         right: &'static str,
     },
     /// The file lists no arrival.
@@ -108,21 +134,21 @@ pub enum TraceError {
     },
 }
 
-impl From<TraceError> for io::Error {
-    fn from(error: TraceError) -> io::Error {
+impl From<ArrivalFileError> for io::Error {
+    fn from(error: ArrivalFileError) -> io::Error {
         match error {
-            TraceError::Read { ref source, .. } => io::Error::new(source.kind(), error),
+            ArrivalFileError::Read { ref source, .. } => io::Error::new(source.kind(), error),
             _ => io::Error::new(io::ErrorKind::InvalidData, error),
         }
     }
 }
 
-/// The arrivals that a trace file lists: offsets from the start in seconds, one on each line, in
+/// Reads the arrivals of a trace file: offsets from the start in seconds, one on each line, in
 /// order. Empty lines and those that start with `#` are skipped.
 ///
-/// Errors: a [`TraceError`], with the first line that is wrong.
-pub fn read_trace(path: &Path) -> Result<Vec<Nanos>, TraceError> {
-    let bytes = std::fs::read(path).map_err(|source| TraceError::Read { path: path.into(), source })?;
+/// Errors: a [`ArrivalFileError`], with the first line that is wrong.
+pub fn read_trace(path: &Path) -> Result<Vec<Nanos>, ArrivalFileError> {
+    let bytes = std::fs::read(path).map_err(|source| ArrivalFileError::Read { path: path.into(), source })?;
     let mut offsets: Vec<Nanos> = Vec::new();
     for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         let text = line.trim();
@@ -131,17 +157,17 @@ pub fn read_trace(path: &Path) -> Result<Vec<Nanos>, TraceError> {
         }
         let offset = parse_offset(text, offsets.last().copied()).map_err(|(wrong, right)| {
             let text = text.chars().take(40).collect();
-            TraceError::Line { path: path.into(), line: at + 1, text, wrong, right }
+            ArrivalFileError::Line { path: path.into(), line: at + 1, text, wrong, right }
         })?;
         offsets.push(offset);
     }
     if offsets.is_empty() {
-        return Err(TraceError::Empty { path: path.into() });
+        return Err(ArrivalFileError::Empty { path: path.into() });
     }
     Ok(offsets)
 }
 
-/// The offset that a line says, or what is wrong with it and what would be right.
+/// Parses an offset; an error is what is wrong and what would be right.
 fn parse_offset(text: &str, before: Option<Nanos>) -> Result<Nanos, (&'static str, &'static str)> {
     let seconds: f64 =
         text.parse().map_err(|_| ("no number", "it must be an offset in seconds, like `1.25`"))?;
@@ -166,7 +192,7 @@ const MAX_COUNT: u32 = 100_000_000;
 
 const COUNT: &str = "it must be a whole number of requests from 0 to 100000000";
 
-/// The requests of each minute that a file lists, for one function or, with `None`, for all of them
+/// Reads the requests of each minute in a file, for one function or, with `None`, for all of them
 /// together.
 ///
 /// The file is a CSV in one of two forms. One line a function: a first line with the column
@@ -174,21 +200,21 @@ const COUNT: &str = "it must be a whole number of requests from 0 to 100000000";
 /// HashOwner, HashApp and Trigger, are not used). Or one line a minute: `minute,count`, in order,
 /// where minutes that are left out have no requests; a first line of names may come before.
 ///
-/// Errors: a [`TraceError`], with the first line that is wrong; a function that the file does not
-/// have.
-pub fn read_minutes(path: &Path, function: Option<&str>) -> Result<Vec<u32>, TraceError> {
-    let counts = Reading { path, function }.read()?;
+/// Errors: a [`ArrivalFileError`], with the first line that is wrong; a function that the file does
+/// not have.
+pub fn read_minutes(path: &Path, function: Option<&str>) -> Result<Vec<u32>, ArrivalFileError> {
+    let counts = MinutesFile { path, function }.read()?;
     if counts.iter().all(|&count| count == 0) {
-        return Err(TraceError::NoCounts { path: path.into(), function: function.map(Into::into) });
+        return Err(ArrivalFileError::NoCounts { path: path.into(), function: function.map(Into::into) });
     }
     Ok(counts)
 }
 
-/// The functions that a file lists, in its order; empty for a file with one line a minute.
+/// Reads the functions of a file, in its order; empty for a file with one line a minute.
 ///
-/// Errors: a [`TraceError`].
-pub fn read_functions(path: &Path) -> Result<Vec<String>, TraceError> {
-    let reading = Reading { path, function: None };
+/// Errors: a [`ArrivalFileError`].
+pub fn read_functions(path: &Path) -> Result<Vec<String>, ArrivalFileError> {
+    let reading = MinutesFile { path, function: None };
     let mut lines = reading.lines()?;
     let mut line = StringRecord::new();
     reading.next(&mut lines, &mut line)?;
@@ -202,23 +228,23 @@ pub fn read_functions(path: &Path) -> Result<Vec<String>, TraceError> {
 
 type Lines = csv::Reader<std::fs::File>;
 
-struct Reading<'a> {
+struct MinutesFile<'a> {
     path: &'a Path,
     function: Option<&'a str>,
 }
 
-impl Reading<'_> {
-    fn lines(&self) -> Result<Lines, TraceError> {
-        let read = |source| TraceError::Read { path: self.path.into(), source };
+impl MinutesFile<'_> {
+    fn lines(&self) -> Result<Lines, ArrivalFileError> {
+        let read = |source| ArrivalFileError::Read { path: self.path.into(), source };
         let file = std::fs::File::open(self.path).map_err(read)?;
         let mut builder = csv::ReaderBuilder::new();
         Ok(builder.has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(file))
     }
 
-    fn next(&self, lines: &mut Lines, line: &mut StringRecord) -> Result<bool, TraceError> {
+    fn next(&self, lines: &mut Lines, line: &mut StringRecord) -> Result<bool, ArrivalFileError> {
         lines.read_record(line).map_err(|error| match error.into_kind() {
-            csv::ErrorKind::Io(source) => TraceError::Read { path: self.path.into(), source },
-            _ => TraceError::Line {
+            csv::ErrorKind::Io(source) => ArrivalFileError::Read { path: self.path.into(), source },
+            _ => ArrivalFileError::Line {
                 path: self.path.into(),
                 line: line.position().map_or(1, |p| p.line() as usize),
                 text: String::new(),
@@ -228,18 +254,24 @@ impl Reading<'_> {
         })
     }
 
-    fn wrong(&self, line: &StringRecord, text: &str, wrong: &'static str, right: &'static str) -> TraceError {
+    fn wrong(
+        &self,
+        line: &StringRecord,
+        text: &str,
+        wrong: &'static str,
+        right: &'static str,
+    ) -> ArrivalFileError {
         let number = line.position().map_or(1, |location| location.line() as usize);
         let text = text.chars().take(40).collect();
-        TraceError::Line { path: self.path.into(), line: number, text, wrong, right }
+        ArrivalFileError::Line { path: self.path.into(), line: number, text, wrong, right }
     }
 
-    fn count(&self, line: &StringRecord, text: &str) -> Result<u32, TraceError> {
+    fn count(&self, line: &StringRecord, text: &str) -> Result<u32, ArrivalFileError> {
         let count = text.parse().ok().filter(|&count| count <= MAX_COUNT);
         count.ok_or_else(|| self.wrong(line, text, "no count", COUNT))
     }
 
-    fn read(&self) -> Result<Vec<u32>, TraceError> {
+    fn read(&self) -> Result<Vec<u32>, ArrivalFileError> {
         let mut lines = self.lines()?;
         let mut line = StringRecord::new();
         if !self.next(&mut lines, &mut line)? {
@@ -256,7 +288,12 @@ impl Reading<'_> {
         }
     }
 
-    fn by_function(&self, lines: &mut Lines, column: usize, from: usize) -> Result<Vec<u32>, TraceError> {
+    fn by_function(
+        &self,
+        lines: &mut Lines,
+        column: usize,
+        from: usize,
+    ) -> Result<Vec<u32>, ArrivalFileError> {
         let mut total: Vec<u32> = Vec::new();
         let mut found = false;
         let mut line = StringRecord::new();
@@ -275,16 +312,16 @@ impl Reading<'_> {
         }
         match (found, self.function) {
             (false, Some(function)) => {
-                Err(TraceError::NoFunction { path: self.path.into(), function: function.into() })
+                Err(ArrivalFileError::NoFunction { path: self.path.into(), function: function.into() })
             }
             _ => Ok(total),
         }
     }
 
-    fn by_minute(&self, lines: &mut Lines, first: StringRecord) -> Result<Vec<u32>, TraceError> {
+    fn by_minute(&self, lines: &mut Lines, first: StringRecord) -> Result<Vec<u32>, ArrivalFileError> {
         const RIGHT: &str = "each line must be a minute and its count, like `0,120`, with minutes in order";
         if let Some(function) = self.function {
-            return Err(TraceError::NoFunction { path: self.path.into(), function: function.into() });
+            return Err(ArrivalFileError::NoFunction { path: self.path.into(), function: function.into() });
         }
         let mut counts: Vec<u32> = Vec::new();
         let mut line = first;

@@ -2,16 +2,17 @@
 //! key): TOML in, [`Workload`] out. `simulate`, `loadgen`, the benchmarks and the experiments read
 //! their files through here.
 
-use super::diagnostics::{Diagnostic, Diagnostics, Location};
-use super::linear;
-use super::reader::{Bounds, Table, Value, read};
-use super::traces::{ArrivalSource, TraceError};
+use super::arrivals::{ARRIVAL_FORMS, ArrivalFileError, ArrivalSource, parse_arrival};
 use super::zoo::{self, ZooModel};
+use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+use crate::config::linear_profile;
+use crate::config::network::read_network;
+use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_scheduler::workload::{Arrival, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
 
@@ -19,7 +20,7 @@ const SEED: u64 = 1;
 const WARMUP_S: f64 = 5.0;
 const DURATION_S: f64 = 30.0;
 
-/// The workload that the TOML file at `path` describes. Files that it names are relative to its
+/// Reads the workload in the TOML file at `path`. Files that it names are relative to its
 /// folder.
 ///
 /// Errors: every diagnostic in it and in the files that it names.
@@ -27,7 +28,7 @@ pub fn read_workload(path: &Path) -> Result<Workload, Diagnostics> {
     read(path, |root| read_root(root, path))
 }
 
-fn read_root(root: &Table<'_>, path: &Path) -> Option<Workload> {
+fn read_root(root: &TomlTable<'_>, path: &Path) -> Option<Workload> {
     let seconds = |name, bounds, default| match root.optional(name) {
         Some(value) => value.number(bounds).map(Nanos::from_secs_f64),
         None => Some(Nanos::from_secs_f64(default)),
@@ -40,7 +41,7 @@ fn read_root(root: &Table<'_>, path: &Path) -> Option<Workload> {
     let rate_rps = rate.and_then(|v| v.number(Bounds::above(0.0, 1e9)));
     let network = read_network(root);
     let popularity = read_popularity(root);
-    let entries: Vec<Entry> = root.tables("models", 1, read_entry).into_iter().flatten().collect();
+    let entries: Vec<WorkloadEntry> = root.tables("models", 1, read_entry).into_iter().flatten().collect();
     let models = expand(root, entries);
     Some(Workload {
         name: path.file_stem().map_or_else(|| "workload".into(), |stem| stem.to_string_lossy().into_owned()),
@@ -54,28 +55,16 @@ fn read_root(root: &Table<'_>, path: &Path) -> Option<Workload> {
     })
 }
 
-/// The table `[network]`: all of it is optional, and zero where it is not given.
-pub(super) fn read_network(root: &Table<'_>) -> Option<Network> {
-    root.section("network", |table| {
-        let delay = |name| match table.optional(name) {
-            Some(value) => value.number(Bounds::from(0.0, 1e9)).map(|us| Nanos::from_millis_f64(us / 1e3)),
-            None => Some(Nanos::ZERO),
-        };
-        let (control, data, result) = (delay("control_us"), delay("data_us_per_request"), delay("result_us"));
-        Some(Network { control: control?, data_per_request: data?, result: result? })
-    })
-}
-
-/// How the models share the rate.
+/// The distribution of the rate over the models.
 #[derive(Clone, Copy)]
 enum Popularity {
-    /// By their `share`s, which are equal unless given.
+    /// Shares given by `share`, equal by default.
     Shares,
     /// The k-th model of the file is 1 / k^S times as popular as the first.
     Zipf(f64),
 }
 
-fn read_popularity(root: &Table<'_>) -> Option<Popularity> {
+fn read_popularity(root: &TomlTable<'_>) -> Option<Popularity> {
     const RIGHT: &str = "\"equal\", or \"zipf:S\" with S from 0 to 10, like \"zipf:0.9\"";
     let Some(value) = root.optional("popularity") else { return Some(Popularity::Shares) };
     let text = value.text(RIGHT)?;
@@ -91,13 +80,13 @@ fn read_popularity(root: &Table<'_>) -> Option<Popularity> {
 }
 
 /// One model before its copies are made.
-struct Entry {
+struct WorkloadEntry {
     location: Location,
     model: WorkloadModel,
     copies: usize,
 }
 
-fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
+fn read_entry(table: &TomlTable<'_>) -> Option<Vec<WorkloadEntry>> {
     let share = table.optional("share").map_or(Some(1.0), |v| v.number(Bounds::above(0.0, 1e9)));
     let arrival = read_arrival(table);
     let copies = table.optional("copies").map_or(Some(1), |v| v.count(1..=limits::MAX_MODELS));
@@ -106,13 +95,17 @@ fn read_entry(table: &Table<'_>) -> Option<Vec<Entry>> {
     let (share, arrival, copies, class) = (share?, arrival?, copies?, class?);
     let entry = |(name, profile, slo)| {
         let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone() };
-        Entry { location: table.location(if table.has("zoo") { "zoo" } else { "name" }), model, copies }
+        WorkloadEntry {
+            location: table.location(if table.has("zoo") { "zoo" } else { "name" }),
+            model,
+            copies,
+        }
     };
     Some(models?.into_iter().map(entry).collect())
 }
 
 /// The priority, which is the lowest unless it is given where there are no deadlines.
-fn read_class(table: &Table<'_>) -> Option<Class> {
+fn read_class(table: &TomlTable<'_>) -> Option<Class> {
     let has_deadlines = table.has("zoo") || !table.optional("slo_ms").is_some_and(|slo| slo.is_text());
     let Some(value) = table.optional("priority") else {
         return Some(if has_deadlines { Class::HIGHEST } else { Class::LOWEST });
@@ -123,18 +116,18 @@ fn read_class(table: &Table<'_>) -> Option<Class> {
 }
 
 /// The latency promised: a number of milliseconds, or "none".
-fn read_slo(value: &Value<'_>) -> Option<Nanos> {
+fn read_slo(value: &TomlValue<'_>) -> Option<Nanos> {
     if !value.is_text() {
-        return value.number(linear::SLO).map(Nanos::from_millis_f64);
+        return value.number(linear_profile::SLO).map(Nanos::from_millis_f64);
     }
     if value.text("none")? != "none" {
-        value.refuse(format!("{}, or \"none\"", linear::SLO));
+        value.refuse(format!("{}, or \"none\"", linear_profile::SLO));
         return None;
     }
     Some(NO_DEADLINE)
 }
 
-fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
+fn read_one(table: &TomlTable<'_>) -> Option<(String, Profile, Nanos)> {
     let name = table.required("name", "the model's name, or `zoo`, a CSV file of models");
     let name = name.and_then(|value| {
         let name = value.text("the model's name")?;
@@ -144,10 +137,10 @@ fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
         }
         Some(name.to_string())
     });
-    let terms = linear::read_terms(table);
+    let terms = linear_profile::read_terms(table);
     let slo = table.required("slo_ms", "the latency promised, in ms, or \"none\"");
     let slo = slo.and_then(|value| read_slo(&value))?;
-    match linear::profile(terms?, slo) {
+    match linear_profile::profile(terms?, slo) {
         Ok(profile) => Some((name?, profile, slo)),
         Err((wrong, right)) => {
             table.report("slo_ms", wrong, right);
@@ -157,7 +150,7 @@ fn read_one(table: &Table<'_>) -> Option<(String, Profile, Nanos)> {
 }
 
 /// The models of the zoo that an entry names, those outside its filters left out.
-fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
+fn read_zoo(table: &TomlTable<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     let ratio =
         |name, default| table.optional(name).map_or(Some(default), |v| v.number(Bounds::from(0.0, 1e9)));
     let above = ratio("min_beta_over_alpha", f64::NEG_INFINITY);
@@ -191,9 +184,9 @@ fn read_zoo(table: &Table<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     Some(kept.into_iter().filter_map(|model| zoo_model(table, &path, model)).collect())
 }
 
-fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String, Profile, Nanos)> {
+fn zoo_model(table: &TomlTable<'_>, path: &Path, model: ZooModel) -> Option<(String, Profile, Nanos)> {
     let slo = Nanos::from_millis_f64(model.slo_ms);
-    match linear::profile((model.alpha_ms, model.beta_ms), slo) {
+    match linear_profile::profile((model.alpha_ms, model.beta_ms), slo) {
         Ok(profile) => Some((model.name, profile, slo)),
         Err((wrong, right)) => {
             let (file, line) = (path.into(), model.line);
@@ -203,9 +196,9 @@ fn zoo_model(table: &Table<'_>, path: &Path, model: ZooModel) -> Option<(String,
     }
 }
 
-fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
+fn read_arrival(table: &TomlTable<'_>) -> Option<Arrival> {
     let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
-    let text = value.text(ARRIVALS)?;
+    let text = value.text(ARRIVAL_FORMS)?;
     let source = match parse_arrival(text) {
         Ok(source) => source.beside(table.folder()),
         Err(right) => {
@@ -226,54 +219,30 @@ fn read_arrival(table: &Table<'_>) -> Option<Arrival> {
 }
 
 /// The diagnostic in a trace, or what to say of the field that names it.
-fn trace_diagnostic(error: TraceError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
+fn trace_diagnostic(error: ArrivalFileError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
     match error {
-        TraceError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
+        ArrivalFileError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
             file: path,
             line,
             field: field.into(),
             wrong: format!("`{text}` is {wrong}"),
             right: right.into(),
         }),
-        TraceError::Read { path, source } => Err((
+        ArrivalFileError::Read { path, source } => Err((
             format!("the trace {} can't be read ({source})", path.display()),
             "name a file beside this one with an offset in seconds on each line",
         )),
-        TraceError::Empty { path } => {
+        ArrivalFileError::Empty { path } => {
             Err((format!("the trace {} is empty", path.display()), "write an offset in seconds on each line"))
         }
-        error @ (TraceError::NoCounts { .. } | TraceError::NoFunction { .. }) => {
+        error @ (ArrivalFileError::NoCounts { .. } | ArrivalFileError::NoFunction { .. }) => {
             Err((error.to_string(), "name a CSV of counts per minute, or a function that it has after a #"))
         }
     }
 }
 
-const ARRIVALS: &str = "\"poisson\", \"uniform\", \"gamma:K\" with a shape K above 0, like \"gamma:0.05\", \"trace:FILE\", or \"minutes:FILE\"";
-
-/// The arrival process that `text` names: `poisson`, `uniform`, `gamma:K`, `trace:FILE`,
-/// `minutes:FILE` or `minutes:FILE#FUNCTION`.
-///
-/// Errors: what would be right.
-pub fn parse_arrival(text: &str) -> Result<ArrivalSource, &'static str> {
-    let shapes = Bounds::above(0.0, 1e6);
-    match text.split_once(':') {
-        None if text == "poisson" => Ok(ArrivalSource::Process(Arrival::Poisson)),
-        None if text == "uniform" => Ok(ArrivalSource::Process(Arrival::Uniform)),
-        Some(("gamma", shape)) => {
-            let shape = shape.trim().parse().ok().filter(|&k| shapes.contain(k));
-            shape.map(|k| ArrivalSource::Process(Arrival::Gamma(k))).ok_or(ARRIVALS)
-        }
-        Some(("trace", file)) if !file.is_empty() => Ok(ArrivalSource::Trace(PathBuf::from(file))),
-        Some(("minutes", text)) if !text.is_empty() => {
-            let (file, function) = text.split_once('#').map_or((text, None), |(file, f)| (file, Some(f)));
-            Ok(ArrivalSource::Minutes { file: file.into(), function: function.map(Into::into) })
-        }
-        _ => Err(ARRIVALS),
-    }
-}
-
 /// Makes the copies, and sees that there are not too many models and that their names differ.
-fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
+fn expand(root: &TomlTable<'_>, entries: Vec<WorkloadEntry>) -> Option<Vec<WorkloadModel>> {
     let total: usize = entries.iter().map(|entry| entry.copies).sum();
     if total > limits::MAX_MODELS {
         let right =
@@ -283,7 +252,7 @@ fn expand(root: &Table<'_>, entries: Vec<Entry>) -> Option<Vec<WorkloadModel>> {
     }
     let mut lines: HashMap<String, usize> = HashMap::new();
     let mut models = Vec::with_capacity(total);
-    for Entry { location, model, copies } in entries {
+    for WorkloadEntry { location, model, copies } in entries {
         for copy in 1..=copies {
             let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
             if let Some(line) = lines.insert(name.clone(), location.line) {

@@ -1,28 +1,97 @@
-//! Where the collector is.
+//! The table `[trace]` of CONFIG, and the flags that override it; docs/tracing.md is for users.
 
+use super::toml_reader::{Bounds, TomlTable};
 use std::fmt;
 use std::str::FromStr;
 
-/// The path that OTLP over HTTP has for traces.
+/// The requests that are traced, and the collector of their traces.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TraceConfig {
+    /// The collector; there are no traces without one.
+    pub endpoint: Option<Endpoint>,
+    /// The fraction of requests that are traced, 0 to 1, among those whose client does not decide.
+    pub sample_ratio: f64,
+    /// The server's name in traces.
+    pub service_name: String,
+}
+
+impl Default for TraceConfig {
+    fn default() -> TraceConfig {
+        TraceConfig { endpoint: None, sample_ratio: 0.01, service_name: "symphony".to_owned() }
+    }
+}
+
+/// Command-line flags that override [`TraceConfig`].
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TraceFlags {
+    /// The collector.
+    pub endpoint: Option<Endpoint>,
+    /// The fraction of requests that are traced, 0 to 1.
+    pub sample_ratio: Option<f64>,
+}
+
+impl TraceConfig {
+    /// Reads the table `[trace]`.
+    pub(super) fn read(root: &TomlTable<'_>) -> Option<TraceConfig> {
+        root.section("trace", |table| {
+            let default = TraceConfig::default();
+            let endpoint = table.optional("endpoint").map_or(Some(None), |value| {
+                let text = value.text("the address of a collector")?;
+                let endpoint = text.parse().map_err(|right| value.report(format!("is {text:?}"), right));
+                endpoint.ok().map(Some)
+            });
+            let ratio = table.optional("sample_ratio");
+            let ratio =
+                ratio.map_or(Some(default.sample_ratio), |value| value.number(Bounds::from(0.0, 1.0)));
+            let name = table.optional("service_name").map_or(Some(default.service_name), |value| {
+                value.text("what the server is called in traces").map(str::to_owned)
+            });
+            Some(TraceConfig { endpoint: endpoint?, sample_ratio: ratio?, service_name: name? })
+        })
+    }
+
+    /// Returns this configuration, overridden by the flags.
+    pub fn with(self, flags: &TraceFlags) -> TraceConfig {
+        TraceConfig {
+            endpoint: flags.endpoint.clone().or(self.endpoint),
+            sample_ratio: flags.sample_ratio.unwrap_or(self.sample_ratio),
+            ..self
+        }
+    }
+}
+
+/// The path of traces in OTLP over HTTP.
 const PATH: &str = "/v1/traces";
 
-/// The port that OTLP over HTTP has.
+/// The port of OTLP over HTTP.
 const PORT: u16 = 4318;
 
 /// The address of a collector that speaks OTLP over HTTP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
-    /// Host and port.
-    pub(super) authority: String,
-    /// From the slash on.
-    pub(super) path: String,
+    authority: String,
+    path: String,
+}
+
+impl Endpoint {
+    /// The host and the port.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The path, which begins with a slash.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
 }
 
 impl FromStr for Endpoint {
     type Err = String;
 
     /// Reads `http://HOST[:PORT][/PATH]`: the port is 4318 and the path `/v1/traces` where they are
-    /// left out. The error says what would be right.
+    /// left out.
+    ///
+    /// Errors: what a valid address looks like.
     fn from_str(text: &str) -> Result<Endpoint, String> {
         let right = "it must be the address of a collector, like http://127.0.0.1:4318";
         if text.starts_with("https://") {

@@ -1,6 +1,6 @@
 //! Workload files, good and bad.
 
-use super::{folder, told};
+use super::{folder, rendered};
 use crate::config::{ArrivalSource, parse_arrival, read_workload};
 use proptest::prelude::*;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn diagnostics(text: &[u8]) -> Vec<String> {
         ("bad.csv", b"model,alpha_ms,beta_ms,slo_ms\nA,1,2,30\nB,-1,2,x\n\nC,9,9,5\nD,1,1\n"),
         ("t.txt", b"1\n0.5\n"),
     ]);
-    told(&read_workload(&folder.path().join(FILE)).unwrap_err(), folder.path())
+    rendered(&read_workload(&folder.path().join(FILE)).unwrap_err(), folder.path())
 }
 
 const ZOO: &str = "model,alpha_ms,beta_ms,slo_ms\nA,1.0,2.0,30\nB,1.0,5.0,30\nC,0.0,5.0,30\n";
@@ -121,7 +121,7 @@ fn the_shipped_workloads_can_be_read() {
 }
 
 #[test]
-fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
+fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right() {
     for (text, expected) in [
         (format!("rate_rps = 1\n{MODEL}"), "w.toml:1: gpus: is missing; add the number of GPUs"),
         (
@@ -250,7 +250,7 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
+fn all_diagnostics_of_a_file_come_out_at_once_in_its_order() {
     let text = "gpus = -1\nrate_rps = true\nsed = 4\n[[models]]\nname = \"A\"\nalpha_ms = 1\nbeta_ms = 1\n\
                 slo_ms = \"x\"\n[[models]]\nname = \"\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 9\nshare = 0\n";
     assert_eq!(
@@ -267,7 +267,7 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
 }
 
 #[test]
-fn mistakes_in_a_zoo_are_told_with_the_lines_of_the_zoo() {
+fn diagnostics_of_a_zoo_are_reported_with_the_lines_of_the_zoo() {
     assert_eq!(
         diagnostics(format!("{HEAD}[[models]]\nzoo = \"bad.csv\"").as_bytes()),
         [
@@ -285,7 +285,7 @@ fn mistakes_in_a_zoo_are_told_with_the_lines_of_the_zoo() {
 }
 
 #[test]
-fn text_that_is_no_toml_is_told_by_line() {
+fn text_that_is_no_toml_is_reported_by_line() {
     let lines = diagnostics(b"gpus = 8\nrate_rps = \n[[models]\n");
     assert!(lines.len() == 2, "{lines:?}");
     assert!(lines[0].starts_with("w.toml:2: TOML: "), "{lines:?}");
@@ -305,7 +305,7 @@ fn what_a_file_says_can_neither_break_the_line_nor_reach_the_terminal() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_a_mistake_too() {
+fn a_file_that_is_not_there_is_a_diagnostic_too() {
     let error = read_workload(Path::new("/no/such/w.toml")).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_nearly_a_workload_is_read_or_its_mistakes_are_told(text in nearly_a_workload()) {
+    fn what_is_nearly_a_workload_is_read_or_its_diagnostics_are_reported(text in nearly_a_workload()) {
         let folder = folder(&[(FILE, text.as_bytes()), ("zoo.csv", ZOO.as_bytes())]);
         match read_workload(&folder.path().join(FILE)) {
             Ok(workload) => prop_assert!((workload.models.iter().map(|m| m.share).sum::<f64>() - 1.0).abs() < 1e-9),

@@ -1,18 +1,19 @@
 //! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
 //! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
-//! What another server would use and this one does not is told once, with its line, and passed
-//! over. `repository.rs` calls this.
+//! A field that another server would use and this one does not is noted once, with its line, and
+//! passed over. `model.rs` calls this.
 
-use super::diagnostics::{Diagnostic, Diagnostics, Location};
-use super::engine_config::ExecutorKind;
-use super::pbtxt::{self, Field, Value};
+use super::pbtxt::{self, PbtxtField, PbtxtValue};
+use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+use crate::config::executors::ExecutorKind;
+use crate::config::models::{DeclaredTensor, DeclaredTensors};
 use std::path::Path;
-use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_gpu::DataType;
 use symphony_scheduler::limits;
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where
 /// something does.
-pub(super) const PASSED_OVER: [(&str, &str); 20] = [
+pub(in crate::config) const PASSED_OVER: [(&str, &str); 20] = [
     ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
     ("sequence_batching", "requests are independent of each other here"),
     ("ensemble_scheduling", "there are no ensembles here"),
@@ -35,20 +36,20 @@ pub(super) const PASSED_OVER: [(&str, &str); 20] = [
     ("input_copy", "inputs are copied once here"),
 ];
 
-/// Which of the versions that a model's folder has are served.
+/// The rule that chooses the versions to serve among those of a model's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum VersionPolicy {
-    /// The highest so many.
+pub(in crate::config) enum VersionPolicy {
+    /// The given number of highest versions.
     Latest(usize),
     /// All of them.
     All,
-    /// These, where the folder has them.
+    /// The given versions, as far as the folder has them.
     Specific(Vec<u64>),
 }
 
 impl VersionPolicy {
-    /// The served ones of `versions`, which rise.
-    pub(super) fn choose(&self, versions: &[u64]) -> Vec<u64> {
+    /// Returns the versions to serve among `versions`, which ascend.
+    pub(in crate::config) fn choose(&self, versions: &[u64]) -> Vec<u64> {
         match self {
             VersionPolicy::Latest(count) => versions[versions.len().saturating_sub(*count)..].to_vec(),
             VersionPolicy::All => versions.to_vec(),
@@ -59,76 +60,17 @@ impl VersionPolicy {
     }
 }
 
-/// A tensor that a `config.pbtxt` declares.
+/// The content of a `config.pbtxt` that has an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeclaredTensor {
-    location: Location,
-    name: String,
-    datatype: DataType,
-    /// The shape of one request's tensor, without the batch; -1 is any size.
-    dims: Vec<i64>,
-}
-
-impl DeclaredTensor {
-    /// The tensor itself, where every size is known.
-    pub(super) fn spec(&self) -> Result<TensorSpec, Diagnostic> {
-        let sizes = self.dims.iter().map(|&dim| usize::try_from(dim).ok().filter(|&size| size > 0));
-        let shape: Option<Vec<usize>> = sizes.collect();
-        let shape = shape.ok_or_else(|| {
-            let wrong = format!("{:?} has a size that is not fixed", self.dims);
-            self.location.diagnostic(wrong, "an emulated model has no file that says it: give every size")
-        })?;
-        Ok(TensorSpec { name: self.name.clone(), datatype: self.datatype, shape })
-    }
-
-    /// Whether one of the model's tensors is this one.
-    fn check(&self, role: &str, specs: &[TensorSpec]) -> Result<(), Diagnostic> {
-        let Some(spec) = specs.iter().find(|spec| spec.name == self.name) else {
-            let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-            let wrong = format!("the model has no {role} \"{}\"", self.name);
-            return Err(self.location.diagnostic(wrong, format!("its {role}s are {names:?}")));
-        };
-        if spec.datatype != self.datatype {
-            let wrong = format!("{role} \"{}\" is not of type TYPE_{}", self.name, self.datatype);
-            return Err(self.location.diagnostic(wrong, format!("the model says TYPE_{}", spec.datatype)));
-        }
-        let fits = |(&dim, &size): (&i64, &usize)| dim == -1 || dim == size as i64;
-        if self.dims.len() != spec.shape.len() || !self.dims.iter().zip(&spec.shape).all(fits) {
-            let wrong = format!("{role} \"{}\" has not the dims {:?}", self.name, self.dims);
-            let right = format!("the model says {:?} for one request", spec.shape);
-            return Err(self.location.diagnostic(wrong, right));
-        }
-        Ok(())
-    }
-}
-
-/// The tensors that a `config.pbtxt` declares; none where there is no such file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Declared {
-    pub(super) inputs: Vec<DeclaredTensor>,
-    pub(super) outputs: Vec<DeclaredTensor>,
-}
-
-impl Declared {
-    /// Every declared tensor that the model has not, as it is declared.
-    pub fn check(&self, signature: &Signature) -> Vec<Diagnostic> {
-        let inputs = self.inputs.iter().map(|tensor| tensor.check("input", &signature.inputs));
-        let outputs = self.outputs.iter().map(|tensor| tensor.check("output", &signature.outputs));
-        inputs.chain(outputs).filter_map(Result::err).collect()
-    }
-}
-
-/// What a `config.pbtxt` says that applies here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TritonConfig {
-    /// What runs the model, where the file says it.
-    pub(super) executor: Option<ExecutorKind>,
-    /// The largest batch, where the file says it.
-    pub(super) max_batch: Option<usize>,
-    pub(super) versions: VersionPolicy,
+pub(in crate::config) struct TritonConfig {
+    /// The kind of executor that runs the model, if given.
+    pub(in crate::config) executor: Option<ExecutorKind>,
+    /// The largest batch, if given.
+    pub(in crate::config) max_batch: Option<usize>,
+    pub(in crate::config) versions: VersionPolicy,
     /// The name of the file in each version's folder.
-    pub(super) filename: String,
-    pub(super) declared: Declared,
+    pub(in crate::config) filename: String,
+    pub(in crate::config) declared: DeclaredTensors,
 }
 
 impl Default for TritonConfig {
@@ -138,7 +80,7 @@ impl Default for TritonConfig {
             max_batch: None,
             versions: VersionPolicy::Latest(1),
             filename: "model.onnx".to_owned(),
-            declared: Declared::default(),
+            declared: DeclaredTensors::default(),
         }
     }
 }
@@ -147,7 +89,7 @@ impl Default for TritonConfig {
 /// field that is passed over.
 ///
 /// Errors: every diagnostic in it.
-pub(super) fn read(
+pub(in crate::config) fn read(
     path: &Path,
     model: &str,
     notes: &mut Vec<String>,
@@ -173,35 +115,35 @@ fn read_text(
     notes: &mut Vec<String>,
 ) -> Result<TritonConfig, Vec<Diagnostic>> {
     let fields = pbtxt::parse(path, text).map_err(|diagnostic| vec![diagnostic])?;
-    let mut reader = Reader { path, diagnostics: Vec::new(), notes };
+    let mut reader = TritonReader { path, diagnostics: Vec::new(), notes };
     let config = reader.read(&fields, model);
     if reader.diagnostics.is_empty() { Ok(config) } else { Err(reader.diagnostics) }
 }
 
-struct Reader<'r> {
+struct TritonReader<'r> {
     path: &'r Path,
     diagnostics: Vec<Diagnostic>,
     notes: &'r mut Vec<String>,
 }
 
-impl Reader<'_> {
-    fn location(&self, field: &Field<'_>) -> Location {
+impl TritonReader<'_> {
+    fn location(&self, field: &PbtxtField<'_>) -> Location {
         Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
     }
 
-    /// Reports what the field is not.
-    fn refuse(&mut self, field: &Field<'_>, right: impl std::fmt::Display) {
+    /// Reports that the value is not what `right` describes.
+    fn refuse(&mut self, field: &PbtxtField<'_>, right: impl std::fmt::Display) {
         let wrong = format!("is {}", field.value.quote());
         self.diagnostics.push(self.location(field).diagnostic(wrong, format!("it must be {right}")));
     }
 
-    /// Says that the field means nothing here.
-    fn pass_over(&mut self, field: &Field<'_>, why: &str) {
+    /// Notes that the field has no effect.
+    fn pass_over(&mut self, field: &PbtxtField<'_>, why: &str) {
         let at = format!("{}:{}", self.path.display(), field.line);
         self.notes.push(format!("{at}: {} is passed over: {why}", field.name));
     }
 
-    fn read(&mut self, fields: &[Field<'_>], model: &str) -> TritonConfig {
+    fn read(&mut self, fields: &[PbtxtField<'_>], model: &str) -> TritonConfig {
         let mut config = TritonConfig::default();
         for field in fields {
             match field.name {
@@ -231,13 +173,13 @@ impl Reader<'_> {
         config
     }
 
-    fn name(&mut self, field: &Field<'_>, model: &str) {
+    fn name(&mut self, field: &PbtxtField<'_>, model: &str) {
         if field.value.text().is_none_or(|name| name != model) {
             self.refuse(field, format_args!("\"{model}\", the name of the model's folder"));
         }
     }
 
-    fn platform(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+    fn platform(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         match field.value.text().as_deref() {
             Some("") => {}
             Some("onnxruntime_onnx") => config.executor = Some(ExecutorKind::Cpu),
@@ -245,7 +187,7 @@ impl Reader<'_> {
         }
     }
 
-    fn backend(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+    fn backend(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         match field.value.text().as_deref() {
             Some("") => {}
             Some("onnxruntime") => config.executor = Some(ExecutorKind::Cpu),
@@ -253,7 +195,7 @@ impl Reader<'_> {
         }
     }
 
-    fn max_batch(&mut self, field: &Field<'_>) -> Option<usize> {
+    fn max_batch(&mut self, field: &PbtxtField<'_>) -> Option<usize> {
         let size = field.value.whole().and_then(|size| usize::try_from(size).ok());
         let good = size.filter(|&size| size <= limits::MAX_BATCH);
         if good.is_none() {
@@ -262,14 +204,14 @@ impl Reader<'_> {
         good
     }
 
-    fn filename(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+    fn filename(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         match field.value.text().filter(|name| is_file_name(name)) {
             Some(name) => config.filename = name.into_owned(),
             None => self.refuse(field, "the name of a file in the version's folder, like \"model.onnx\""),
         }
     }
 
-    fn versions(&mut self, field: &Field<'_>, config: &mut TritonConfig) {
+    fn versions(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         const RIGHT: &str = "{ latest { num_versions: 1 } }, { all { } } or { specific { versions: [1] } }";
         let policy = field.value.fields().and_then(version_policy);
         match policy {
@@ -278,11 +220,16 @@ impl Reader<'_> {
         }
     }
 
-    fn tensors(&mut self, field: &Field<'_>, batched: bool) -> Vec<DeclaredTensor> {
+    fn tensors(&mut self, field: &PbtxtField<'_>, batched: bool) -> Vec<DeclaredTensor> {
         field.value.each().iter().filter_map(|value| self.tensor(field, value, batched)).collect()
     }
 
-    fn tensor(&mut self, field: &Field<'_>, value: &Value<'_>, batched: bool) -> Option<DeclaredTensor> {
+    fn tensor(
+        &mut self,
+        field: &PbtxtField<'_>,
+        value: &PbtxtValue<'_>,
+        batched: bool,
+    ) -> Option<DeclaredTensor> {
         let Some(fields) = value.fields() else {
             self.refuse(field, "{ name: \"x\" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] }");
             return None;
@@ -345,11 +292,11 @@ impl Reader<'_> {
     }
 }
 
-fn datatype_of(value: &Value<'_>) -> Option<DataType> {
+fn datatype_of(value: &PbtxtValue<'_>) -> Option<DataType> {
     DataType::parse(value.word()?.strip_prefix("TYPE_")?)
 }
 
-fn version_policy(fields: &[Field<'_>]) -> Option<VersionPolicy> {
+fn version_policy(fields: &[PbtxtField<'_>]) -> Option<VersionPolicy> {
     let [choice] = fields else { return None };
     let parts = choice.value.fields()?;
     match choice.name {
@@ -364,7 +311,7 @@ fn version_policy(fields: &[Field<'_>]) -> Option<VersionPolicy> {
         },
         "specific" => {
             let lists = parts.iter().map(|part| (part.name == "versions").then(|| part.value.each()));
-            let lists: Vec<&[Value<'_>]> = lists.collect::<Option<_>>()?;
+            let lists: Vec<&[PbtxtValue<'_>]> = lists.collect::<Option<_>>()?;
             let versions = lists.into_iter().flatten().map(|version| u64::try_from(version.whole()?).ok());
             versions.collect::<Option<Vec<u64>>>().map(VersionPolicy::Specific)
         }
@@ -372,7 +319,7 @@ fn version_policy(fields: &[Field<'_>]) -> Option<VersionPolicy> {
     }
 }
 
-/// Whether this names a file in a folder, and none outside it.
+/// True if `name` names a file in a folder, and none outside of it.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty() && Path::new(name).file_name().is_some_and(|last| last == name)
 }

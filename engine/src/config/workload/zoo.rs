@@ -2,9 +2,9 @@
 //! `model,alpha_ms,beta_ms,slo_ms`, which an entry of a workload file may name instead of one
 //! model.
 
-use super::diagnostics::Diagnostic;
-use super::linear::{SLO, TERM};
-use super::reader::Bounds;
+use crate::config::diagnostics::Diagnostic;
+use crate::config::linear_profile::{SLO, TERM};
+use crate::config::toml_reader::Bounds;
 use std::path::{Path, PathBuf};
 
 const HEADER: [&str; 4] = ["model", "alpha_ms", "beta_ms", "slo_ms"];

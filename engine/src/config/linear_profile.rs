@@ -1,27 +1,27 @@
 //! Linear profiles as users write them, `alpha_ms` and `beta_ms`: in workload files, in model zoos
 //! and in CONFIG. The readers of those, beside this file, call it.
 
-use super::reader::{Bounds, Table};
+use super::toml_reader::{Bounds, TomlTable};
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// What `alpha_ms` and `beta_ms` may be: up to an hour.
+/// The range of `alpha_ms` and `beta_ms`: up to an hour.
 pub(super) const TERM: Bounds = Bounds::from(0.0, 3.6e6);
 
-/// What `slo_ms` may be: up to an hour.
+/// The range of `slo_ms`: up to an hour.
 pub(super) const SLO: Bounds = Bounds::above(0.0, 3.6e6);
 
-/// The fields `alpha_ms` and `beta_ms` of a table.
-pub(super) fn read_terms(table: &Table<'_>) -> Option<(f64, f64)> {
+/// Reads the fields `alpha_ms` and `beta_ms` of a table.
+pub(super) fn read_terms(table: &TomlTable<'_>) -> Option<(f64, f64)> {
     let alpha = table.required("alpha_ms", "what each request adds to a batch, in ms");
     let beta = table.required("beta_ms", "what a batch costs whatever its size, in ms");
     let (alpha, beta) = (alpha.and_then(|v| v.number(TERM)), beta.and_then(|v| v.number(TERM)));
     alpha.zip(beta)
 }
 
-/// l(b) = alpha * b + beta up to the largest batch that can matter: the largest that takes at most
-/// `slo`.
+/// Returns the profile l(b) = alpha * b + beta up to the largest batch that can matter: the largest
+/// that takes at most `slo`.
 ///
 /// Errors: what is wrong and what would be right, where not even a batch of one keeps the SLO.
 pub(super) fn profile((alpha_ms, beta_ms): (f64, f64), slo: Nanos) -> Result<Profile, (String, String)> {

@@ -1,9 +1,9 @@
 //! Protobuf's text format, as Triton's `config.pbtxt` is written: a tree of fields that know their
-//! lines. No schema is needed to read one, so that a field that nobody here asks for can be told
+//! lines. No schema is needed to read one, so that an unknown field can be reported
 //! with its line instead of ending the reading. The tokens are `buffa`'s; what the fields mean is
 //! for `triton.rs`, which calls this.
 
-use super::diagnostics::{Diagnostic, Location};
+use crate::config::diagnostics::{Diagnostic, Location};
 use buffa::text::{ParseError, TokenKind, Tokenizer, unescape_str};
 use std::borrow::Cow;
 use std::fmt;
@@ -12,99 +12,101 @@ use std::path::Path;
 /// A file of this many bytes or more is no file that a person wrote.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// A field, and where it stands.
+/// A field and its line.
 #[derive(Debug)]
-pub struct Field<'t> {
-    /// Its name.
+pub struct PbtxtField<'t> {
+    /// The name of the field.
     pub name: &'t str,
     /// The line, counted from 1.
     pub line: usize,
-    /// What it holds.
-    pub value: Value<'t>,
+    /// The value of the field.
+    pub value: PbtxtValue<'t>,
 }
 
-/// What a field holds.
+/// A value of a field.
 #[derive(Debug)]
-pub enum Value<'t> {
+pub enum PbtxtValue<'t> {
     /// A number, a word or a string with its quotes, as it is written.
     Scalar(&'t str),
     /// `{ … }`
-    Message(Vec<Field<'t>>),
+    Message(Vec<PbtxtField<'t>>),
     /// `[ … ]`
-    List(Vec<Value<'t>>),
+    List(Vec<PbtxtValue<'t>>),
 }
 
-impl<'t> Value<'t> {
-    /// The text of a string.
+impl<'t> PbtxtValue<'t> {
+    /// Returns the text of a string.
     pub fn text(&self) -> Option<Cow<'t, str>> {
         match self {
-            Value::Scalar(raw) if raw.starts_with(['"', '\'']) => unescape_str(raw).ok(),
+            PbtxtValue::Scalar(raw) if raw.starts_with(['"', '\'']) => unescape_str(raw).ok(),
             _ => None,
         }
     }
 
-    /// A word without quotes: the name of an enum's value.
+    /// Returns a name without quotes: that of an enum's value.
     pub fn word(&self) -> Option<&'t str> {
         match self {
-            Value::Scalar(raw) if raw.starts_with(|first: char| first.is_ascii_alphabetic()) => Some(raw),
+            PbtxtValue::Scalar(raw) if raw.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+                Some(raw)
+            }
             _ => None,
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn whole(&self) -> Option<i64> {
         match self {
-            Value::Scalar(raw) => raw.parse().ok(),
+            PbtxtValue::Scalar(raw) => raw.parse().ok(),
             _ => None,
         }
     }
 
-    /// The fields of a message.
-    pub fn fields(&self) -> Option<&[Field<'t>]> {
+    /// Returns the fields of a message.
+    pub fn fields(&self) -> Option<&[PbtxtField<'t>]> {
         match self {
-            Value::Message(fields) => Some(fields),
+            PbtxtValue::Message(fields) => Some(fields),
             _ => None,
         }
     }
 
-    /// The values of a repeated field: those of the list, or the one.
-    pub fn each(&self) -> &[Value<'t>] {
+    /// Returns the values of a repeated field: those of the list, or the single one.
+    pub fn each(&self) -> &[PbtxtValue<'t>] {
         match self {
-            Value::List(values) => values,
+            PbtxtValue::List(values) => values,
             one => std::slice::from_ref(one),
         }
     }
 
-    /// What stands there, short enough for a message.
+    /// Returns the text of the value, short enough for a message.
     pub fn quote(&self) -> String {
         const LONGEST: usize = 40;
         match self {
-            Value::Scalar(raw) if raw.chars().count() <= LONGEST => (*raw).to_owned(),
-            Value::Scalar(raw) => raw.chars().take(LONGEST).chain(['…']).collect(),
-            Value::Message(_) => "a message".to_owned(),
-            Value::List(_) => "a list".to_owned(),
+            PbtxtValue::Scalar(raw) if raw.chars().count() <= LONGEST => (*raw).to_owned(),
+            PbtxtValue::Scalar(raw) => raw.chars().take(LONGEST).chain(['…']).collect(),
+            PbtxtValue::Message(_) => "a message".to_owned(),
+            PbtxtValue::List(_) => "a list".to_owned(),
         }
     }
 }
 
-/// The field as text that [`parse`] reads as the same.
-impl fmt::Display for Field<'_> {
+/// Writes the field as text that [`parse`] reads as the same.
+impl fmt::Display for PbtxtField<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.value)
     }
 }
 
-/// The value as text that [`parse`] reads as the same.
-impl fmt::Display for Value<'_> {
+/// Writes the value as text that [`parse`] reads as the same.
+impl fmt::Display for PbtxtValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Scalar(raw) => f.write_str(raw),
-            Value::Message(fields) => {
+            PbtxtValue::Scalar(raw) => f.write_str(raw),
+            PbtxtValue::Message(fields) => {
                 f.write_str("{")?;
                 fields.iter().try_for_each(|field| write!(f, " {field}"))?;
                 f.write_str(" }")
             }
-            Value::List(values) => {
+            PbtxtValue::List(values) => {
                 f.write_str("[")?;
                 values
                     .iter()
@@ -116,7 +118,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// The text of the file at `path`.
+/// Returns the text of the file at `path`.
 ///
 /// Errors: it can't be read, is too large, or no UTF-8.
 pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
@@ -136,10 +138,10 @@ pub(super) fn load(path: &Path) -> Result<String, Diagnostic> {
         .map_err(|_| diagnostic("this is no UTF-8 text".into(), "write it as protobuf text, which is UTF-8"))
 }
 
-/// The fields of `text`, which is the file `path`'s.
+/// Parses `text`, the content of the file at `path`, into fields.
 ///
 /// Errors: it is no text format, with the line.
-pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Diagnostic> {
+pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<PbtxtField<'t>>, Diagnostic> {
     let mut tokens = Tokenizer::new(text);
     let fields = message(&mut tokens, TokenKind::Eof);
     fields.map_err(|error| {
@@ -152,8 +154,8 @@ pub fn parse<'t>(path: &Path, text: &'t str) -> Result<Vec<Field<'t>>, Diagnosti
     })
 }
 
-/// Fields up to `end`, which is taken.
-fn message<'t>(tokens: &mut Tokenizer<'t>, end: TokenKind) -> Result<Vec<Field<'t>>, ParseError> {
+/// Parses fields up to `end`, which is consumed.
+fn message<'t>(tokens: &mut Tokenizer<'t>, end: TokenKind) -> Result<Vec<PbtxtField<'t>>, ParseError> {
     let mut fields = Vec::new();
     loop {
         let token = tokens.read()?;
@@ -162,23 +164,23 @@ fn message<'t>(tokens: &mut Tokenizer<'t>, end: TokenKind) -> Result<Vec<Field<'
             return Ok(fields);
         }
         let line = tokens.line_col(token.pos).0 as usize;
-        fields.push(Field { name: token.raw, line, value: value(tokens)? });
+        fields.push(PbtxtField { name: token.raw, line, value: value(tokens)? });
     }
 }
 
-fn value<'t>(tokens: &mut Tokenizer<'t>) -> Result<Value<'t>, ParseError> {
+fn value<'t>(tokens: &mut Tokenizer<'t>) -> Result<PbtxtValue<'t>, ParseError> {
     let token = tokens.read()?;
     Ok(match token.kind {
-        TokenKind::MessageOpen => Value::Message(message(tokens, TokenKind::MessageClose)?),
+        TokenKind::MessageOpen => PbtxtValue::Message(message(tokens, TokenKind::MessageClose)?),
         TokenKind::ListOpen => {
             let mut values = Vec::new();
             while tokens.peek()?.kind != TokenKind::ListClose {
                 values.push(value(tokens)?);
             }
             tokens.read()?;
-            Value::List(values)
+            PbtxtValue::List(values)
         }
-        _ => Value::Scalar(token.raw),
+        _ => PbtxtValue::Scalar(token.raw),
     })
 }
 
@@ -187,7 +189,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(text: &str) -> Result<Vec<Field<'_>>, Diagnostic> {
+    fn read(text: &str) -> Result<Vec<PbtxtField<'_>>, Diagnostic> {
         parse(Path::new("config.pbtxt"), text)
     }
 
@@ -202,16 +204,16 @@ mod tests {
         assert_eq!(fields[0].value.text().as_deref(), Some("ab"));
         assert_eq!(fields[1].value.whole(), Some(8));
         let inputs = fields[2].value.each();
-        let dims = |input: &Value<'_>| -> Vec<i64> {
+        let dims = |input: &PbtxtValue<'_>| -> Vec<i64> {
             let of = input.fields().unwrap().iter().filter(|field| field.name == "dims");
-            of.flat_map(|field| field.value.each()).filter_map(Value::whole).collect()
+            of.flat_map(|field| field.value.each()).filter_map(PbtxtValue::whole).collect()
         };
         assert_eq!((dims(&inputs[0]), dims(&inputs[1])), (vec![-1, 3], vec![4, 5]));
         assert_eq!(fields[3].value.fields().map(<[_]>::len), Some(0));
     }
 
     #[test]
-    fn what_is_no_text_format_is_told_with_its_line() {
+    fn what_is_no_text_format_is_reported_with_its_line() {
         for (text, line) in [("name: \"a\"\ninput {", 2), ("\n\nname: }", 3), ("a: 1\n}", 2), ("a: [1 2]", 1)]
         {
             let diagnostic = read(text).unwrap_err();
@@ -224,7 +226,7 @@ mod tests {
         fn any_text_is_read_or_refused(text in "[a-z0-9:{}<>\\[\\],;\"'\\\\# \n-]{0,80}") {
             if let Ok(fields) = read(&text) {
                 fields.iter().for_each(|field| { let _ = (field.value.text(), field.value.quote()); });
-                let written = |fields: &[Field<'_>]| fields.iter().map(|field| format!("{field}\n")).collect::<String>();
+                let written = |fields: &[PbtxtField<'_>]| fields.iter().map(|field| format!("{field}\n")).collect::<String>();
                 let again = written(&fields);
                 prop_assert_eq!(written(&read(&again).unwrap()), again);
             }

@@ -19,11 +19,11 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Reads the TOML file at `path`: `walk` takes what it wants from the root table. Its value counts
 /// only if no diagnostic was reported, and it may be `None` only if one was.
-pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&Table<'_>) -> Option<T>) -> Result<T, Diagnostics> {
+pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&TomlTable<'_>) -> Option<T>) -> Result<T, Diagnostics> {
     let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
-    let source = Source { path, text: &text, diagnostics: RefCell::default() };
+    let source = TomlFile { path, text: &text, diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
-        let root = Table::new(&source, root.get_ref(), String::new(), 0..0);
+        let root = TomlTable::new(&source, root.get_ref(), String::new(), 0..0);
         let value = walk(&root);
         root.report_unknown();
         value
@@ -64,13 +64,13 @@ fn load(path: &Path) -> Result<String, Diagnostic> {
 }
 
 /// A file's text, and the diagnostics found in it so far.
-struct Source<'d> {
+struct TomlFile<'d> {
     path: &'d Path,
     text: &'d str,
     diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
-impl<'d> Source<'d> {
+impl<'d> TomlFile<'d> {
     fn parse(&self) -> Option<Spanned<DeTable<'d>>> {
         let (root, errors) = DeTable::parse_recoverable(self.text);
         let mut last_line = 0;
@@ -98,7 +98,7 @@ impl<'d> Source<'d> {
         self.diagnostics.borrow_mut().push(Diagnostic { file, line, field: field.into(), wrong, right });
     }
 
-    /// What the file says there, short enough for a message.
+    /// Returns the text of the span, short enough for a message.
     fn quote(&self, span: &Range<usize>) -> String {
         const LONGEST: usize = 40;
         let text = self.text.get(span.clone()).unwrap_or_default();
@@ -112,8 +112,8 @@ impl<'d> Source<'d> {
 }
 
 /// A table of the file.
-pub(super) struct Table<'d> {
-    source: &'d Source<'d>,
+pub(super) struct TomlTable<'d> {
+    source: &'d TomlFile<'d>,
     entries: &'d DeTable<'d>,
     /// The path to it, empty for the root.
     path: String,
@@ -122,9 +122,14 @@ pub(super) struct Table<'d> {
     known: RefCell<Vec<&'static str>>,
 }
 
-impl<'d> Table<'d> {
-    fn new(source: &'d Source<'d>, entries: &'d DeTable<'d>, path: String, span: Range<usize>) -> Table<'d> {
-        Table { source, entries, path, span, known: RefCell::default() }
+impl<'d> TomlTable<'d> {
+    fn new(
+        source: &'d TomlFile<'d>,
+        entries: &'d DeTable<'d>,
+        path: String,
+        span: Range<usize>,
+    ) -> TomlTable<'d> {
+        TomlTable { source, entries, path, span, known: RefCell::default() }
     }
 
     /// The file's folder, which the paths in it are relative to.
@@ -133,14 +138,14 @@ impl<'d> Table<'d> {
     }
 
     /// The field `name`, if it is there.
-    pub(super) fn optional(&self, name: &'static str) -> Option<Value<'d>> {
+    pub(super) fn optional(&self, name: &'static str) -> Option<TomlValue<'d>> {
         self.known.borrow_mut().push(name);
         let value = self.entries.get(name)?;
-        Some(Value { source: self.source, path: self.field(name), value })
+        Some(TomlValue { source: self.source, path: self.field(name), value })
     }
 
     /// The field `name`; a diagnostic if it is not there. `right` says what it should be: "add …".
-    pub(super) fn required(&self, name: &'static str, right: impl fmt::Display) -> Option<Value<'d>> {
+    pub(super) fn required(&self, name: &'static str, right: impl fmt::Display) -> Option<TomlValue<'d>> {
         let value = self.optional(name);
         if value.is_none() {
             self.report(name, "is missing", format!("add {right}"));
@@ -152,7 +157,7 @@ impl<'d> Table<'d> {
     pub(super) fn section<T: Default>(
         &self,
         name: &'static str,
-        read: impl FnOnce(&Table<'d>) -> Option<T>,
+        read: impl FnOnce(&TomlTable<'d>) -> Option<T>,
     ) -> Option<T> {
         self.optional(name).map_or_else(|| Some(T::default()), |value| value.table(read))
     }
@@ -163,7 +168,7 @@ impl<'d> Table<'d> {
         &self,
         name: &'static str,
         least: usize,
-        mut read: impl FnMut(&Table<'d>) -> Option<T>,
+        mut read: impl FnMut(&TomlTable<'d>) -> Option<T>,
     ) -> Vec<T> {
         let items = match self.optional(name) {
             Some(value) => value.items(&format!("write each as a table under a line `[[{name}]]`")),
@@ -176,7 +181,7 @@ impl<'d> Table<'d> {
         items.into_iter().filter_map(|item| item.table(&mut read)).collect()
     }
 
-    /// Whether the field `name` is there. It still has to be asked for to be known.
+    /// True if the field `name` exists. It still has to be read to count as known.
     pub(super) fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
@@ -186,8 +191,8 @@ impl<'d> Table<'d> {
         self.add(self.location(name).diagnostic(wrong, right));
     }
 
-    /// Where the field `name` stands, or the table if it does not: for a diagnostic that shows only
-    /// later.
+    /// Returns the location of the field `name`, or of the table without it, for a diagnostic that
+    /// shows only later.
     pub(super) fn location(&self, name: &str) -> Location {
         let span = self.entries.get_key_value(name).map_or(self.span.clone(), |(key, _)| key.span());
         Location {
@@ -232,17 +237,17 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Above `low`, at most `high`.
+    /// Numbers above `low` and at most `high`.
     pub(super) const fn above(low: f64, high: f64) -> Bounds {
         Bounds { low, low_included: false, high }
     }
 
-    /// From `low` to `high`, both included.
+    /// Numbers from `low` to `high`, both included.
     pub(super) const fn from(low: f64, high: f64) -> Bounds {
         Bounds { low, low_included: true, high }
     }
 
-    /// Whether `x` is within.
+    /// True if `x` is within the bounds.
     pub(super) fn contain(&self, x: f64) -> bool {
         (x > self.low || (self.low_included && x == self.low)) && x <= self.high
     }
@@ -257,20 +262,20 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// A field's value, and where it stands.
-pub(super) struct Value<'d> {
-    source: &'d Source<'d>,
+/// A field's value and its path.
+pub(super) struct TomlValue<'d> {
+    source: &'d TomlFile<'d>,
     path: String,
     value: &'d Spanned<DeValue<'d>>,
 }
 
-impl<'d> Value<'d> {
+impl<'d> TomlValue<'d> {
     /// Reports that the value is wrong.
     pub(super) fn report(&self, wrong: impl fmt::Display, right: impl fmt::Display) {
         self.source.report(&self.value.span(), &self.path, wrong.to_string(), right.to_string());
     }
 
-    /// Reports what the value is not.
+    /// Reports that the value is not what `right` describes.
     pub(super) fn refuse(&self, right: impl fmt::Display) {
         let quote = self.source.quote(&self.value.span());
         let wrong = match self.value.get_ref() {
@@ -282,27 +287,27 @@ impl<'d> Value<'d> {
         self.report(wrong, format!("it must be {right}"));
     }
 
-    /// As [`Value::refuse`], of a value whose type is right.
+    /// Reports that a value of the right type is not what `right` describes.
     pub(super) fn refuse_value(&self, right: impl fmt::Display) {
         self.report(format!("is {}", self.source.quote(&self.value.span())), format!("it must be {right}"));
     }
 
-    /// Whether it is a string, for fields that may also be something else.
+    /// True if the value is a string, for fields that may also be something else.
     pub(super) fn is_text(&self) -> bool {
         self.value.get_ref().is_str()
     }
 
-    /// Whether it is a table, for fields that may also be something else.
+    /// True if the value is a table, for fields that may also be something else.
     pub(super) fn is_table(&self) -> bool {
         self.value.get_ref().is_table()
     }
 
-    /// Whether it is a whole number, for fields that may also be something else.
+    /// True if the value is a whole number, for fields that may also be something else.
     pub(super) fn is_whole(&self) -> bool {
         self.value.get_ref().is_integer()
     }
 
-    /// A number, with a fraction or without.
+    /// Reads a number.
     pub(super) fn number(&self, bounds: Bounds) -> Option<f64> {
         let number = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse().ok(),
@@ -316,7 +321,7 @@ impl<'d> Value<'d> {
         good
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub(super) fn integer(&self, within: RangeInclusive<u64>) -> Option<u64> {
         let good = self.whole().and_then(|x| u64::try_from(x).ok()).filter(|x| within.contains(x));
         if good.is_none() {
@@ -325,13 +330,13 @@ impl<'d> Value<'d> {
         good
     }
 
-    /// [`Value::integer`] for counts.
+    /// Reads a whole number as [`TomlValue::integer`] does, as a `usize`.
     pub(super) fn count(&self, within: RangeInclusive<usize>) -> Option<usize> {
         let within = *within.start() as u64..=*within.end() as u64;
         self.integer(within).map(|x| x as usize)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn truth(&self) -> Option<bool> {
         let truth = self.value.get_ref().as_bool();
         if truth.is_none() {
@@ -345,7 +350,7 @@ impl<'d> Value<'d> {
         i128::from_str_radix(integer.as_str(), integer.radix()).ok()
     }
 
-    /// A string; `right` says of what kind: "a file's name".
+    /// Reads a string; `right` says of what kind: "a file's name".
     pub(super) fn text(&self, right: impl fmt::Display) -> Option<&'d str> {
         let text = self.value.get_ref().as_str();
         if text.is_none() {
@@ -354,7 +359,7 @@ impl<'d> Value<'d> {
         text
     }
 
-    /// One of these words.
+    /// Reads one of these words.
     pub(super) fn word<'w>(&self, words: &[&'w str]) -> Option<&'w str> {
         let right = format!("one of {}", quoted(words));
         let text = self.text(&right)?;
@@ -368,31 +373,32 @@ impl<'d> Value<'d> {
         found
     }
 
-    /// A table, as `read` reads it; fields that it does not ask for are diagnostics.
-    pub(super) fn table<T>(&self, read: impl FnOnce(&Table<'d>) -> Option<T>) -> Option<T> {
+    /// Reads a table as `read` does; fields that it does not ask for are diagnostics.
+    pub(super) fn table<T>(&self, read: impl FnOnce(&TomlTable<'d>) -> Option<T>) -> Option<T> {
         let Some(entries) = self.value.get_ref().as_table() else {
             self.refuse("a table");
             return None;
         };
-        let table = Table::new(self.source, entries, self.path.clone(), self.value.span());
+        let table = TomlTable::new(self.source, entries, self.path.clone(), self.value.span());
         let value = read(&table);
         table.report_unknown();
         value
     }
 
-    /// The values of a list.
-    pub(super) fn items(&self, right: &str) -> Option<Vec<Value<'d>>> {
+    /// Returns the values of a list.
+    pub(super) fn items(&self, right: &str) -> Option<Vec<TomlValue<'d>>> {
         let Some(items) = self.value.get_ref().as_array() else {
             self.report("is no list", right);
             return None;
         };
         let items: &'d DeArray<'d> = items;
-        let item = |(at, value)| Value { source: self.source, path: format!("{}[{at}]", self.path), value };
+        let item =
+            |(at, value)| TomlValue { source: self.source, path: format!("{}[{at}]", self.path), value };
         Some(items.iter().enumerate().map(item).collect())
     }
 }
 
-/// The word of `words` that was probably meant.
+/// Returns the word of `words` that was probably meant.
 fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     const LONGEST: usize = 64;
     if text.len() > LONGEST {

@@ -1,10 +1,10 @@
 //! The engine's CONFIG, good and bad.
 
-use super::{folder, told};
+use super::{folder, rendered};
 use crate::config::{
-    Config, Cores, Executor, ExecutorKind, HttpLimits, ModelSource, ProfileSource, read_config,
+    Config, Cores, ExecutorGroup, ExecutorKind, HttpLimits, ModelSource, ProfileSource, TraceConfig,
+    TraceFlags, read_config,
 };
-use crate::telemetry::otlp::{TraceConfig, TraceFlags};
 use proptest::prelude::*;
 use std::time::Duration;
 use symphony_gpu::{DataType, TensorSpec};
@@ -32,7 +32,7 @@ fn good(text: &str) -> Config {
 
 fn diagnostics(text: &str) -> Vec<String> {
     let folder = files(text.as_bytes());
-    told(&read_config(folder.path()).unwrap_err(), folder.path())
+    rendered(&read_config(folder.path()).unwrap_err(), folder.path())
 }
 
 const CPU: &str = "[[executors]]\nkind = \"cpu\"\n";
@@ -50,12 +50,12 @@ fn traces_go_where_a_collector_is_and_nowhere_by_default() {
     let flags = TraceFlags { endpoint: None, sample_ratio: Some(0.5) };
     let both = config.clone().with(&flags);
     assert_eq!((both.sample_ratio, both.endpoint), (0.5, config.endpoint));
-    let told = diagnostics(&trace("endpoint = \"https://c\"\nsample_ratio = 2\n"));
+    let rendered = diagnostics(&trace("endpoint = \"https://c\"\nsample_ratio = 2\n"));
     assert!(
-        told[0].starts_with("symphony.toml:8: trace.endpoint: is \"https://c\"; it must be the address"),
-        "{told:?}"
+        rendered[0].starts_with("symphony.toml:8: trace.endpoint: is \"https://c\"; it must be the address"),
+        "{rendered:?}"
     );
-    assert_eq!(told[1], "symphony.toml:9: trace.sample_ratio: is 2; it must be a number from 0 to 1");
+    assert_eq!(rendered[1], "symphony.toml:9: trace.sample_ratio: is 2; it must be a number from 0 to 1");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_small_file_has_the_documented_defaults() {
     assert_eq!((config.policy, config.drop), ("symphony", DropRule::Exchange));
     assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
     assert_eq!(config.http, HttpLimits::default());
-    assert_eq!(config.executors, [Executor { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
+    assert_eq!(config.executors, [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
     let model = &config.models[0];
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
     assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));
@@ -133,8 +133,8 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
         ("datatype = \"BYTES\", max_bytes = 0, shape = [2]", "max_bytes: is 0"),
         ("datatype = \"FP32\", max_bytes = 4, shape = [2]", "which have one size"),
     ] {
-        let told = diagnostics(&with(tensor));
-        assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
+        let rendered = diagnostics(&with(tensor));
+        assert!(rendered.len() == 1 && rendered[0].contains(word), "{rendered:?}");
     }
 }
 
@@ -176,7 +176,7 @@ fn rank_threads_are_one_unless_counted_or_listed() {
 }
 
 #[test]
-fn above_a_limit_the_mistake_names_it() {
+fn above_a_limit_the_diagnostic_names_it() {
     let list = |count| vec!["0"; count].join(", ");
     let models: String =
         (0..=limits::MAX_MODELS).map(|at| EMULATED.replace("\"e\"", &format!("\"e{at}\""))).collect();
@@ -233,7 +233,7 @@ fn above_a_limit_the_mistake_names_it() {
 }
 
 #[test]
-fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
+fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right() {
     let two_kinds = "it must be one of \"cpu\", \"emulated\", \"ort\", \"cuda\"";
     for (text, expected) in [
         (String::new(), "symphony.toml:1: models: is missing; add at least 1 table under a line `[[models]]`".into()),
@@ -432,14 +432,14 @@ fn each_mistake_is_told_with_its_line_its_field_and_what_would_be_right() {
 
 #[test]
 fn a_core_that_the_machine_lacks_is_a_diagnostic() {
-    let told = diagnostics(&format!("{CPU}{MODEL}[cores]\nrank = 60000"));
-    assert_eq!(told.len(), 1);
+    let rendered = diagnostics(&format!("{CPU}{MODEL}[cores]\nrank = 60000"));
+    assert_eq!(rendered.len(), 1);
     let expected = "symphony.toml:8: cores.rank: this process may not run on a core 60000; use one of ";
-    assert!(told[0].starts_with(expected), "{told:?}");
+    assert!(rendered[0].starts_with(expected), "{rendered:?}");
 }
 
 #[test]
-fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
+fn all_diagnostics_of_a_file_come_out_at_once_in_its_order() {
     let text = "polcy = \"symphony\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"m\"\nfile = \"none.onnx\"\n\
                 slo_ms = 0\npriority = 9\n[[models]]\nname = \"n\"\nfile = \"m.onnx\"\nslo_ms = 25\nexecuter = \"cpu\"\n";
     assert_eq!(
@@ -458,8 +458,8 @@ fn all_mistakes_of_a_file_come_out_at_once_in_its_order() {
 #[test]
 fn a_folder_without_its_file_is_a_diagnostic() {
     let folder = tempfile::tempdir().unwrap();
-    let told = told(&read_config(folder.path()).unwrap_err(), folder.path());
-    assert!(told[0].starts_with("symphony.toml:1: TOML: the file can't be read"), "{told:?}");
+    let rendered = rendered(&read_config(folder.path()).unwrap_err(), folder.path());
+    assert!(rendered[0].starts_with("symphony.toml:1: TOML: the file can't be read"), "{rendered:?}");
 }
 
 #[test]
@@ -467,9 +467,9 @@ fn a_file_too_large_to_be_a_configuration_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
-    let told = told(&read_config(&path).unwrap_err(), folder.path());
+    let rendered = rendered(&read_config(&path).unwrap_err(), folder.path());
     assert_eq!(
-        told,
+        rendered,
         ["model.onnx:1: TOML: the file has 16 MiB or more; name a TOML file (they are far smaller)"]
     );
 }
@@ -501,7 +501,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_nearly_a_config_is_read_or_its_mistakes_are_told(text in nearly_a_config()) {
+    fn what_is_nearly_a_config_is_read_or_its_diagnostics_are_reported(text in nearly_a_config()) {
         match read_config(files(text.as_bytes()).path()) {
             Ok(config) => {
                 prop_assert!(!config.models.is_empty());

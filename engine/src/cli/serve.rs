@@ -1,0 +1,259 @@
+//! `symphony serve`: runs the engine behind its HTTP and gRPC API until a signal stops it.
+
+use super::access::AccessControl;
+use super::failure::CommandFailure;
+use super::serve_arguments::ServeArguments;
+use crate::api::{self, ApiConfig, Shared};
+use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
+use crate::control::Repository;
+use crate::runtime::frontend::ModelInfo;
+use crate::runtime::{Engine, Options, Placement, Progress};
+use crate::telemetry::Observatory;
+use crate::telemetry::log;
+use crate::telemetry::otlp::Exporter;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The interval at which `serve` checks for signals and dead threads.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+
+/// The addresses of the server's listeners.
+#[derive(Clone, Copy)]
+struct Addresses {
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+/// Serves the configuration, or the models of the repository alone, until SIGINT or SIGTERM.
+///
+/// Errors: a diagnostic of the configuration, an address that can't be used, a machine without what
+/// the engine needs, a thread that died.
+pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
+    let signals = watch_signals()?;
+    let addresses = Addresses { http: arguments.http, grpc: arguments.grpc_address() };
+    let record = arguments.record_config();
+    let ServeArguments { config: path, repository, access, log: log_flags, trace, .. } = arguments;
+    let mut notes = Vec::new();
+    let config =
+        read_config_with(path.as_deref(), &repository.into(), &mut |line| notes.push(line.to_string()))?;
+    log::start(config.log.with(&log_flags.into()));
+    notes.iter().for_each(|note| tracing::info!("{note}"));
+    let access = AccessControl::load(config.access.with(&access.into()))?;
+    let progress: Progress = Arc::new(|line| tracing::info!("{line}"));
+
+    let api_threads = config.cores.api.len().max(1);
+    let recorded = record.is_some();
+    let options = Options { record, ..Options::default() };
+    let (mut engine, frontends) =
+        Engine::start_with(config.clone(), api_threads, Arc::clone(&progress), options)?;
+    let repository = control_repository(&config, &mut engine, recorded, &progress)?;
+    log_layout(&engine);
+    let exporter = export_traces(&config, &trace.into(), &engine)?;
+    let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
+    let observatory = Arc::new(Observatory::of(&engine).with_traces(traces));
+
+    let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
+    let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
+    let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
+    let api = api_config(addresses, &config.http, api_threads, &observatory);
+    let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
+    let mut servers = Vec::new();
+    for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
+        let server = api::start(frontend, ApiConfig { placement, ..api.clone() })?;
+        // The first server resolves port 0; the others share its ports.
+        (api.addr, api.grpc, api.admin) = (server.local_addr(), server.grpc_addr(), server.admin_addr());
+        servers.push(server);
+    }
+    let addresses = Addresses { http: api.addr, grpc: api.grpc.unwrap_or(addresses.grpc) };
+    print_ready(&config, &engine, &access, addresses, api.admin);
+
+    let dead = wait(&engine, &observatory, &signals, &access);
+    tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
+    engine.drain();
+    for server in servers {
+        server.stop()?;
+    }
+    if let Some(repository) = repository {
+        repository.stop();
+    }
+    engine.stop();
+    if let Some(exporter) = exporter {
+        exporter.stop();
+    }
+    match dead {
+        Some(thread) => {
+            Err(CommandFailure::Run(format!("the engine's thread {thread} died; its last words are above")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Prints that the server is ready, and logs what its addresses permit and a sample request.
+fn print_ready(
+    config: &Config,
+    engine: &Engine,
+    access: &AccessControl,
+    addresses: Addresses,
+    admin: Option<SocketAddr>,
+) {
+    // All lines are one write, and a failure is ignored: a reader may close the pipe after the
+    // first.
+    let ready = access.ready(addresses.http, addresses.grpc, admin);
+    let _ = std::io::stdout().lock().write_all(ready.as_bytes());
+    access.log_open_addresses(&[addresses.http, addresses.grpc]);
+    let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
+    if let Some(line) = sample_request(engine.models(), &samples, &access.url(addresses.http)) {
+        tracing::info!("try: {line}");
+    }
+}
+
+/// Starts the thread that sends traces, if a collector is named, on cores without pinned threads.
+fn export_traces(
+    config: &Config,
+    flags: &TraceFlags,
+    engine: &Engine,
+) -> Result<Option<Exporter>, CommandFailure> {
+    let trace = config.trace.clone().with(flags);
+    let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
+    let exporter =
+        Exporter::start(&trace, engine.clock().clone(), engine.layout().cores()).map_err(failed)?;
+    if let Some(endpoint) = trace.endpoint.filter(|_| exporter.is_some()) {
+        let (collector, ratio) = (endpoint.to_string(), trace.sample_ratio);
+        tracing::info!(collector, ratio, service = trace.service_name, "traces");
+    }
+    Ok(exporter)
+}
+
+/// Starts the control plane of the repository, if its models may be loaded later.
+fn control_repository(
+    config: &Config,
+    engine: &mut Engine,
+    recorded: bool,
+    progress: &Progress,
+) -> Result<Option<Arc<Repository>>, CommandFailure> {
+    let controlled = config.repository.as_ref().is_some_and(|from| from.control != RepositoryControl::None);
+    if controlled && recorded {
+        progress(
+            "note: no model is loaded or unloaded later: the flight recorder is told of the models once, as it begins",
+        );
+    }
+    let Some(slots) = engine.take_model_slots() else { return Ok(None) };
+    let started = Repository::start(config, slots, Arc::clone(progress));
+    let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
+    started.map(|repository| Some(Arc::new(repository))).map_err(failed)
+}
+
+/// Returns the configuration that all API threads share.
+fn api_config(
+    addresses: Addresses,
+    limits: &HttpLimits,
+    threads: usize,
+    observatory: &Arc<Observatory>,
+) -> ApiConfig {
+    ApiConfig {
+        grpc: Some(addresses.grpc),
+        share_port: threads > 1,
+        observatory: Some(Arc::clone(observatory)),
+        max_body_bytes: limits.max_body_bytes,
+        max_connections: limits.max_connections,
+        max_requests_at_once: limits.max_in_flight_per_connection,
+        read_timeout: limits.read_timeout,
+        idle_timeout: limits.idle_timeout,
+        ..ApiConfig::at(addresses.http)
+    }
+}
+
+/// Flags that signal handlers set.
+struct SignalFlags {
+    /// Set by the first SIGINT or SIGTERM; the second ends the process.
+    stop: Arc<AtomicBool>,
+    /// Set by each SIGHUP.
+    reload: Arc<AtomicBool>,
+}
+
+/// Installs the signal handlers.
+fn watch_signals() -> Result<SignalFlags, CommandFailure> {
+    let unwatched = |error| CommandFailure::Machine(format!("signals can't be watched: {error}"));
+    let reload = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&reload)).map_err(unwatched)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Registered in this order: while the flag is not yet set the first does nothing, and the
+        // second sets it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(unwatched)?;
+    }
+    Ok(SignalFlags { stop, reload })
+}
+
+/// Waits for a signal to stop, or for a thread to die, whose name it returns. Meanwhile it updates
+/// the observatory and reloads certificates and tokens on SIGHUP.
+fn wait(
+    engine: &Engine,
+    observatory: &Observatory,
+    signals: &SignalFlags,
+    access: &AccessControl,
+) -> Option<String> {
+    while !signals.stop.load(Ordering::Relaxed) {
+        if signals.reload.swap(false, Ordering::Relaxed) {
+            access.reload();
+        }
+        let dead = engine.dead();
+        observatory.look(dead.as_deref());
+        if dead.is_some() {
+            return dead;
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+    None
+}
+
+/// Logs the core of each thread, and the profile of each model.
+fn log_layout(engine: &Engine) {
+    let layout = engine.layout();
+    let core = |placement: &Placement| placement.core.map_or("any".to_owned(), |core| core.to_string());
+    let list = |placements: &[Placement]| placements.iter().map(core).collect::<Vec<_>>().join(",");
+    tracing::info!(
+        rank = list(&layout.ranks),
+        models = list(&layout.models),
+        cpu_executors = list(&layout.executors),
+        emulated = layout.emulated.as_ref().map_or("none".to_owned(), core),
+        api = list(&layout.frontends),
+        "cores"
+    );
+    if layout.shared {
+        tracing::info!(
+            "this machine has fewer cores than the engine has threads, so they share; it works, slower: a thread sees \
+             that a time has come up to {:.2} ms late, and the scheduler allows for that",
+            engine.lateness().as_millis_f64()
+        );
+    }
+    for (model, profile) in engine.models().iter().zip(engine.profiles()) {
+        tracing::info!(
+            model = model.name,
+            version = model.version,
+            slo_ms = model.slo.as_millis_f64(),
+            max_batch = model.max_batch,
+            "model: l(1) = {:.3} ms, l({}) = {:.3} ms",
+            profile.latency(1).as_millis_f64(),
+            model.max_batch,
+            profile.latency(model.max_batch).as_millis_f64(),
+        );
+    }
+}
+
+/// Returns a command line that sends the first sample in the configuration's folder for one of its
+/// models.
+fn sample_request(models: &[ModelInfo], samples: &Path, server: &str) -> Option<String> {
+    models.iter().find_map(|model| {
+        let sample = samples.join(format!("{}.json", model.name));
+        sample
+            .is_file()
+            .then(|| format!("curl -s {server}/v2/models/{}/infer -d @{}", model.name, sample.display()))
+    })
+}

@@ -1,0 +1,108 @@
+//! CONFIG as a whole: [`Config`], with one field for each section of the file.
+
+use super::api::AccessConfig;
+use super::cores::Cores;
+use super::executors::{ExecutorGroup, ExecutorKind};
+use super::http::HttpLimits;
+use super::log::LogConfig;
+use super::models::ModelConfig;
+use super::repository::{RepositoryConfig, RepositoryControl};
+use super::trace::TraceConfig;
+use std::path::PathBuf;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy;
+use symphony_scheduler::policy::when::When;
+use symphony_scheduler::workload::Network;
+
+/// The configuration of `symphony serve`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The TOML file that it was read from.
+    pub file: PathBuf,
+    /// The scheduling policy, one of [`policy::served`].
+    pub policy: &'static str,
+    /// The rule for holding batches back, instead of the policy's own.
+    pub when: Option<&'static When>,
+    /// The rule for dropping requests that stand in the way of a good batch.
+    pub drop: DropRule,
+    /// Delays that the scheduler allows for beyond what the engine measures itself.
+    pub network: Network,
+    /// The threads and their cores.
+    pub cores: Cores,
+    /// Limits of the HTTP server.
+    pub http: HttpLimits,
+    /// Access control of the API.
+    pub access: AccessConfig,
+    /// The format and the level of log lines.
+    pub log: LogConfig,
+    /// The tracing of requests.
+    pub trace: TraceConfig,
+    /// The executors, which run batches.
+    pub executors: Vec<ExecutorGroup>,
+    /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
+    /// No two have the same name and version. A model's id is its index here. Empty only with a
+    /// repository.
+    pub models: Vec<ModelConfig>,
+    /// The repository of models, some of which may be loaded later.
+    pub repository: Option<RepositoryConfig>,
+}
+
+impl Config {
+    /// Returns the number of executors of a kind.
+    pub fn executors_of(&self, kind: ExecutorKind) -> usize {
+        self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
+    }
+
+    /// Returns the kind of executor of each model slot: first those of the models served from the
+    /// start, then those kept for models that are loaded later.
+    pub fn model_slots(&self) -> Vec<ExecutorKind> {
+        let mut slots: Vec<ExecutorKind> = self.models.iter().map(|model| model.source.kind()).collect();
+        let Some(repository) =
+            self.repository.as_ref().filter(|from| from.control != RepositoryControl::None)
+        else {
+            return slots;
+        };
+        for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
+            if self.executors_of(kind) > 0 {
+                let taken = slots.iter().filter(|slot| **slot == kind).count();
+                let kept = repository.max_versions.saturating_sub(taken);
+                slots.extend(std::iter::repeat_n(kind, kept));
+            }
+        }
+        slots
+    }
+
+    /// Returns the number of models that executors of a kind can serve at once.
+    pub fn models_of(&self, kind: ExecutorKind) -> usize {
+        self.model_slots().into_iter().filter(|slot| *slot == kind).count()
+    }
+
+    /// Returns the most sub-clusters that can be formed: each has executors of one kind, and beyond
+    /// the first of a kind each has an executor and a model of its own.
+    pub fn most_sub_clusters(&self) -> usize {
+        let of_a_kind = |kind| match self.executors_of(kind) {
+            0 => 0,
+            executors => executors.min(self.models_of(kind)).max(1),
+        };
+        [ExecutorKind::Cpu, ExecutorKind::Emulated].into_iter().map(of_a_kind).sum()
+    }
+
+    /// Returns the configuration of one CPU executor for the models of the repository at `path`.
+    pub(super) fn for_repository(path: PathBuf) -> Config {
+        Config {
+            file: path.join("symphony.toml"),
+            policy: policy::POLICIES[0].name(),
+            when: None,
+            drop: policy::POLICIES[0].drop(),
+            network: Network::default(),
+            cores: Cores::default(),
+            http: HttpLimits::default(),
+            access: AccessConfig::default(),
+            log: LogConfig::default(),
+            trace: TraceConfig::default(),
+            executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
+            models: Vec::new(),
+            repository: None,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The tables `[[executors]]` of CONFIG: what runs batches.
+
+use super::cores::read_core_list;
+use super::toml_reader::{TomlTable, TomlValue};
+use symphony_scheduler::limits;
+
+/// The most CPU executors; each is a thread.
+const MAX_CPU_EXECUTORS: usize = 1_024;
+
+/// A kind of executor: what runs batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExecutorKind {
+    /// An ONNX model on one CPU core.
+    Cpu,
+    /// A GPU that takes the time of its profile and answers zeros.
+    Emulated,
+}
+
+impl ExecutorKind {
+    /// Returns the name of the kind in CONFIG.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExecutorKind::Cpu => "cpu",
+            ExecutorKind::Emulated => "emulated",
+        }
+    }
+}
+
+/// A group of executors of one kind: one table of `[[executors]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorGroup {
+    /// The kind of all of them.
+    pub kind: ExecutorKind,
+    /// The number of executors, at least 1.
+    pub count: usize,
+    /// The core of each executor; empty, or of length `count`. Always empty for emulated ones.
+    pub cores: Vec<usize>,
+}
+
+/// The kinds of executors in CONFIG, as far as they could be read.
+#[derive(Default)]
+pub(super) struct ExecutorKinds {
+    pub(super) known: Vec<ExecutorKind>,
+    /// True if the kind of a table could not be read: it may be any.
+    pub(super) unclear: bool,
+}
+
+/// Reads a kind of executor. `ort` and `cuda` are reported as kinds that this version lacks.
+pub(super) fn read_kind(value: &TomlValue<'_>) -> Option<ExecutorKind> {
+    match value.word(&["cpu", "emulated", "ort", "cuda"])? {
+        "cpu" => Some(ExecutorKind::Cpu),
+        "emulated" => Some(ExecutorKind::Emulated),
+        later => {
+            value.report(format!("\"{later}\" is not in this version"), "use \"cpu\" or \"emulated\"");
+            None
+        }
+    }
+}
+
+/// Reads the tables `[[executors]]`.
+pub(super) fn read_executors(root: &TomlTable<'_>) -> (Vec<ExecutorGroup>, ExecutorKinds) {
+    let mut kinds = ExecutorKinds::default();
+    let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
+    let total: usize = executors.iter().map(|group| group.count).sum();
+    if total > limits::MAX_GPUS {
+        let right = format!("one scheduler matches at most {}: lower the counts", limits::MAX_GPUS);
+        root.report("executors", format!("{total} executors in all are too many"), right);
+    }
+    (executors, kinds)
+}
+
+fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<ExecutorGroup> {
+    let kind = table.required("kind", "\"cpu\" or \"emulated\"").and_then(|v| read_kind(&v));
+    match kind {
+        Some(kind) => kinds.known.push(kind),
+        None => kinds.unclear = true,
+    }
+    let most = if kind == Some(ExecutorKind::Cpu) { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
+    let count = table.optional("count").map(|v| v.count(1..=most));
+    let cores = read_core_list(table, "cores", "executor", most)?;
+    if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {
+        table.report(
+            "cores",
+            "is given for emulated GPUs",
+            "they share one thread: set `emulated` in [cores]",
+        );
+        return None;
+    }
+    let count = count.unwrap_or(Some(cores.len().max(1)))?;
+    if !cores.is_empty() && cores.len() != count {
+        let wrong = format!("lists {} cores for {count} executors", cores.len());
+        table.report("cores", wrong, "list one core for each, or leave `count` out");
+        return None;
+    }
+    Some(ExecutorGroup { kind: kind?, count, cores })
+}

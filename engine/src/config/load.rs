@@ -1,0 +1,150 @@
+//! Reading CONFIG and the models of its repository: a TOML file, or a folder with `symphony.toml`
+//! in it, to [`Config`]. Each table has a reader of its own in the file of its section.
+
+use super::api::AccessConfig;
+use super::cores::read_cores;
+use super::diagnostics::{Diagnostics, Location};
+use super::engine::Config;
+use super::executors::{ExecutorKind, read_executors};
+use super::http::read_http;
+use super::log::LogConfig;
+use super::models::read_models;
+use super::network::read_network;
+use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
+use super::scheduling::{read_drop, read_policy, read_when};
+use super::toml_reader::{TomlTable, read};
+use super::trace::TraceConfig;
+use std::path::Path;
+use symphony_scheduler::limits;
+
+/// Reads the engine's configuration at `path`: a TOML file, or a folder with `symphony.toml` in it.
+/// Files that it names are relative to its folder. It must be called before any thread is pinned,
+/// since it asks which cores this process may use.
+///
+/// Errors: every diagnostic of the file, of the profiles that it names, and of the models of its
+/// repository.
+pub fn read_config(path: &Path) -> Result<Config, Diagnostics> {
+    read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
+}
+
+/// Reads the configuration as [`read_config`] does, overridden by the flags about the repository.
+/// Without a `path` a CPU executor runs the repository's models. `note` is called with a line for
+/// each field of the repository's files that has no effect.
+///
+/// Errors: those of [`read_config`].
+pub fn read_config_with(
+    path: Option<&Path>,
+    flags: &RepositoryFlags,
+    note: &mut dyn FnMut(&str),
+) -> Result<Config, Diagnostics> {
+    let (mut config, rank_threads) = match path {
+        None => (Config::for_repository(flags.path.clone().unwrap_or_default()), None),
+        Some(path) => {
+            let file = if path.is_dir() { path.join("symphony.toml") } else { path.to_path_buf() };
+            read(&file, |root| read_root(root, &file, flags.path.is_some()))?
+        }
+    };
+    config.repository = flags.apply_to(config.repository.take())?;
+    config.add_models_of_repository(note)?;
+    config.check_rank_threads(rank_threads)?;
+    Ok(config)
+}
+
+impl Config {
+    /// Adds the models of the repository that are served from the start.
+    fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Diagnostics> {
+        let Some(repository) = &self.repository else { return Ok(()) };
+        let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
+        let every = repository.control != RepositoryControl::Explicit
+            || repository.load.iter().any(|name| name == "*");
+        let names = if every { repository.names()? } else { repository.load.clone() };
+        let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
+        let mut diagnostics = Vec::new();
+        for name in names {
+            if own.contains(&name) {
+                let file = repository.path.join(&name);
+                let wrong = "CONFIG has a model of this name";
+                let location = Location { file, line: 1, field: "name".into() };
+                diagnostics.push(location.diagnostic(wrong, "give each model a name of its own"));
+                continue;
+            }
+            match repository.read_model(&name, &kinds) {
+                Ok(model) => {
+                    model.notes.iter().for_each(|line| note(line));
+                    self.models.extend(model.versions);
+                }
+                Err(Diagnostics(more)) => diagnostics.extend(more),
+            }
+        }
+        let loaded = |kind| self.models.iter().filter(|model| model.source.kind() == kind).count();
+        let most = loaded(ExecutorKind::Cpu).max(loaded(ExecutorKind::Emulated));
+        if repository.control != RepositoryControl::None && most > repository.max_versions {
+            let wrong =
+                format!("{most} versions to load are more than max_versions, {}", repository.max_versions);
+            diagnostics
+                .push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
+        }
+        if self.model_slots().len() > limits::MAX_MODELS {
+            let wrong =
+                format!("{} models and locations for later ones are too many", self.model_slots().len());
+            let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
+            diagnostics.push(repository.location.diagnostic(wrong, right));
+        }
+        if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
+    }
+
+    /// Checks that each RankThread can have a sub-cluster. `location` is that of their number in
+    /// CONFIG.
+    fn check_rank_threads(&self, location: Option<Location>) -> Result<(), Diagnostics> {
+        let most = self.most_sub_clusters();
+        match location {
+            Some(location) if self.cores.rank_threads > most => {
+                let wrong = format!(
+                    "{} RankThreads are more than there can be sub-clusters",
+                    self.cores.rank_threads
+                );
+                let right = format!(
+                    "each sub-cluster has an executor and a model of its own: give at most {most}, or more executors \
+                     and models"
+                );
+                Err(Diagnostics(vec![location.diagnostic(wrong, right)]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads CONFIG, and returns the location of the number of RankThreads too. `repository` is true if
+/// the command line names a repository.
+fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Config, Option<Location>)> {
+    let policy = read_policy(root);
+    let when = read_when(root, policy);
+    let drop = read_drop(root);
+    let network = read_network(root);
+    let cores = read_cores(root);
+    let http = read_http(root);
+    let access = AccessConfig::read(root);
+    let log = LogConfig::read(root);
+    let trace = TraceConfig::read(root);
+    let (executors, kinds) = read_executors(root);
+    let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
+    let least = usize::from(own.is_none() && !repository);
+    let models = read_models(root, least, &kinds);
+    let (cores, rank_threads) = cores?;
+    let config = Config {
+        file: file.into(),
+        policy: policy?.name(),
+        when: when?,
+        drop: drop?.unwrap_or(policy?.drop()),
+        network: network?,
+        cores,
+        http: http?,
+        access: access?,
+        log: log?,
+        trace: trace?,
+        executors,
+        models,
+        repository: own.map_or(Some(None), |own| own.map(Some))?,
+    };
+    Some((config, rank_threads))
+}

@@ -1,0 +1,25 @@
+//! The tables `[[models]]` of CONFIG. Models of a repository are read by the same functions, from
+//! each model's own file.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `model.rs` | a model: its name, SLO, batch limit and priority |
+//! | `source.rs` | an ONNX file, or the signature of an emulated model |
+//! | `tensors.rs` | the tensors of an emulated model |
+//! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
+//! | `declared.rs` | the tensors that a `config.pbtxt` declares |
+
+mod declared;
+mod model;
+mod profile;
+mod source;
+mod tensors;
+
+pub use declared::{DeclaredTensor, DeclaredTensors};
+pub use model::{ModelConfig, ModelLocations};
+pub use profile::ProfileSource;
+pub use source::ModelSource;
+
+pub(super) use model::{is_model_name, read_models};
+pub(super) use profile::{limit_batch, read_profile};
+pub(super) use source::{emulated_source, read_emulated_model};

@@ -1,0 +1,127 @@
+//! One table of `[[models]]`: a model to serve.
+
+use super::declared::DeclaredTensors;
+use super::profile::{ProfileSource, limit_batch, read_profile};
+use super::source::{ModelSource, read_cpu_model, read_emulated_model};
+use crate::config::diagnostics::Location;
+use crate::config::executors::{ExecutorKind, ExecutorKinds, read_kind};
+use crate::config::linear_profile;
+use crate::config::toml_reader::{TomlTable, TomlValue};
+use std::collections::HashMap;
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+
+/// A model to serve.
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    /// The name, which needs no escape in a URL's path.
+    pub name: String,
+    /// The version, counted from 1.
+    pub version: u64,
+    /// The source: an ONNX file, or an emulated model.
+    pub source: ModelSource,
+    /// The latency promised.
+    pub slo: Nanos,
+    /// The largest batch.
+    pub max_batch: usize,
+    /// The priority, from 0 (most urgent) to 3.
+    pub priority: u8,
+    /// The source of the profile.
+    pub profile: ProfileSource,
+    /// The tensors that Triton's `config.pbtxt` declares.
+    pub declared: DeclaredTensors,
+    /// The locations of fields that only loading the model can check.
+    pub locations: ModelLocations,
+}
+
+/// Locations for the diagnostics that only loading a model shows: a corrupt file, or a measured
+/// l(1) above the SLO.
+#[derive(Clone, Debug)]
+pub struct ModelLocations {
+    /// The location of `file`.
+    pub file: Location,
+    /// The location of `slo_ms`.
+    pub slo: Location,
+    /// The location of `max_batch`.
+    pub max_batch: Location,
+}
+
+/// Reads the tables `[[models]]`, at least `least` of them.
+pub(in crate::config) fn read_models(
+    root: &TomlTable<'_>,
+    least: usize,
+    kinds: &ExecutorKinds,
+) -> Vec<ModelConfig> {
+    let models = root.tables("models", least, |table| read_model(table, kinds));
+    if models.len() > limits::MAX_MODELS {
+        let right = format!("one scheduler ranks at most {}", limits::MAX_MODELS);
+        root.report("models", format!("{} models are too many", models.len()), right);
+    }
+    report_duplicates(root, &models);
+    models.into_iter().map(|(_, model)| model).collect()
+}
+
+fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location, ModelConfig)> {
+    let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
+    let kind = table.optional("executor").map_or(Some(ExecutorKind::Cpu), |v| read_kind(&v));
+    let slo =
+        table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear_profile::SLO));
+    let slo = slo.map(Nanos::from_millis_f64);
+    let max_batch = table.optional("max_batch").map(|v| v.count(1..=limits::MAX_BATCH));
+    let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
+    let Some(kind) = kind else {
+        // What else the model needs depends on what runs it.
+        for name in ["file", "profile", "inputs", "outputs"] {
+            table.optional(name);
+        }
+        return None;
+    };
+    if !kinds.unclear && !kinds.known.contains(&kind) {
+        let kind = kind.name();
+        let wrong = format!("the model runs on \"{kind}\", and there is no such executor");
+        table.report("executor", wrong, format!("add a table [[executors]] with kind = \"{kind}\""));
+    }
+    let profile = read_profile(table, kind, slo);
+    let source = match kind {
+        ExecutorKind::Cpu => read_cpu_model(table),
+        ExecutorKind::Emulated => read_emulated_model(table),
+    };
+    let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
+    let locations = ModelLocations {
+        file: table.location("file"),
+        slo: table.location("slo_ms"),
+        max_batch: table.location("max_batch"),
+    };
+    let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
+    let declared = DeclaredTensors::default();
+    let model =
+        ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
+    Some((table.location("name"), model))
+}
+
+/// True if a model may have this name, which stands in URLs.
+pub(in crate::config) fn is_model_name(name: &str) -> bool {
+    const LONGEST: usize = 128;
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !name.is_empty() && name.len() <= LONGEST && !name.starts_with('.') && name.chars().all(good)
+}
+
+fn read_name(value: &TomlValue<'_>) -> Option<String> {
+    let name = value.text("the name that clients ask for")?;
+    if !is_model_name(name) {
+        let right = "1 to 128 letters, digits, `_`, `-` and `.`, not beginning with `.`: it stands in URLs";
+        value.refuse_value(right);
+        return None;
+    }
+    Some(name.into())
+}
+
+fn report_duplicates(root: &TomlTable<'_>, models: &[(Location, ModelConfig)]) {
+    let mut lines: HashMap<&str, usize> = HashMap::new();
+    for (location, model) in models {
+        if let Some(line) = lines.insert(&model.name, location.line) {
+            let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
+            root.add(location.diagnostic(wrong, "give each model a name of its own"));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The key `profile` of a model: measured at load, a CSV file, or linear.
+
+use crate::config::diagnostics::Diagnostic;
+use crate::config::executors::ExecutorKind;
+use crate::config::linear_profile;
+use crate::config::toml_reader::{TomlTable, TomlValue};
+use symphony_gpu::{ProfileTable, TableError};
+use symphony_scheduler::limits;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+
+/// The largest batch that is measured at load unless `max_batch` says otherwise: measuring takes
+/// time.
+const MEASURED_BATCH: usize = 32;
+
+/// The source of a model's profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileSource {
+    /// Measured when the model is loaded, up to `max_batch`.
+    Measure,
+    /// Given in CONFIG. It ends at `max_batch`, and l(1) is within the SLO.
+    Given(Profile),
+}
+
+/// Returns the profile and the largest batch, each limited by the other. `asked` is the largest
+/// batch that the user gives.
+pub(in crate::config) fn limit_batch(profile: ProfileSource, asked: Option<usize>) -> (ProfileSource, usize) {
+    match profile {
+        ProfileSource::Measure => (profile, asked.unwrap_or(MEASURED_BATCH)),
+        ProfileSource::Given(profile) => {
+            let profile = profile.truncated(asked.unwrap_or(limits::MAX_BATCH));
+            let max_batch = profile.max_batch();
+            (ProfileSource::Given(profile), max_batch)
+        }
+    }
+}
+
+pub(in crate::config) fn read_profile(
+    table: &TomlTable<'_>,
+    kind: ExecutorKind,
+    slo: Option<Nanos>,
+) -> Option<ProfileSource> {
+    const RIGHT: &str = "\"measure\", a CSV file's name, or { alpha_ms = 1.0, beta_ms = 5.0 }";
+    let Some(value) = table.optional("profile") else {
+        if kind == ExecutorKind::Cpu {
+            return Some(ProfileSource::Measure);
+        }
+        let right = "add { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name: an emulated model needs one";
+        table.report("profile", "is missing", right);
+        return None;
+    };
+    if value.is_table() {
+        let terms = value.table(linear_profile::read_terms)?;
+        return given(table, linear_profile::profile(terms, slo?));
+    }
+    if !value.is_text() {
+        value.refuse(RIGHT);
+        return None;
+    }
+    match value.text(RIGHT)? {
+        "measure" if kind == ExecutorKind::Cpu => Some(ProfileSource::Measure),
+        "measure" => {
+            let right = "give { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name";
+            value.report("an emulated model has nothing to measure", right);
+            None
+        }
+        file => {
+            let path = table.folder().join(file);
+            let measured =
+                ProfileTable::read(&path).map_err(|error| profile_diagnostic(&value, table, error)).ok()?;
+            given(table, measured_profile(&measured, slo?))
+        }
+    }
+}
+
+fn given(table: &TomlTable<'_>, profile: Result<Profile, (String, String)>) -> Option<ProfileSource> {
+    match profile {
+        Ok(profile) => Some(ProfileSource::Given(profile)),
+        Err((wrong, right)) => {
+            table.report("slo_ms", wrong, right);
+            None
+        }
+    }
+}
+
+/// Returns the profile of a measured table, without batches that take longer than the SLO.
+fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)> {
+    let mut latencies = table.latencies();
+    latencies.truncate(limits::MAX_BATCH);
+    linear_profile::check_alone(latencies.first().copied().unwrap_or_default(), slo)?;
+    latencies.retain(|&latency| latency <= slo);
+    Profile::measured(&latencies)
+        .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
+}
+
+/// Reports what is wrong with a profile's file: at its own line where there is one.
+fn profile_diagnostic(value: &TomlValue<'_>, table: &TomlTable<'_>, error: TableError) {
+    match error {
+        TableError::Line { path, line, problem } => {
+            let (wrong, right) =
+                problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
+            let (wrong, right) = (wrong.into(), right.into());
+            table.add(Diagnostic { file: path, line, field: "profile".into(), wrong, right });
+        }
+        TableError::Unreadable { path, source } => {
+            let wrong = format!("{} can't be read ({source})", path.display());
+            value.report(wrong, "give \"measure\", or a CSV file with the columns batch,p50_ms,p99_ms");
+        }
+        other => value.report(other, "measure it again"),
+    }
+}

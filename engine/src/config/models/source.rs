@@ -1,0 +1,88 @@
+//! The source of a model: an ONNX file for CPU executors, or the signature of an emulated model.
+
+use super::tensors::{MAX_ROW_BYTES, read_tensors};
+use crate::config::executors::ExecutorKind;
+use crate::config::toml_reader::TomlTable;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use symphony_gpu::{Signature, TensorSpec};
+
+/// The source of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not
+    /// parsed yet.
+    Cpu {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The emulated GPUs answer zeros of this signature's outputs.
+    Emulated {
+        /// The tensors of one request.
+        signature: Signature,
+    },
+}
+
+impl ModelSource {
+    /// Returns the kind of executor that runs the model.
+    pub fn kind(&self) -> ExecutorKind {
+        match self {
+            ModelSource::Cpu { .. } => ExecutorKind::Cpu,
+            ModelSource::Emulated { .. } => ExecutorKind::Emulated,
+        }
+    }
+}
+
+pub(super) fn read_cpu_model(table: &TomlTable<'_>) -> Option<ModelSource> {
+    for name in ["inputs", "outputs"] {
+        if table.optional(name).is_some() {
+            table.report(name, "is given for a model with a file", "leave it out: the file says it");
+        }
+    }
+    let value = table.required("file", "the model's ONNX file")?;
+    let file = table.folder().join(value.text("the model's ONNX file")?);
+    let right = "name an ONNX file by its path from the folder of this file";
+    match is_empty(&file) {
+        Ok(false) => Some(ModelSource::Cpu { file }),
+        Ok(true) => {
+            value.report(format!("{} is empty", file.display()), right);
+            None
+        }
+        Err(e) => {
+            value.report(format!("{} can't be read ({e})", file.display()), right);
+            None
+        }
+    }
+}
+
+/// True if the file is empty.
+///
+/// Errors: it can't be read, or is no file.
+fn is_empty(file: &Path) -> std::io::Result<bool> {
+    if !std::fs::metadata(file)?.is_file() {
+        return Err(std::io::Error::other("it is no file"));
+    }
+    Ok(File::open(file)?.read(&mut [0])? == 0)
+}
+
+pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<ModelSource> {
+    if table.optional("file").is_some() {
+        table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
+    }
+    let (inputs, outputs) =
+        (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));
+    emulated_source(table, Signature { inputs: inputs?, outputs: outputs? })
+}
+
+/// Returns an emulated model of this signature, if its requests fit in a frontend's slab.
+pub(in crate::config) fn emulated_source(table: &TomlTable<'_>, signature: Signature) -> Option<ModelSource> {
+    let specs = signature.inputs.iter().chain(&signature.outputs);
+    let bytes = specs.map(TensorSpec::bytes).fold(0, usize::saturating_add);
+    if bytes > MAX_ROW_BYTES {
+        let wrong = format!("inputs and outputs take {bytes} bytes a request");
+        table.report("inputs", wrong, format!("at most {MAX_ROW_BYTES} bytes fit: make the shapes smaller"));
+        return None;
+    }
+    Some(ModelSource::Emulated { signature })
+}

@@ -1,0 +1,26 @@
+//! A repository of models in Triton's layout, read from its folder; docs/repository.md is for
+//! users.
+//!
+//! ```text
+//! REPOSITORY/
+//!   shapes/                the model's name
+//!     config.pbtxt         Triton's configuration of it, optional (`triton.rs`)
+//!     model.toml           our own: SLO, executor, priority, profile
+//!     1/model.onnx         its versions
+//!     2/model.onnx
+//!     2/model.toml         optional: instead of the one above, for this version
+//! ```
+//!
+//! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is
+//! loaded. Nothing here remembers anything.
+
+mod folder;
+mod model;
+pub mod pbtxt;
+mod section;
+pub(super) mod triton;
+
+pub use folder::FileStamp;
+pub use model::RepositoryModel;
+pub use section::{RepositoryConfig, RepositoryControl, RepositoryFlags};
+pub use triton::check_pbtxt;

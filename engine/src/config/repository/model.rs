@@ -1,0 +1,230 @@
+//! One model of a repository, read from the files of its folder.
+
+use super::folder::versions_in;
+use super::section::RepositoryConfig;
+use super::triton::{self, TritonConfig};
+use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+use crate::config::executors::{ExecutorKind, read_kind};
+use crate::config::linear_profile;
+use crate::config::models::{
+    DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
+    emulated_source, limit_batch, read_emulated_model, read_profile,
+};
+use crate::config::toml_reader::{TomlTable, read};
+use std::path::Path;
+use symphony_gpu::{Signature, TensorSpec};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+
+/// A model of the repository.
+#[derive(Clone, Debug)]
+pub struct RepositoryModel {
+    /// The versions to serve, at least one, in ascending order.
+    pub versions: Vec<ModelConfig>,
+    /// A line for each field of its `config.pbtxt` that has no effect.
+    pub notes: Vec<String>,
+}
+
+impl RepositoryConfig {
+    /// Reads the model `name` from its folder, for executors of these kinds.
+    ///
+    /// Errors: every diagnostic in its files. Whether the model itself can run only loading it
+    /// shows.
+    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
+        let folder = self.path.join(name);
+        let location = Location { file: folder.clone(), line: 1, field: "model".into() };
+        if !self.has(name) {
+            let wrong = format!("the repository has no model \"{}\"", printable(name));
+            return Err(Diagnostics(vec![location.diagnostic(wrong, "add a folder of that name to it")]));
+        }
+        let mut notes = Vec::new();
+        let pbtxt = folder.join("config.pbtxt");
+        let triton = match pbtxt.exists() {
+            true => triton::read(&pbtxt, name, &mut notes).map_err(Diagnostics)?,
+            false => TritonConfig::default(),
+        };
+        let found = versions_in(&folder);
+        let reading = VersionReader { repository: self, name, folder: &folder, triton: &triton, kinds };
+        let mut versions = Vec::new();
+        let mut diagnostics = Vec::new();
+        // An emulated model has no file, so it needs no folder for one.
+        let only = if found.is_empty() { vec![1] } else { Vec::new() };
+        for version in triton.versions.choose(&found).into_iter().chain(only) {
+            match reading.version(version) {
+                Ok(model) => versions.push(model),
+                Err(Diagnostics(more)) => diagnostics.extend(more),
+            }
+        }
+        if versions.is_empty() && diagnostics.is_empty() {
+            let wrong = format!("its version_policy chooses none of the versions {found:?}");
+            diagnostics.push(location.diagnostic(wrong, "choose one of them, or add a version's folder"));
+        }
+        if diagnostics.is_empty() {
+            Ok(RepositoryModel { versions, notes })
+        } else {
+            diagnostics.dedup();
+            Err(Diagnostics(diagnostics))
+        }
+    }
+}
+
+/// The reader of one version of a model.
+struct VersionReader<'r> {
+    repository: &'r RepositoryConfig,
+    name: &'r str,
+    folder: &'r Path,
+    triton: &'r TritonConfig,
+    kinds: &'r [ExecutorKind],
+}
+
+impl VersionReader<'_> {
+    fn version(&self, version: u64) -> Result<ModelConfig, Diagnostics> {
+        let of_version = self.folder.join(version.to_string());
+        let own = of_version.join("model.toml");
+        let shared = self.folder.join("model.toml");
+        if own.exists() || shared.exists() {
+            let toml = if own.exists() { own } else { shared };
+            return read(&toml, |root| self.model(root, version));
+        }
+        self.without_toml(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
+    }
+
+    /// Reads a model whose folder has no `model.toml`.
+    fn without_toml(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
+        let location =
+            |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
+        let slo = self.repository.slo.ok_or_else(|| {
+            let right =
+                "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
+            location("slo_ms").diagnostic("there is no such file", right)
+        })?;
+        if !self.kinds.contains(&ExecutorKind::Cpu) {
+            let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
+            return Err(location("executor")
+                .diagnostic("the model runs on \"cpu\", and there is no such executor", right));
+        }
+        let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
+        Ok(ModelConfig {
+            name: self.name.to_owned(),
+            version,
+            source: self.onnx(of_version)?,
+            slo,
+            max_batch: self.triton.max_batch.unwrap_or(max_batch),
+            priority: 0,
+            profile,
+            declared: self.triton.declared.clone(),
+            locations: ModelLocations {
+                file: Location {
+                    file: of_version.join(&self.triton.filename),
+                    line: 1,
+                    field: "file".into(),
+                },
+                slo: location("slo_ms"),
+                max_batch: location("max_batch"),
+            },
+        })
+    }
+
+    /// Reads a model with a `model.toml`.
+    fn model(&self, root: &TomlTable<'_>, version: u64) -> Option<ModelConfig> {
+        let of_version = self.folder.join(version.to_string());
+        let default = self.triton.executor.unwrap_or(ExecutorKind::Cpu);
+        let kind = root.optional("executor").map_or(Some(default), |value| read_kind(&value));
+        let slo = match (root.optional("slo_ms"), self.repository.slo) {
+            (Some(value), _) => value.number(linear_profile::SLO).map(Nanos::from_millis_f64),
+            (None, Some(slo)) => Some(slo),
+            (None, None) => {
+                let right = "add the latency promised, in ms; or for all models in [repository] of CONFIG";
+                root.report("slo_ms", "is missing", right);
+                None
+            }
+        };
+        let max_batch = root.optional("max_batch").map(|value| value.count(1..=limits::MAX_BATCH));
+        let priority = root.optional("priority").map_or(Some(0), |value| value.integer(0..=3));
+        let kind = kind?;
+        if !self.kinds.contains(&kind) {
+            let wrong = format!("the model runs on \"{}\", and there is no such executor", kind.name());
+            let right = format!("add a table [[executors]] with kind = \"{}\" to CONFIG", kind.name());
+            root.report("executor", wrong, right);
+        }
+        let profile = read_profile(root, kind, slo);
+        let source = match kind {
+            ExecutorKind::Emulated => self.emulated(root),
+            ExecutorKind::Cpu => {
+                for name in ["inputs", "outputs"] {
+                    if root.optional(name).is_some() {
+                        root.report(
+                            name,
+                            "is given for a model with a file",
+                            "leave it out: the file says it",
+                        );
+                    }
+                }
+                self.onnx(&of_version).map_err(|diagnostic| root.add(diagnostic)).ok()
+            }
+        };
+        // Both files may bound the batch: the smaller holds.
+        let asked = max_batch.map_or(Some(None), |given| given.map(Some))?;
+        let asked = match (asked, self.triton.max_batch) {
+            (Some(ours), Some(tritons)) => Some(ours.min(tritons)),
+            (ours, tritons) => ours.or(tritons),
+        };
+        let (profile, max_batch) = limit_batch(profile?, asked);
+        let locations = ModelLocations {
+            file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
+            slo: root.location("slo_ms"),
+            max_batch: root.location("max_batch"),
+        };
+        let declared = match kind {
+            ExecutorKind::Cpu => self.triton.declared.clone(),
+            ExecutorKind::Emulated => DeclaredTensors::default(),
+        };
+        let (name, priority) = (self.name.to_owned(), priority? as u8);
+        Some(ModelConfig {
+            name,
+            version,
+            source: source?,
+            slo: slo?,
+            max_batch,
+            priority,
+            profile,
+            declared,
+            locations,
+        })
+    }
+
+    /// Reads an emulated model's tensors from `model.toml`, else from `config.pbtxt`.
+    fn emulated(&self, root: &TomlTable<'_>) -> Option<ModelSource> {
+        let DeclaredTensors { inputs, outputs } = &self.triton.declared;
+        let are_declared = !inputs.is_empty() && !outputs.is_empty();
+        if !are_declared || root.has("inputs") || root.has("outputs") {
+            return read_emulated_model(root);
+        }
+        let specs = |tensors: &[DeclaredTensor]| -> Option<Vec<TensorSpec>> {
+            let specs =
+                tensors.iter().map(|tensor| tensor.spec().map_err(|diagnostic| root.add(diagnostic)).ok());
+            specs.collect::<Vec<_>>().into_iter().collect()
+        };
+        let (inputs, outputs) = (specs(inputs), specs(outputs));
+        emulated_source(root, Signature { inputs: inputs?, outputs: outputs? })
+    }
+
+    /// Returns the ONNX file in a version's folder.
+    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
+        let file = of_version.join(&self.triton.filename);
+        let location = Location { file: file.clone(), line: 1, field: "file".into() };
+        let right = "put the version's ONNX model there";
+        match std::fs::metadata(&file) {
+            Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::Cpu { file }),
+            Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
+            Ok(_) => Err(location.diagnostic("it is no file", right)),
+            Err(error) => Err(location.diagnostic(format!("the file can't be read ({error})"), right)),
+        }
+    }
+}
+
+/// Returns a client's text, short and escaped for a message.
+fn printable(name: &str) -> String {
+    const LONGEST: usize = 80;
+    name.chars().take(LONGEST).collect::<String>().escape_debug().to_string()
+}

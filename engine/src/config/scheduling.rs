@@ -1,0 +1,38 @@
+//! The keys `policy`, `when` and `drop` of CONFIG: the scheduling policy and its options.
+
+use super::toml_reader::TomlTable;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::when::{self, When};
+use symphony_scheduler::policy::{self, Policy};
+
+/// Reads the policy: one that the pinned threads run.
+pub(super) fn read_policy(root: &TomlTable<'_>) -> Option<&'static dyn Policy> {
+    let Some(value) = root.optional("policy") else { return Some(policy::POLICIES[0]) };
+    let served = policy::served();
+    let named = value.is_text().then(|| value.text("a policy")).flatten().and_then(policy::by_name);
+    if let Some(simulated) = named.filter(|policy| policy.deferral().is_none()) {
+        let right = format!("serve with one of {}", served.join(", "));
+        value.report(format!("\"{}\" runs in `simulate` only", simulated.name()), right);
+        return None;
+    }
+    policy::by_name(value.word(&served)?)
+}
+
+/// Reads the rule `drop`; `Some(None)` leaves the policy's own.
+pub(super) fn read_drop(root: &TomlTable<'_>) -> Option<Option<DropRule>> {
+    let rules = DropRule::ALL.map(|(_, name, _)| name);
+    root.optional("drop").map_or(Some(None), |value| value.word(&rules).map(DropRule::parse))
+}
+
+/// Reads the rule `when`; a policy with a rule of its own takes none.
+pub(super) fn read_when(root: &TomlTable<'_>, policy: Option<&dyn Policy>) -> Option<Option<&'static When>> {
+    let Some(value) = root.optional("when") else { return Some(None) };
+    let rule = when::by_name(value.word(&when::names())?)?;
+    let policy = policy?;
+    if !policy.options().contains(&"when") {
+        let right = format!("take it out, or set policy = \"{}\"", policy::taking("when").join("\" or \""));
+        value.report(format!("policy \"{}\" has a rule of its own", policy.name()), right);
+        return None;
+    }
+    Some(Some(rule))
+}
