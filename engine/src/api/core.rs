@@ -333,12 +333,7 @@ impl Counted<'_> {
         trace.saw(Ran {
             rows: ask.rows,
             class: ask.class.number(),
-            arrival: reply.arrival,
-            due: reply.due,
-            batched: reply.batched,
-            started: reply.started,
-            finished: reply.finished,
-            answered: reply.answered,
+            timeline: reply.timeline,
             batch_size: reply.batch_size,
             gpu: reply.gpu,
         });

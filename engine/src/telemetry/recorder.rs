@@ -5,7 +5,7 @@
 use super::InferOutcome;
 use super::histogram::{Histogram, Latencies};
 use crate::runtime::counters::count::Count;
-use crate::runtime::frontend::{Answer, Outcome};
+use crate::runtime::frontend::{Answer, Outcome, Timeline};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// The stages of a request that has run, in order: what each is called in metrics and what it is.
-pub const STAGES: [(&str, &str); 4] = [
+pub const STAGES: [(&str, &str); Timeline::STAGES] = [
     ("queue", "queued to batched: waiting for others to join"),
     ("dispatch", "batched to started: on the way to the GPU and waiting for it"),
     ("run", "started to finished: on the GPU"),
@@ -208,11 +208,10 @@ impl Metrics {
             return;
         }
         counts.rows.add(answer.rows as u64);
-        let times = [answer.arrival, answer.batched, answer.started, answer.finished, answer.answered];
-        for (stage, ends) in counts.stages.iter().zip(times.windows(2)) {
-            stage.record(ends[1] - ends[0]);
+        for (stage, (start, end)) in counts.stages.iter().zip(answer.timeline.stages()) {
+            stage.record(end - start);
         }
-        let whole = answer.answered - answer.arrival;
+        let whole = answer.timeline.total();
         counts.whole.record(whole);
         let share = whole.0.saturating_mul(SLO_BUCKETS_IN_TIME as u64) / slo.0.max(1);
         counts.of_slo[(share as usize).min(SLO_BUCKETS - 1)].add(1);

@@ -1,282 +1,43 @@
-//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the
-//! request to the thread that owns its model, and hands each answer out once. It is owned by one
-//! thread (an API core, a load generator) and never blocks: what does not fit is refused at once.
+//! The client side of the engine. A [`Frontend`] puts a request's input into its slab, sends the
+//! request to the ModelThread that owns its model, and hands each answer out once. One thread owns
+//! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
+//!
+//! Invariant: whatever a frontend accepts, it answers exactly once. What it knows of models it has
+//! from a [`ModelTable`]; it never reads another thread's state.
 
-pub(crate) mod in_flight;
+mod answer;
+mod in_flight;
+mod model_info;
 pub(crate) mod model_table;
-pub(crate) mod response_delay;
+mod request;
+mod response_delay;
+mod setup;
+mod timeline;
+
+pub use answer::{Answer, Outcome};
+pub use model_info::{ModelInfo, SlotState};
+pub use model_table::ModelTable;
+pub use request::{Ask, Due, Refusal, Ticket};
+pub use setup::{FrontendPeer, FrontendSetup};
+pub use symphony_transport::message::Class;
+pub use timeline::Timeline;
 
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::in_flight::{InFlight, Sent};
-use crate::runtime::frontend::model_table::Held;
-pub use crate::runtime::frontend::model_table::ModelTable;
-use crate::runtime::frontend::response_delay::Reserve;
 use crate::runtime::queue_ids::QueueIds;
+use answer::Output;
+use in_flight::{InFlight, Sent};
+use model_info::row_bytes;
+use model_table::Held;
+use response_delay::Reserve;
+use setup::{HOPS_OF_AN_ANSWER, slot_classes};
 use std::collections::VecDeque;
-use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony_gpu::signature::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
-pub use symphony_transport::message::Class;
-use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, Response};
+use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
-
-/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it
-/// sends.
-const HOPS_OF_AN_ANSWER: u64 = 2;
-
-/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest
-/// that is asked for: each has room for what is at least a sixteenth of it, and memory that is not
-/// touched costs nothing.
-const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
-
-/// Whether requests may be sent to a place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotState {
-    /// Its model is served.
-    Serving,
-    /// Its model is found by nobody any more; what was sent to it goes on to its end.
-    Draining,
-    /// It has no model.
-    Vacant,
-}
-
-/// What a frontend knows of a model that it may send requests to, or of a place without one.
-#[derive(Clone, Debug)]
-pub struct ModelInfo {
-    /// Its index in the engine.
-    pub id: ModelId,
-    /// Its name in the configuration.
-    pub name: String,
-    /// Which version of that name it is.
-    pub version: u64,
-    /// What runs it, in the API's words: `onnx_rten` or `emulated`.
-    pub platform: String,
-    /// Its tensors, one row of each.
-    pub signature: Signature,
-    /// The latency promised, arrival to answer.
-    pub slo: Nanos,
-    /// The largest batch it runs.
-    pub max_batch: usize,
-    /// The class of its requests that do not say their own.
-    pub class: Class,
-    /// Which ModelThread owns it.
-    pub thread: usize,
-    /// Whether it is there.
-    pub state: SlotState,
-}
-
-impl ModelInfo {
-    /// A place of that ModelThread without a model.
-    pub(crate) fn vacant(id: ModelId, thread: usize) -> ModelInfo {
-        ModelInfo {
-            id,
-            name: String::new(),
-            version: 0,
-            platform: String::new(),
-            signature: Signature::default(),
-            slo: Nanos::ZERO,
-            max_batch: 0,
-            class: Class::HIGHEST,
-            thread,
-            state: SlotState::Vacant,
-        }
-    }
-
-    /// The served ones of `models`.
-    pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
-        models.iter().filter(|model| model.state == SlotState::Serving)
-    }
-
-    /// The served model of that name: of that version, or the newest.
-    pub fn find<'m>(models: &'m [ModelInfo], name: &str, version: Option<u64>) -> Option<&'m ModelInfo> {
-        let named = ModelInfo::served(models).filter(|model| model.name == name);
-        match version {
-            None => named.max_by_key(|model| model.version),
-            Some(version) => named.into_iter().find(|model| model.version == version),
-        }
-    }
-}
-
-/// What is asked of the engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// Which model.
-    pub model: ModelId,
-    /// How many rows of input, at least 1. They run in one batch where that is possible.
-    pub rows: usize,
-    /// By when.
-    pub due: Due,
-    /// With which priority. One without a deadline is of the lowest class where this says the
-    /// highest.
-    pub class: Class,
-}
-
-impl Ask {
-    /// One row, within the model's SLO, of the highest class.
-    pub fn one(model: ModelId) -> Ask {
-        Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
-    }
-
-    /// The class that it is served in.
-    fn served_in(&self) -> Class {
-        match (self.due, self.class) {
-            (Due::Never, Class::HIGHEST) => Class::LOWEST,
-            (_, class) => class,
-        }
-    }
-}
-
-/// By when an answer is due.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
-    /// Within the model's SLO.
-    Slo,
-    /// Within this time or the model's SLO, whichever is less.
-    Within(Nanos),
-    /// Never: a batch client. It waits for as long as it takes until a GPU is left.
-    Never,
-}
-
-/// Names a request between [`Frontend::submit`] and its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket {
-    /// Below [`Frontend::capacity`], no two requests in flight share it: an index for side tables.
-    pub index: usize,
-    /// Unique in the frontend's life.
-    pub id: u64,
-}
-
-/// Why a request was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// Every slot, or the ring to the model's thread, is full.
-    #[error("the engine is overloaded: every slot for requests in flight is taken; try again later")]
-    Overloaded,
-    /// The engine is shutting down.
-    #[error("the engine is shutting down and accepts no more requests")]
-    Draining,
-    /// A request of so many rows is never accepted.
-    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
-    TooManyRows {
-        /// What was asked.
-        rows: usize,
-        /// The most that there may be.
-        limit: usize,
-    },
-    /// The model was unloaded.
-    #[error("the model was unloaded")]
-    Unloaded,
-}
-
-/// How an accepted request ended, as its client should see it: one of several rows as the worst of
-/// them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// In time.
-    Good,
-    /// It ran, but the answer came this long after the deadline.
-    Late(Nanos),
-    /// It did not run, or failed; never [`Ending::Done`].
-    Bad(Ending),
-}
-
-/// An answer, on loan while it is handed out.
-#[derive(Debug)]
-pub struct Answer<'a> {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// How many rows it has.
-    pub rows: usize,
-    output: Output<'a>,
-    /// The model it was for.
-    pub model: ModelId,
-    /// The latency that the model promises.
-    pub slo: Nanos,
-    /// When it was accepted.
-    pub arrival: Nanos,
-    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out;
-    /// [`Nanos::MAX`] if never.
-    pub due: Nanos,
-    /// When its batch was put together, started and finished; zero where it did not come to that.
-    /// Of several batches the one that finished last is meant, here and below.
-    pub batched: Nanos,
-    /// See `batched`.
-    pub started: Nanos,
-    /// See `batched`; for a dropped request, when it was dropped.
-    pub finished: Nanos,
-    /// When the answer reached this frontend.
-    pub answered: Nanos,
-    /// Its batch's size, zero if it was in none.
-    pub batch_size: u32,
-    /// The GPU that its batch was sent to.
-    pub gpu: GpuId,
-}
-
-impl Answer<'_> {
-    /// The output of row `at`, from 0, in the layout of [`Signature`]; empty unless all rows ran.
-    pub fn row(&self, at: usize) -> &[u8] {
-        let Output { range, first, others } = &self.output;
-        let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
-        slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
-    }
-}
-
-/// The slots that an answer's rows are in, where it has any.
-struct Output<'a> {
-    /// Where the output lies in each.
-    range: Range<usize>,
-    first: Option<SlotGuard<'a>>,
-    /// Empty, without memory of its own, where there is one row.
-    others: Vec<SlotGuard<'a>>,
-}
-
-impl fmt::Debug for Output<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Output").field("bytes_per_row", &self.range.len()).finish_non_exhaustive()
-    }
-}
-
-/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's
-/// threads take them.
-pub struct FrontendPeer {
-    /// One per ModelThread: the requests for its models.
-    pub requests: Vec<Consumer<Request>>,
-    /// One per thread that can end a request. Each holds as many as can be in flight, so it is
-    /// never full.
-    pub responses: Vec<Producer<Response>>,
-    /// Access to the slots that requests name.
-    pub slab: SlabView,
-}
-
-/// What a new [`Frontend`] needs to know.
-pub struct FrontendSetup {
-    /// Its number: the index that requests carry and answers are routed by.
-    pub id: u32,
-    /// The engine's clock.
-    pub clock: Clock,
-    /// Every place for a model of the engine, by id.
-    pub models: Arc<[ModelInfo]>,
-    /// The most bytes that a row of a model that is loaded later may have; 0 where none is.
-    pub later_row: usize,
-    /// How many ModelThreads there are.
-    pub model_threads: usize,
-    /// How many threads can end a request: ModelThreads and backends.
-    pub answering_threads: usize,
-    /// Requests that may be in flight at once.
-    pub capacity: usize,
-    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it
-    /// really takes.
-    pub result_delay: Nanos,
-    /// How late this machine's threads see that a time has come, as measured at start-up.
-    pub lateness: Nanos,
-    /// Cleared when the engine drains.
-    pub accepting: Arc<AtomicBool>,
-}
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView};
 
 /// The frontend's end. See the module's description.
 pub struct Frontend {
@@ -632,12 +393,14 @@ impl Frontend {
             output: self.output(index, ending),
             model,
             slo: self.models[model.0 as usize].slo,
-            arrival,
-            due,
-            batched: last.batched,
-            started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
-            finished: last.finished,
-            answered,
+            timeline: Timeline {
+                arrival,
+                due,
+                batched: last.batched,
+                started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
+                finished: last.finished,
+                answered,
+            },
             batch_size: last.batch_size,
             gpu: last.gpu,
         };
@@ -677,25 +440,4 @@ impl Frontend {
         };
         Output { range, first: next(), others: std::iter::from_fn(next).collect() }
     }
-}
-
-/// What a row of a model takes, input and output.
-fn row_bytes(info: &ModelInfo) -> usize {
-    info.signature.input_bytes() + info.signature.output_bytes()
-}
-
-fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
-    let mut sizes: Vec<usize> =
-        ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
-    if later_row > 0 {
-        sizes.extend(LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row));
-        sizes.push(later_row.next_multiple_of(64));
-    }
-    sizes.sort_unstable();
-    sizes.dedup();
-    let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);
-    sizes
-        .into_iter()
-        .map(|slot_bytes| SlotClass { slot_bytes, count: capacity.min(share / slot_bytes).max(1) })
-        .collect()
 }

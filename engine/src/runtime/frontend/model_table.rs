@@ -5,7 +5,7 @@
 //! place is given to another model only when nobody holds a table that lists the old one, and none
 //! of its requests is left.
 
-use crate::runtime::frontend::ModelInfo;
+use super::model_info::ModelInfo;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

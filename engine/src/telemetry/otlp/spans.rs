@@ -111,8 +111,8 @@ impl Spans {
         let mut span = self.of_request(traced);
         if let Some(ran) = &traced.ran {
             self.add_stages(traced, ran);
-            if ran.started > Nanos::ZERO {
-                let (trace, id) = batch_ids(self.server, ran.gpu, ran.started);
+            if ran.timeline.has_run() {
+                let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
                 span.links.push(link(trace, id));
                 self.add_to_batch(traced, ran, now);
             }
@@ -149,11 +149,11 @@ impl Spans {
         if let Some(ran) = &traced.ran {
             attributes.push(KeyValue::number("symphony.class", ran.class.into()));
             attributes.push(KeyValue::number("symphony.rows", ran.rows as u64));
-            if ran.due != Nanos::MAX {
-                let ms = (ran.due - ran.arrival).as_millis_f64();
+            if ran.timeline.due != Nanos::MAX {
+                let ms = (ran.timeline.due - ran.timeline.arrival).as_millis_f64();
                 attributes.push(KeyValue::new("symphony.deadline_ms", Value::Real(ms)));
             }
-            if ran.started > Nanos::ZERO {
+            if ran.timeline.has_run() {
                 attributes.push(KeyValue::number("symphony.gpu", ran.gpu.0.into()));
                 attributes.push(KeyValue::number("symphony.batch.size", ran.batch_size.into()));
             }
@@ -178,11 +178,14 @@ impl Spans {
     /// The stages that the request came through. One that was dropped came to no other than the
     /// first.
     fn add_stages(&mut self, traced: &Traced, ran: &Ran) {
-        let times = [ran.arrival, ran.batched, ran.started, ran.finished, ran.answered];
+        let mut stages = ran.timeline.stages();
         let own = u64::from_be_bytes(traced.span.0);
-        let stages = if ran.started > Nanos::ZERO { STAGES.len() } else { 1 };
-        for (at, (name, _)) in STAGES.iter().enumerate().take(stages) {
-            let end = if stages == 1 { ran.finished } else { times[at + 1] };
+        let mut count = stages.len();
+        if !ran.timeline.has_run() {
+            count = 1;
+            stages[0].1 = ran.timeline.finished;
+        }
+        for (at, ((name, _), (start, end))) in STAGES.iter().zip(stages).enumerate().take(count) {
             self.ready.push_back(Span {
                 trace_id: traced.trace.0.to_vec(),
                 span_id: mixed(own.wrapping_add(at as u64 + 1)).max(1).to_be_bytes().to_vec(),
@@ -190,8 +193,8 @@ impl Spans {
                 parent_span_id: traced.span.0.to_vec(),
                 name: (*name).to_owned(),
                 kind: SpanKind::Internal.into(),
-                start_time_unix_nano: self.unix(times[at]),
-                end_time_unix_nano: self.unix(end.max(times[at])),
+                start_time_unix_nano: self.unix(start),
+                end_time_unix_nano: self.unix(end.max(start)),
                 flags: SAMPLED | ORIGIN_KNOWN,
                 ..Span::default()
             });
@@ -199,7 +202,7 @@ impl Spans {
     }
 
     fn add_to_batch(&mut self, traced: &Traced, ran: &Ran, now: Nanos) {
-        let key = (ran.gpu, ran.started);
+        let key = (ran.gpu, ran.timeline.started);
         if self.is_sent.contains(&key) {
             return;
         }
@@ -217,14 +220,14 @@ impl Spans {
     }
 
     fn of_batch(&self, traced: &Traced, ran: &Ran) -> Span {
-        let (trace, id) = batch_ids(self.server, ran.gpu, ran.started);
+        let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
         Span {
             trace_id: trace.0.to_vec(),
             span_id: id.0.to_vec(),
             name: format!("batch {}", traced.model),
             kind: SpanKind::Internal.into(),
-            start_time_unix_nano: self.unix(ran.started),
-            end_time_unix_nano: self.unix(ran.finished.max(ran.started)),
+            start_time_unix_nano: self.unix(ran.timeline.started),
+            end_time_unix_nano: self.unix(ran.timeline.finished.max(ran.timeline.started)),
             attributes: vec![
                 KeyValue::text("symphony.model.name", &traced.model),
                 KeyValue::number("symphony.model.version", traced.version),
@@ -257,7 +260,7 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 pub(super) mod tests {
     use super::super::tracer::Call;
     use super::*;
-    use crate::runtime::frontend::{Class, ModelInfo, SlotState};
+    use crate::runtime::frontend::{Class, ModelInfo, SlotState, Timeline};
     use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 
@@ -280,12 +283,14 @@ pub(super) mod tests {
         Ran {
             rows: 2,
             class: 1,
-            arrival: Nanos(started - 40),
-            due: Nanos(started + 1_000_000),
-            batched: Nanos(started - 10),
-            started: Nanos(started),
-            finished: Nanos(started + 50),
-            answered: Nanos(started + 60),
+            timeline: Timeline {
+                arrival: Nanos(started - 40),
+                due: Nanos(started + 1_000_000),
+                batched: Nanos(started - 10),
+                started: Nanos(started),
+                finished: Nanos(started + 50),
+                answered: Nanos(started + 60),
+            },
             batch_size: 3,
             gpu: GpuId(gpu),
         }
@@ -388,7 +393,9 @@ pub(super) mod tests {
         spans.add(&traced(1, None), Nanos(0));
         let only = all(&mut spans);
         assert_eq!((only.len(), only[0].links.len(), &only[0].status), (1, 0, &None));
-        let dropped = Ran { batched: Nanos::ZERO, started: Nanos::ZERO, batch_size: 0, ..ran(5, 100) };
+        let ran = ran(5, 100);
+        let timeline = Timeline { batched: Nanos::ZERO, started: Nanos::ZERO, ..ran.timeline };
+        let dropped = Ran { timeline, batch_size: 0, ..ran };
         spans.add(&Traced { outcome: InferOutcome::Dropped, ..traced(1, Some(dropped)) }, Nanos(0));
         let both = all(&mut spans);
         assert_eq!(both.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["queue", "infer m"]);
