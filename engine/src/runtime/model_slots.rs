@@ -5,9 +5,10 @@
 //! docs of that module tell the whole way of a change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
-use super::start::{Known, output_range, platform, queue_of_class, settle};
+use super::model_setup::{Known, output_range, platform, queue_of_class, settle};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
-use crate::runtime::backends::executors::{self, Found, Progress};
+use crate::runtime::backends::executors::{self, Found};
+use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{Held, ModelTable};
 use crate::runtime::queue_ids::QueueIds;

@@ -5,6 +5,7 @@
 use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
+use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::{Placement, run};
 use crate::runtime::threads::changes::Taker;
@@ -14,9 +15,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
-
-/// Told, in a line each, what a start-up is doing.
-pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What an executor found out about a model.
 pub(crate) struct Found {

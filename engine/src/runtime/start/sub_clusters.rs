@@ -2,8 +2,8 @@
 //! which RankThread matches which. Decided once, at start-up, from the configuration alone;
 //! start-up builds what it says.
 
+use super::error::StartError;
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::StartError;
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_scheduler::limits;
