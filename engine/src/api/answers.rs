@@ -111,7 +111,7 @@ impl Answers {
     pub(super) fn models(&self) -> Arc<[ModelInfo]> {
         let mut frontend = self.frontend.borrow_mut();
         let models = Arc::clone(frontend.newest_models());
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
         models
     }
 
@@ -133,7 +133,7 @@ impl Answers {
         let ticket = {
             let mut frontend = self.frontend.borrow_mut();
             let ticket = frontend.submit(ask, fill);
-            frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+            frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
             ticket?
         };
         self.recorder.accepted(ask.model);
@@ -180,7 +180,7 @@ impl Answers {
                 let _ = waiter.send(Reply::keep(answer));
             }
         });
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
         delivered
     }
 

@@ -209,12 +209,14 @@ mod tests {
         Reply {
             outcome,
             output: Vec::new(),
-            arrival: Nanos(1_000),
-            due: Nanos(9_000),
-            batched: Nanos(1_500),
-            started: Nanos(2_000),
-            finished: Nanos(5_000),
-            answered: Nanos(5_500),
+            timeline: Timeline {
+                arrival: Nanos(1_000),
+                due: Nanos(9_000),
+                batched: Nanos(1_500),
+                started: Nanos(2_000),
+                finished: Nanos(5_000),
+                answered: Nanos(5_500),
+            },
             batch_size,
             gpu: GpuId(0),
         }

@@ -6,7 +6,7 @@
 use super::access::AccessConfig;
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
 use super::linear;
-use super::reader::{Bounds, Table, Value, read};
+use super::reader::{Bounds, Table, Value, read, read_text};
 use super::repository::{Control, RepositoryConfig};
 use super::triton::Declared;
 use super::workload_file::read_network;
@@ -289,6 +289,18 @@ pub struct RepositoryFlags {
 /// repository.
 pub fn read_config(path: &Path) -> Result<Config, Diagnostics> {
     read_config_with(Some(path), &RepositoryFlags::default(), &mut |_| ())
+}
+
+/// Reads the engine's configuration from TOML `text`, for programs that have the engine as a
+/// library. Files that it names are relative to the current folder.
+///
+/// Errors: as [`read_config`].
+pub fn parse_config(text: &str) -> Result<Config, Diagnostics> {
+    let file = Path::new("symphony.toml");
+    let (mut config, rank_threads) = read_text(file, text, |root| read_root(root, file, false))?;
+    config.add_models_of_repository(&mut |_| ())?;
+    config.check_rank_threads(rank_threads)?;
+    Ok(config)
 }
 
 /// [`read_config`], with what the command line says of the repository. Without a `path`, a CPU

@@ -18,7 +18,7 @@ pub use access::{AccessConfig, read_tokens};
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine_config::{
     Config, Cores, Executor, ExecutorKind, HttpLimits, ModelConfig, ModelLocations, ModelSource,
-    ProfileSource, RepositoryFlags, read_config, read_config_with,
+    ProfileSource, RepositoryFlags, parse_config, read_config, read_config_with,
 };
 pub use repository::{Control, RepositoryConfig, RepositoryModel, Stamp};
 pub use traces::{ArrivalSource, TraceError, read_functions, read_minutes, read_trace};

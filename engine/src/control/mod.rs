@@ -12,7 +12,7 @@
 //!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
 //!     its queue         -> its ModelThread's table       the same
 //!   post a table that lists it, and the old one no more  ModelSlots::switch: from here on requests go to the new one
-//! later, when nobody holds a table with the old one and none of its requests is left   ModelSlots::tidy
+//! later, when nobody holds a table with the old one and none of its requests is left   ModelSlots::reclaim
 //!     an empty queue and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
@@ -118,11 +118,15 @@ impl fmt::Debug for Repository {
 }
 
 impl Repository {
-    /// Starts the control thread of an engine that was started with `config` and gave its `places`.
-    /// `say` is told, in a line each, what it does.
+    /// Starts the control thread of an engine that was started with `config` and gave its `model_slots`.
+    /// `progress` is told, in a line each, what it does.
     ///
     /// Errors: the system gives no thread.
-    pub fn start(config: &Config, places: ModelSlots, say: Progress) -> std::io::Result<Repository> {
+    pub fn start(
+        config: &Config,
+        model_slots: ModelSlots,
+        progress: Progress,
+    ) -> std::io::Result<Repository> {
         let (orders, taken) = sync_channel(MAX_ORDERS);
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -135,7 +139,7 @@ impl Repository {
         };
         let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
         let repository = config.repository.clone();
-        let keeper = Keeper::new(config, places, kinds, say, Arc::clone(&index));
+        let keeper = Keeper::new(config, model_slots, kinds, progress, Arc::clone(&index));
         let until = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Some(repository) = repository {

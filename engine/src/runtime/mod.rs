@@ -42,7 +42,7 @@ mod queue_ids;
 mod start;
 pub mod threads;
 
-pub use callbacks::{Progress, ThreadHook};
+pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;
 pub use frontend::Frontend;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};

@@ -1,7 +1,7 @@
 //! What a model needs before it can be served, at start-up and later: its signature, its profile and
 //! its queues.
 
-use super::backends::executors::Found;
+use super::backends::executors::LoadReport;
 use super::frontend::Class;
 use crate::config::{Diagnostics, ModelConfig, ModelSource, ProfileSource};
 use std::ops::Range;
@@ -12,13 +12,16 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
 /// What there is to know of a model before it is served.
-pub(crate) struct Known {
+pub(crate) struct ServableModel {
     pub(crate) signature: Signature,
     pub(crate) profile: Profile,
 }
 
 /// What is known of a model from its words and from loading it, or what is wrong with it.
-pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known, Diagnostics> {
+pub(crate) fn check_model(
+    model: &ModelConfig,
+    found: Option<LoadReport>,
+) -> Result<ServableModel, Diagnostics> {
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
         (ProfileSource::Given(profile), _) => profile.clone(),
@@ -46,7 +49,7 @@ pub(crate) fn settle(model: &ModelConfig, found: Option<Found>) -> Result<Known,
     if !undeclared.is_empty() {
         return Err(Diagnostics(undeclared));
     }
-    Ok(Known { signature, profile })
+    Ok(ServableModel { signature, profile })
 }
 
 /// An empty queue for requests of this class, of a model that is of class `own` itself.

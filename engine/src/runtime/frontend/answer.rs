@@ -47,6 +47,11 @@ impl Answer<'_> {
         let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
         slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
     }
+
+    /// Returns a copy of the output of all rows, one after another; empty unless all rows ran.
+    pub fn to_vec(&self) -> Vec<u8> {
+        (0..self.rows).flat_map(|at| self.row(at)).copied().collect()
+    }
 }
 
 /// The slab slots that an answer's rows are in, where it has any.

@@ -25,10 +25,10 @@ pub use timeline::Timeline;
 use crate::runtime::clock::Clock;
 use crate::runtime::queue_ids::QueueIds;
 use answer::Output;
-use in_flight::{InFlight, Sent};
+use in_flight::{InFlight, SentRequest};
 use model_info::row_bytes;
-use model_table::Held;
-use response_delay::Reserve;
+use model_table::InFlightCounts;
+use response_delay::ResponseReserve;
 use setup::{HOPS_OF_AN_ANSWER, slot_classes};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,17 +43,17 @@ use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView};
 pub struct Frontend {
     id: u32,
     clock: Clock,
-    lanes: QueueIds,
+    queue_ids: QueueIds,
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
     model_table: Arc<ModelTable>,
     /// ModelSlots that have got another model in tables taken since somebody asked.
-    newcomers: Vec<ModelId>,
+    replaced: Vec<ModelId>,
     /// Its requests in the engine, by model.
-    held: Held,
+    in_engine: InFlightCounts,
     /// For each model, what is taken off its deadlines.
-    reserves: Vec<Reserve>,
+    reserves: Vec<ResponseReserve>,
     least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
     slab: SlabOwner,
@@ -63,7 +63,7 @@ pub struct Frontend {
     in_flight: InFlight,
     /// Requests to be taken back that the engine was not told of yet: each at most once, so no more
     /// than slots.
-    wishes: VecDeque<Ticket>,
+    cancellations: VecDeque<Ticket>,
     next_id: u64,
 }
 
@@ -86,17 +86,21 @@ impl Frontend {
         let frontend = Frontend {
             id: setup.id,
             clock: setup.clock,
-            reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
+            reserves: setup
+                .models
+                .iter()
+                .map(|model| ResponseReserve::new(least_reserve, model.slo))
+                .collect(),
             least_reserve,
-            held: Held::new(setup.models.len()),
-            lanes: QueueIds::new(setup.models.len()),
+            in_engine: InFlightCounts::new(setup.models.len()),
+            queue_ids: QueueIds::new(setup.models.len()),
             table: 0,
             model_table: ModelTable::new(Arc::clone(&setup.models)),
-            newcomers: Vec::new(),
+            replaced: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
             in_flight: InFlight::new(slab.capacity()),
-            wishes: VecDeque::new(),
+            cancellations: VecDeque::new(),
             slab,
             view: view.clone(),
             requests: request_producers,
@@ -117,9 +121,14 @@ impl Frontend {
         &self.models
     }
 
-    /// The same as of now.
+    /// Returns the newest version of the model of that name, if one is served.
+    pub fn find_model(&mut self, name: &str) -> Option<&ModelInfo> {
+        ModelInfo::find(self.newest_models(), name, None)
+    }
+
+    /// Refreshes the model table and returns it.
     pub fn newest_models(&mut self) -> &Arc<[ModelInfo]> {
-        self.look();
+        self.refresh_models();
         &self.models
     }
 
@@ -135,8 +144,8 @@ impl Frontend {
 
     /// The places that have got another model since this was asked last: for tables beside this
     /// one.
-    pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
-        self.newcomers.drain(..)
+    pub fn take_replaced_models(&mut self) -> impl Iterator<Item = ModelId> + '_ {
+        self.replaced.drain(..)
     }
 
     /// Where it gets its tables from.
@@ -146,14 +155,14 @@ impl Frontend {
 
     /// From now on it follows the tables of this model_table, whose first one it has. What it tells
     /// of its requests.
-    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> Held {
+    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.model_table = model_table;
-        self.held.clone()
+        self.in_engine.clone()
     }
 
     /// Takes the newest table, if there is one.
     #[inline]
-    fn look(&mut self) {
+    fn refresh_models(&mut self) {
         if self.model_table.number() != self.table {
             self.take_table();
         }
@@ -165,9 +174,9 @@ impl Frontend {
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
             let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
             if new.state == SlotState::Serving && (old.state != SlotState::Serving || is_another) {
-                *reserve = Reserve::new(self.least_reserve, new.slo);
-                if !self.newcomers.contains(&new.id) {
-                    self.newcomers.push(new.id);
+                *reserve = ResponseReserve::new(self.least_reserve, new.slo);
+                if !self.replaced.contains(&new.id) {
+                    self.replaced.push(new.id);
                 }
             }
         }
@@ -210,12 +219,12 @@ impl Frontend {
         if !self.accepting() {
             return Err(Refusal::Draining);
         }
-        self.look();
+        self.refresh_models();
         if self.models[ask.model.0 as usize].state == SlotState::Vacant {
             return Err(Refusal::Unloaded);
         }
         let class = ask.served_in();
-        self.see_room(ask.model, class, ask.rows)?;
+        self.check_room(ask.model, class, ask.rows)?;
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
         for (row, slot) in self.in_flight.slots(index).enumerate() {
@@ -245,9 +254,10 @@ impl Frontend {
                 (due, deadline, due - deadline)
             }
         };
-        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
-        self.held.add(model.0 as usize);
-        let lane = self.lanes.of(model, class);
+        self.in_flight
+            .send(index, SentRequest { arrival, due, deadline, ..SentRequest::new(id, model, class, rows) });
+        self.in_engine.add(model.0 as usize);
+        let queue_id = self.queue_ids.of(model, class);
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -256,7 +266,7 @@ impl Frontend {
                 arrival,
                 deadline,
                 reserve,
-                model: lane,
+                model: queue_id,
                 row: row as u16,
                 rows_after: (rows - 1 - row) as u16,
                 frontend: self.id as u8,
@@ -269,7 +279,7 @@ impl Frontend {
     }
 
     /// Whether so many rows for a model can be taken right now.
-    fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+    fn check_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         const {
             assert!(
                 limits::MAX_QUEUE_LENGTH <= u16::MAX as usize
@@ -277,7 +287,7 @@ impl Frontend {
             )
         };
         if class > Class::HIGHEST {
-            return self.see_room_below(model, class, rows);
+            return self.check_room_below(model, class, rows);
         }
         let limit = if rows == 1 { 1 } else { self.most_rows(model) };
         if rows == 0 || rows > limit {
@@ -291,7 +301,7 @@ impl Frontend {
     /// The same for a lower class: slots and ring have room for those above besides, a quarter for
     /// each.
     #[cold]
-    fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+    fn check_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         let info = &self.models[model.0 as usize];
         let bytes = row_bytes(info);
         let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
@@ -321,12 +331,12 @@ impl Frontend {
 
     /// Hands out every answer that has come, each exactly once, and returns how many there were.
     pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
-        self.look();
+        self.refresh_models();
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
                 let head = self.in_flight.row_ended(self.slab.index(response.slot), response);
-                let &Sent { id, ending, missing, .. } = self.in_flight.sent(head);
+                let &SentRequest { id, ending, missing, .. } = self.in_flight.sent(head);
                 if missing == 0 {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
@@ -336,7 +346,7 @@ impl Frontend {
                 }
             }
         }
-        self.send_wishes();
+        self.send_cancellations();
         delivered
     }
 
@@ -344,43 +354,44 @@ impl Frontend {
     /// runs or has run ends as it ends, and nothing happens where it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
-            self.wishes.push_back(ticket);
-            self.send_wishes();
+            self.cancellations.push_back(ticket);
+            self.send_cancellations();
         }
     }
 
     /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next
     /// poll.
-    fn send_wishes(&mut self) {
-        while let Some(&Ticket { index, id }) = self.wishes.front() {
+    fn send_cancellations(&mut self) {
+        while let Some(&Ticket { index, id }) = self.cancellations.front() {
             if self.in_flight.is_in_flight(index, id) {
-                let &Sent { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
+                let &SentRequest { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
                 let ring = &mut self.requests[self.models[model.0 as usize].thread];
                 let frontend = self.id as u8;
-                let wish = Request {
+                let cancellation = Request {
                     id,
                     arrival,
                     deadline,
-                    model: self.lanes.of(model, class),
+                    model: self.queue_ids.of(model, class),
                     takes_back: 1,
                     frontend,
                     class,
                     ..Request::default()
                 };
-                if ring.push(wish).is_err() {
+                if ring.push(cancellation).is_err() {
                     return;
                 }
             }
-            self.wishes.pop_front();
+            self.cancellations.pop_front();
         }
     }
 
     /// Hands out the answer of the request that begins at `index`, and takes its slots back.
     fn deliver(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let answered = self.clock.now();
-        let Sent { id, model, arrival, due, deadline, rows, ending, last, .. } = *self.in_flight.sent(index);
+        let SentRequest { id, model, arrival, due, deadline, rows, ending, last, .. } =
+            *self.in_flight.sent(index);
         if due != Nanos::MAX {
-            self.learn(model, &last, answered, (due, deadline));
+            self.observe_response(model, &last, answered, (due, deadline));
         }
         let outcome = match ending {
             Ending::Done if answered <= due => Outcome::Good,
@@ -409,11 +420,17 @@ impl Frontend {
             self.slab.free(slot);
         }
         self.in_flight.answered(index);
-        self.held.sub(model.0 as usize);
+        self.in_engine.sub(model.0 as usize);
     }
 
     /// Learns from an answer how long before it is due a batch should be over.
-    fn learn(&mut self, model: ModelId, last: &Response, answered: Nanos, (due, deadline): (Nanos, Nanos)) {
+    fn observe_response(
+        &mut self,
+        model: ModelId,
+        last: &Response,
+        answered: Nanos,
+        (due, deadline): (Nanos, Nanos),
+    ) {
         let reserve = &mut self.reserves[model.0 as usize];
         match Ending::from_code(last.ending) {
             Some(Ending::Done) => reserve.observe(answered - deadline),

@@ -3,7 +3,7 @@
 use super::error::StartError;
 use super::layout::Layout;
 use super::options::Options;
-use super::sub_clusters::Division;
+use super::sub_clusters::SubClusters;
 use crate::config::{Config, Control};
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
@@ -23,26 +23,26 @@ use symphony_transport::message::ModelId;
 const LATENESS_IN_SLO: u64 = 50;
 
 /// What is known while an engine is put together.
-pub(super) struct Builder {
+pub(super) struct EngineBuilder {
     pub(super) config: Arc<Config>,
     pub(super) layout: Layout,
     pub(super) clock: Clock,
-    pub(super) say: Progress,
-    pub(super) division: Division,
+    pub(super) progress: Progress,
+    pub(super) sub_clusters: SubClusters,
     pub(super) deferral: &'static dyn Deferral,
     pub(super) options: Options,
 }
 
-impl Builder {
+impl EngineBuilder {
     /// Takes in what is asked for.
     ///
     /// Errors: a limit would be exceeded, or the policy is none for pinned threads.
     pub(super) fn new(
         config: Config,
         layout: Layout,
-        say: Progress,
+        progress: Progress,
         options: Options,
-    ) -> Result<Builder, StartError> {
+    ) -> Result<EngineBuilder, StartError> {
         let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
         StartError::at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
         StartError::at_most("models", config.model_slots().len(), limits::MAX_MODELS)?;
@@ -51,13 +51,13 @@ impl Builder {
         let own =
             own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
         let deferral = config.when.map_or(own, |rule| rule);
-        let division = Division::new(&config, layout.ranks.len())?;
-        Ok(Builder {
+        let sub_clusters = SubClusters::new(&config, layout.ranks.len())?;
+        Ok(EngineBuilder {
             config: Arc::new(config),
             layout,
             clock: Clock::start(),
-            say,
-            division,
+            progress,
+            sub_clusters,
             deferral,
             options,
         })
@@ -65,7 +65,7 @@ impl Builder {
 
     /// The backend threads: their roles and their GPUs' numbers. Those of CPU executors come first.
     pub(super) fn backends(&self, executors: u32) -> Vec<(String, Range<u32>)> {
-        let gpus = self.division.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
+        let gpus = self.sub_clusters.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
         let cpus = (0..executors).map(|at| (format!("cpu-{at}"), at..at + 1));
         let emulated = self.layout.emulated.map(|_| ("emulated".to_owned(), executors..gpus));
         cpus.chain(emulated).collect()
@@ -84,14 +84,16 @@ impl Builder {
         repository.map_or(0, |repository| repository.max_row_bytes)
     }
 
-    pub(super) fn lanes(&self) -> QueueIds {
-        QueueIds::new(self.division.model_slots())
+    pub(super) fn queue_ids(&self) -> QueueIds {
+        QueueIds::new(self.sub_clusters.model_slots())
     }
 
     /// The terms of a lane of a model of that SLO and profile, on a machine of that lateness.
-    pub(super) fn terms(&self) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
+    pub(super) fn queue_config(
+        &self,
+    ) -> impl Fn(ModelId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
         let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
-        let (division, lanes) = (self.division.clone(), self.lanes());
+        let (sub_clusters, queue_ids) = (self.sub_clusters.clone(), self.queue_ids());
         move |model, slo, profile, lateness: Nanos| QueueConfig {
             model,
             profile,
@@ -100,7 +102,7 @@ impl Builder {
             drop,
             deferral,
             slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
-            gpus: division.gpus_for(lanes.model(model).0 as usize),
+            gpus: sub_clusters.gpus_for(queue_ids.model(model).0 as usize),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What start-up finds out about the models and the machine.
 
-use super::builder::Builder;
+use super::builder::EngineBuilder;
 use super::error::StartError;
 use crate::config::Diagnostics;
-use crate::runtime::backends::executors::{self, Found, Loading, Setup};
+use crate::runtime::backends::executors::{self, ExecutorSetup, LoadReport, LoadingExecutor};
 use crate::runtime::frontend::{Class, ModelInfo, SlotState};
-use crate::runtime::model_setup::{Known, platform, settle};
+use crate::runtime::model_setup::{ServableModel, check_model, platform};
 use crate::runtime::threads::agent::measure_lateness;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,13 +23,13 @@ pub(super) struct Findings {
     pub(super) lateness: Nanos,
 }
 
-impl Builder {
-    pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<Loading>, StartError> {
-        let setup = Setup {
+impl EngineBuilder {
+    pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<LoadingExecutor>, StartError> {
+        let setup = ExecutorSetup {
             config: Arc::clone(&self.config),
             clock: self.clock.clone(),
             stop: Arc::clone(stop),
-            say: Arc::clone(&self.say),
+            progress: Arc::clone(&self.progress),
         };
         let placements = self.layout.executors.iter().enumerate();
         Ok(placements
@@ -39,16 +39,16 @@ impl Builder {
 
     /// What there is to know of every model, from the configuration and the executors; and of the
     /// machine.
-    pub(super) fn find_out(&self, loading: &[Loading]) -> Result<Findings, StartError> {
-        let mut found: Vec<Option<Found>> = self.config.models.iter().map(|_| None).collect();
+    pub(super) fn find_out(&self, loading: &[LoadingExecutor]) -> Result<Findings, StartError> {
+        let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {
             let report = executor.wait().ok_or(StartError::Died(at))?;
-            found = report.map_err(|mistake| Diagnostics(vec![mistake]))?;
+            found = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
         }
         let mut infos = Vec::new();
         let mut profiles = Vec::new();
         for (at, (model, found)) in self.config.models.iter().zip(found).enumerate() {
-            let Known { signature, profile } = settle(model, found)?;
+            let ServableModel { signature, profile } = check_model(model, found)?;
             infos.push(ModelInfo {
                 id: ModelId(at as u32),
                 name: model.name.clone(),

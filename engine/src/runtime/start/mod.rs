@@ -21,16 +21,16 @@ use crate::recorder::RecordConfig;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
-use crate::runtime::frontend::model_table::{Held, ModelTable};
+use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
 use crate::runtime::model_setup::output_range;
-use crate::runtime::model_slots::{Common, ModelSlots, Ways};
+use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
 use crate::runtime::threads::changes::{Giver, Taker, changes};
 use agents::CompositeAgents;
-use builder::Builder;
+use builder::EngineBuilder;
 use findings::Findings;
 use layout::{Layout, rank_role};
-use rings::{Ends, Plumbing};
+use rings::{EngineRings, RingPlan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_scheduler::limits;
@@ -45,9 +45,9 @@ impl Engine {
     pub fn start(
         config: Config,
         frontends: usize,
-        say: Progress,
+        progress: Progress,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
-        Engine::start_with(config, frontends, say, Options::default())
+        Engine::start_with(config, frontends, progress, Options::default())
     }
 
     /// As [`Engine::start`], with these options.
@@ -56,7 +56,7 @@ impl Engine {
     pub fn start_with(
         config: Config,
         frontends: usize,
-        say: Progress,
+        progress: Progress,
         options: Options,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
@@ -65,12 +65,12 @@ impl Engine {
         if let Some(idle) = options.idle {
             layout.ranks.iter_mut().chain(&mut layout.models).for_each(|placement| placement.idle = idle);
         }
-        Builder::new(config, layout, say, options)?.build(frontends)
+        EngineBuilder::new(config, layout, progress, options)?.build(frontends)
     }
 }
 
-impl Builder {
-    /// Starts everything, with so many frontends.
+impl EngineBuilder {
+    /// Starts everything, with this number of frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
@@ -82,38 +82,47 @@ impl Builder {
         let accepting = Arc::new(AtomicBool::new(true));
         let backends = self.backends(loading.len() as u32);
         let backend_threads = backends.len();
-        let (mut ends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
+        let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
         let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends);
-        let mut plumbing = self.plumbing(&findings, backend_threads, peers, counters.clone());
-        let mut ways =
-            self.changes_later().then(|| Ways { queues: Vec::new(), executors: Vec::new(), emulated: None });
+        let mut rings = self.rings(&findings, backend_threads, peers, counters.clone());
+        let mut channels = self.changes_later().then(|| ChangeChannels {
+            queues: Vec::new(),
+            executors: Vec::new(),
+            emulated: None,
+        });
         let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
-            let changes = ways.as_mut().map(|ways| taker(|giver| ways.executors.push(giver)));
-            threads.push(loading.wire(plumbing.backend(at), changes));
+            let changes = channels.as_mut().map(|channels| taker(|giver| channels.executors.push(giver)));
+            threads.push(loading.wire(rings.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
         let mut agents = CompositeAgents::default();
         for (at, &placement) in self.layout.models.iter().enumerate() {
-            let mut thread = self.model_thread(at, &findings, &mut plumbing)?;
-            thread.changes = ways.as_mut().map(|ways| taker(|giver| ways.queues.push(giver)));
+            let mut thread = self.model_thread(at, &findings, &mut rings)?;
+            thread.changes = channels.as_mut().map(|channels| taker(|giver| channels.queues.push(giver)));
             agents.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut plumbing)?));
+            agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut rings)?));
         }
         if let Some(placement) = self.layout.emulated {
-            let mut backend = self.emulated_backend(&findings.models, plumbing.backend(backend_threads - 1));
-            backend.changes = ways.as_mut().map(|ways| taker(|giver| ways.emulated = Some(giver)));
+            let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
+            backend.changes =
+                channels.as_mut().map(|channels| taker(|giver| channels.emulated = Some(giver)));
             agents.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
-        for (placement, crew) in agents.0 {
-            threads.push(crew.spawn(placement, self.clock.clone(), self.options.on_thread_start.clone())?);
+        for (placement, composite) in agents.0 {
+            threads.push(composite.spawn(
+                placement,
+                self.clock.clone(),
+                self.options.on_thread_start.clone(),
+            )?);
         }
         let model_table = ModelTable::new(Arc::clone(&findings.models));
-        let held: Vec<Held> =
-            ends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
-        let model_slots = ways.map(|ways| self.model_slots(ways, &findings, Arc::clone(&model_table), held));
+        let held: Vec<InFlightCounts> =
+            frontends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
+        let model_slots =
+            channels.map(|channels| self.model_slots(channels, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
         // A table of its own: nobody may hold one of those that frontends see for as long as the
@@ -133,10 +142,10 @@ impl Builder {
             stop_executors,
             threads,
         };
-        Ok((engine, ends))
+        Ok((engine, frontends))
     }
 
-    /// The frontends, and the engine's ends of them.
+    /// Makes the frontends and the engine's ends of them.
     fn frontends(
         &self,
         count: usize,
@@ -162,50 +171,52 @@ impl Builder {
         Ok(made?.into_iter().unzip())
     }
 
-    fn plumbing(
+    fn rings(
         &self,
         findings: &Findings,
         backend_threads: usize,
         peers: Vec<FrontendPeer>,
         counters: Counters,
-    ) -> Plumbing {
+    ) -> EngineRings {
         let batch = findings.profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
         let batch = if self.changes_later() { limits::MAX_BATCH } else { batch };
-        let ends = Ends {
+        let plan = RingPlan {
             model_threads: self.layout.models.len(),
             rank_threads: self.layout.ranks.len(),
             backend_threads,
-            division: &self.division,
+            sub_clusters: &self.sub_clusters,
             thread_of: {
                 let of_models: Vec<u32> = findings.models.iter().map(|model| model.thread as u32).collect();
-                self.lanes().each(&of_models)
+                self.queue_ids().each(&of_models)
             },
             largest_batch: BatchHeader::frames(batch),
         };
-        Plumbing::new(&ends, peers, counters)
+        EngineRings::new(&plan, peers, counters)
     }
 
     /// The control thread's end of the engine.
     fn model_slots(
         &self,
-        ways: Ways,
+        channels: ChangeChannels,
         findings: &Findings,
         model_table: Arc<ModelTable>,
-        held: Vec<Held>,
+        held: Vec<InFlightCounts>,
     ) -> ModelSlots {
-        let (terms, lateness) = (self.terms(), findings.lateness);
+        let (queue_config, lateness) = (self.queue_config(), findings.lateness);
         let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
-        let common = Common {
+        let common = SlotContext {
             clock: self.clock.clone(),
-            terms: Box::new(move |lane, slo, profile| terms(lane, slo, profile, lateness)),
-            lanes: self.lanes(),
+            queue_config: Box::new(move |queue_id, slo, profile| {
+                queue_config(queue_id, slo, profile, lateness)
+            }),
+            queue_ids: self.queue_ids(),
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
-        ModelSlots::new(model_table, self.config.model_slots(), held, ways, common)
+        ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)
     }
 }
 
-/// Both ends of a way for changes: the control thread's goes to `keep`.
+/// Makes a channel for changes, gives its sending end to `keep` and returns the other.
 fn taker<T>(keep: impl FnOnce(Giver<T>)) -> Taker<T> {
     let (giver, taker) = changes();
     keep(giver);
