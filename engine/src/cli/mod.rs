@@ -19,7 +19,7 @@ use crate::control::Repository;
 use crate::recorder::{RecordConfig, RecordError};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Placement, Progress, StartError};
-use crate::telemetry::Observatory;
+use crate::telemetry::Telemetry;
 use crate::telemetry::log::LogFlags;
 use crate::telemetry::otlp::{Exporter, TraceFlags};
 use std::fmt;
@@ -203,7 +203,7 @@ pub fn serve(
     describe(&engine);
     let exporter = export_traces(&config, trace, &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
-    let observatory = Arc::new(Observatory::of(&engine).with_traces(traces));
+    let observatory = Arc::new(Telemetry::of(&engine).with_traces(traces));
     let mut servers = Vec::new();
     let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let api = api_config(addresses, &http_limits, api_threads, &observatory);
@@ -286,7 +286,7 @@ fn api_config(
     addresses: Addresses,
     limits: &HttpLimits,
     threads: usize,
-    observatory: &Arc<Observatory>,
+    observatory: &Arc<Telemetry>,
 ) -> ApiConfig {
     ApiConfig {
         grpc: Some(addresses.grpc),
@@ -322,14 +322,14 @@ fn watch_signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
 /// at the engine, and calls `meanwhile`.
 fn wait(
     engine: &Engine,
-    observatory: &Observatory,
+    observatory: &Telemetry,
     ending: &AtomicBool,
     meanwhile: &dyn Fn(),
 ) -> Option<String> {
     while !ending.load(Ordering::Relaxed) {
         meanwhile();
         let dead = engine.dead();
-        observatory.look(dead.as_deref());
+        observatory.observe(dead.as_deref());
         if dead.is_some() {
             return dead;
         }

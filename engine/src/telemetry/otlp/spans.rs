@@ -5,7 +5,7 @@
 
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
-use super::tracer::{Ran, Traced};
+use super::tracer::{Traced, TracedRun};
 use crate::telemetry::{InferOutcome, STAGES};
 use std::collections::{HashMap, HashSet, VecDeque};
 use symphony_transport::Nanos;
@@ -31,7 +31,7 @@ const ORIGIN_KNOWN: u32 = 0x100;
 const REMOTE_PARENT: u32 = 0x200;
 
 /// A batch: no GPU starts two at once.
-type Key = (GpuId, Nanos);
+type BatchKey = (GpuId, Nanos);
 
 /// The trace and the span of a batch that `gpu` started at `started`, of the server of this random
 /// number. A batch belongs to many requests, so it has a trace of its own.
@@ -53,7 +53,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// A batch that waits for further requests.
-struct Batch {
+struct WaitingBatch {
     seen: Nanos,
     span: Span,
 }
@@ -64,12 +64,12 @@ pub(super) struct Spans {
     /// The time of day at the engine's zero, in nanoseconds of Unix.
     epoch: u64,
     ready: VecDeque<Span>,
-    waiting: HashMap<Key, Batch>,
+    waiting: HashMap<BatchKey, WaitingBatch>,
     /// Those that wait, in the order in which they came.
-    order: VecDeque<Key>,
+    order: VecDeque<BatchKey>,
     /// Those that were sent, newest last, as far as they are remembered.
-    sent: VecDeque<Key>,
-    is_sent: HashSet<Key>,
+    sent: VecDeque<BatchKey>,
+    is_sent: HashSet<BatchKey>,
 }
 
 impl Spans {
@@ -177,7 +177,7 @@ impl Spans {
 
     /// The stages that the request came through. One that was dropped came to no other than the
     /// first.
-    fn add_stages(&mut self, traced: &Traced, ran: &Ran) {
+    fn add_stages(&mut self, traced: &Traced, ran: &TracedRun) {
         let mut stages = ran.timeline.stages();
         let own = u64::from_be_bytes(traced.span.0);
         let mut count = stages.len();
@@ -201,14 +201,14 @@ impl Spans {
         }
     }
 
-    fn add_to_batch(&mut self, traced: &Traced, ran: &Ran, now: Nanos) {
+    fn add_to_batch(&mut self, traced: &Traced, ran: &TracedRun, now: Nanos) {
         let key = (ran.gpu, ran.timeline.started);
         if self.is_sent.contains(&key) {
             return;
         }
         if !self.waiting.contains_key(&key) {
             let span = self.of_batch(traced, ran);
-            self.waiting.insert(key, Batch { seen: now, span });
+            self.waiting.insert(key, WaitingBatch { seen: now, span });
             self.order.push_back(key);
         }
         let span = &mut self.waiting.get_mut(&key).expect("it was put there").span;
@@ -219,7 +219,7 @@ impl Spans {
         }
     }
 
-    fn of_batch(&self, traced: &Traced, ran: &Ran) -> Span {
+    fn of_batch(&self, traced: &Traced, ran: &TracedRun) -> Span {
         let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
         Span {
             trace_id: trace.0.to_vec(),
@@ -279,8 +279,8 @@ pub(super) mod tests {
         }
     }
 
-    fn ran(gpu: u32, started: u64) -> Ran {
-        Ran {
+    fn ran(gpu: u32, started: u64) -> TracedRun {
+        TracedRun {
             rows: 2,
             class: 1,
             timeline: Timeline {
@@ -296,7 +296,7 @@ pub(super) mod tests {
         }
     }
 
-    fn traced(number: u8, ran: Option<Ran>) -> Traced {
+    fn traced(number: u8, ran: Option<TracedRun>) -> Traced {
         Traced {
             trace: TraceId([number; 16]),
             span: SpanId([number; 8]),
@@ -395,7 +395,7 @@ pub(super) mod tests {
         assert_eq!((only.len(), only[0].links.len(), &only[0].status), (1, 0, &None));
         let ran = ran(5, 100);
         let timeline = Timeline { batched: Nanos::ZERO, started: Nanos::ZERO, ..ran.timeline };
-        let dropped = Ran { timeline, batch_size: 0, ..ran };
+        let dropped = TracedRun { timeline, batch_size: 0, ..ran };
         spans.add(&Traced { outcome: InferOutcome::Dropped, ..traced(1, Some(dropped)) }, Nanos(0));
         let both = all(&mut spans);
         assert_eq!(both.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["queue", "infer m"]);

@@ -36,7 +36,7 @@ impl Call {
 
 /// The engine's answer to a traced request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ran {
+pub struct TracedRun {
     /// The number of its rows.
     pub rows: usize,
     /// Its priority class, 0 to 3.
@@ -62,12 +62,12 @@ pub struct Traced {
     pub(super) began: Nanos,
     pub(super) ended: Nanos,
     pub(super) outcome: InferOutcome,
-    pub(super) ran: Option<Ran>,
+    pub(super) ran: Option<TracedRun>,
 }
 
 impl Traced {
     /// What the engine said of it.
-    pub fn saw(&mut self, ran: Ran) {
+    pub fn saw(&mut self, ran: TracedRun) {
         self.ran = Some(ran);
     }
 }
