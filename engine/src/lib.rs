@@ -3,8 +3,8 @@
 //! grow, and starts each batch on the GPU that fits (deferred batch scheduling).
 //!
 //! The crate is the program `symphony` and a library. A program that has the engine as a library
-//! starts it from a [`config`], submits requests through a [`runtime::Frontend`] and polls for their
-//! answers:
+//! starts it from a [`config`], submits requests through a [`runtime::Frontend`] and polls for
+//! their answers:
 //!
 //! ```
 //! use symphony::config::parse_config;

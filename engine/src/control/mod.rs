@@ -118,8 +118,8 @@ impl fmt::Debug for Repository {
 }
 
 impl Repository {
-    /// Starts the control thread of an engine that was started with `config` and gave its `model_slots`.
-    /// `progress` is told, in a line each, what it does.
+    /// Starts the control thread of an engine that was started with `config` and gave its
+    /// `model_slots`. `progress` is told, in a line each, what it does.
     ///
     /// Errors: the system gives no thread.
     pub fn start(

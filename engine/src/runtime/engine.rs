@@ -13,8 +13,7 @@ use std::time::Duration;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// A running engine. Its frontends are given to the threads that own them; dropping it stops its
-/// threads.
+/// A running engine. [`Engine::start`] starts one; dropping it stops its threads.
 pub struct Engine {
     pub(super) models: Arc<[ModelInfo]>,
     pub(super) model_table: Arc<ModelTable>,
@@ -39,7 +38,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A member of this stage.
+    /// Makes an agent a member of this stage.
     pub(super) fn member(&mut self, role: String, agent: impl Agent + Send + 'static) -> Member {
         let ending = Arc::new(Ending::default());
         self.endings.push(Arc::clone(&ending));
@@ -56,60 +55,61 @@ impl Stage {
 }
 
 impl Engine {
-    /// What its threads count, readable at any time.
+    /// Returns the counters of its threads, which can be read at any time.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The places for models, to load and unload them while the engine runs; `None` where they were
-    /// taken already, where CONFIG has no repository from which models could be loaded later, and
-    /// where a flight recorder is on. Who has them must let go of them, or use them no more, before
-    /// the engine is stopped.
+    /// Returns the model slots, to load and unload models while the engine runs; `None` if they
+    /// were taken already, if CONFIG has no repository from which models could be loaded later, and
+    /// if a flight recorder is on. They must be dropped, or used no more, before the engine is
+    /// stopped.
     pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
         self.model_slots.take()
     }
 
-    /// What is served at any moment.
+    /// Returns the model table, which says what is served at the moment.
     pub fn model_table(&self) -> &Arc<ModelTable> {
         &self.model_table
     }
 
-    /// Every place for a model, by id, as it was at start-up.
+    /// Returns every model slot, by id, as it was at start-up.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
 
-    /// How long each model's batches take, by id.
+    /// Returns the profiles of the models that it started with, by id.
     pub fn profiles(&self) -> &[Profile] {
         &self.profiles
     }
 
-    /// Its time.
+    /// Returns its clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Cleared when it accepts no more requests.
+    /// Returns the flag that is cleared when it accepts no more requests.
     pub fn accepting(&self) -> &Arc<AtomicBool> {
         &self.accepting
     }
 
-    /// Where its threads run.
+    /// Returns the placements of its threads.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// How late this machine's threads see that a time has come, as measured at start-up.
+    /// Returns the lateness with which this machine's threads see that a time has come, as measured
+    /// at start-up.
     pub fn lateness(&self) -> Nanos {
         self.lateness
     }
 
-    /// Accepts no more requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
+    /// Stops accepting requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
     pub fn drain(&self) {
         self.accepting.store(false, Ordering::Relaxed);
     }
 
-    /// The name of a thread that has died, which only a defect makes happen.
+    /// Returns the name of a thread that has died, which only a defect makes happen.
     pub fn dead(&self) -> Option<String> {
         self.threads
             .iter()
@@ -128,7 +128,7 @@ impl Engine {
         self.stages.iter().for_each(Stage::end);
         self.stop_executors.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so, and Engine::dead has told.
+            // A panic has been printed already, and Engine::dead reports it.
             let _ = thread.join();
         }
     }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Every arrow is a ring with one writer and one reader. Each RankThread matches sub-clusters of
-//! its own, and a model sends to the RankThread of its sub-cluster only. A ring holds as much as can
-//! be under way: as many answers as a frontend has slab slots, one grant per model, as many
+//! its own, and a model sends to the RankThread of its sub-cluster only. A ring holds as much as
+//! can be under way: as many answers as a frontend has slab slots, one grant per model, as many
 //! completions as a GPU may be given batches. Only requests and batches can meet a full ring; they
 //! then wait where they are, and a frontend whose ring is full refuses.
 //!

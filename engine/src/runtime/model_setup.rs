@@ -1,5 +1,5 @@
-//! What a model needs before it can be served, at start-up and later: its signature, its profile and
-//! its queues.
+//! What a model needs before it can be served, at start-up and later: its signature, its profile
+//! and its queues.
 
 use super::backends::executors::LoadReport;
 use super::frontend::Class;
@@ -11,13 +11,13 @@ use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// What there is to know of a model before it is served.
+/// The parts of a model that can be served.
 pub(crate) struct ServableModel {
     pub(crate) signature: Signature,
     pub(crate) profile: Profile,
 }
 
-/// What is known of a model from its words and from loading it, or what is wrong with it.
+/// Checks a model against its configuration and what loading it has found.
 pub(crate) fn check_model(
     model: &ModelConfig,
     found: Option<LoadReport>,
@@ -52,7 +52,7 @@ pub(crate) fn check_model(
     Ok(ServableModel { signature, profile })
 }
 
-/// An empty queue for requests of this class, of a model that is of class `own` itself.
+/// Returns an empty queue for requests of this class, of a model whose own class is `own`.
 pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
     let queue = ModelQueue::new(terms, from);
     match class {
@@ -62,7 +62,7 @@ pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from:
     }
 }
 
-/// What runs a model, in the API's words.
+/// Returns the name that the API has for what runs a model.
 pub(crate) fn platform(source: &ModelSource) -> &'static str {
     match source {
         ModelSource::Cpu { .. } => "onnx_rten",
@@ -70,7 +70,7 @@ pub(crate) fn platform(source: &ModelSource) -> &'static str {
     }
 }
 
-/// Where a row's outputs lie in its slot: behind its inputs.
+/// Returns the range of a row's outputs in its slab slot: behind its inputs.
 pub(crate) fn output_range(signature: &Signature) -> Range<usize> {
     signature.input_bytes()..signature.input_bytes() + signature.output_bytes()
 }

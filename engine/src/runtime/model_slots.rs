@@ -1,6 +1,6 @@
-//! The control thread's end of the engine: the model_slots for models, taken and given back while it
-//! runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of the
-//! dataplane stays as it was made at start-up; what changes is the queue at that place, what
+//! The control thread's end of the engine: the model_slots for models, taken and given back while
+//! it runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of
+//! the dataplane stays as it was made at start-up; what changes is the queue at that place, what
 //! backends run there, and what the model_table says. `control` owns [`ModelSlots`] and says when;
 //! docs of that module tell the whole channel of a change.
 
@@ -28,23 +28,23 @@ use symphony_transport::message::ModelId;
 /// one that has not after this time never will.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests of lower classes get so long to find a GPU once their model has left; they might wait
-/// for ever.
+/// The time that requests of lower classes get to find a GPU once their model is draining; they
+/// might wait for ever.
 const LOWER_CLASS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks at whether it has.
+/// The pause between two checks of whether a thread has taken a change.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Why a model has no place.
+/// The reason why a model got no slot.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelSlotError {
-    /// Every place for its kind of executor is taken.
+    /// Every slot for its kind of executor is taken.
     #[error(
         "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
          more and start again"
     )]
     Full(usize, &'static str),
-    /// No slot holds a request of it.
+    /// No slab slot holds a request of it.
     #[error(
         "one request takes {0} bytes, inputs and outputs together, and the largest slots of this engine hold {1}; set \
          max_row_kb in [repository] to {need} and start again",
@@ -61,18 +61,18 @@ pub enum ModelSlotError {
 
 /// A model that was loaded for the executors, one copy for each.
 pub struct LoadedModel {
-    /// Its words.
+    /// Its configuration.
     pub config: ModelConfig,
-    /// What was found out as it was loaded, `None` for an emulated one.
+    /// The report of its load; `None` for an emulated one.
     pub(crate) found: Option<LoadReport>,
     /// A copy for each CPU executor; none for an emulated one.
     pub(crate) copies: Vec<CpuModel>,
 }
 
 impl LoadedModel {
-    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if
-    /// its words ask for it: by that thread's CPU time, since other threads may have its core
-    /// meanwhile. Takes as long as it takes.
+    /// Loads a copy of a CPU model for each of `executors` executors, on `compute`, and measures it
+    /// if its configuration asks for that: by that thread's CPU time, since other threads may have
+    /// its core meanwhile. Returns when all of that is done.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
@@ -97,44 +97,44 @@ impl LoadedModel {
         Ok(loaded)
     }
 
-    /// An emulated model: there is nothing to load.
+    /// Returns an emulated model, of which there is nothing to load.
     pub fn emulated(config: ModelConfig) -> LoadedModel {
         LoadedModel { config, found: None, copies: Vec::new() }
     }
 }
 
-/// What is fixed for all models of an engine.
+/// The parts that are fixed for all models of an engine.
 pub(crate) struct SlotContext {
     pub(crate) clock: Clock,
     /// The queue_config of a queue_id of a model with this SLO and profile.
     pub(crate) queue_config: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) queue_ids: QueueIds,
-    /// The largest row that the slots hold.
+    /// The bytes of the largest row that the slab slots hold.
     pub(crate) largest_row: usize,
 }
 
 /// The channels to the threads that have tables of models.
 pub(crate) struct ChangeChannels {
-    /// By ModelThread.
+    /// The channel to each ModelThread.
     pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
-    /// By CPU executor.
+    /// The channel to each CPU executor.
     pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
-    /// To the emulated GPUs.
+    /// The channel to the emulated GPUs.
     pub(crate) emulated: Option<Giver<Range<usize>>>,
 }
 
-/// See the module's description.
+/// The model slots of an engine. See the module's description.
 pub struct ModelSlots {
     model_table: Arc<ModelTable>,
-    /// What the current table says.
+    /// The models of the current table.
     models: Vec<ModelInfo>,
     kinds: Vec<ExecutorKind>,
-    /// Of each place, its number on its ModelThread.
+    /// The index of each slot on its ModelThread.
     on_thread: Vec<usize>,
     held: Vec<InFlightCounts>,
     channels: ChangeChannels,
     context: SlotContext,
-    /// Tables that somebody may still hold, oldest first, each with its number.
+    /// The tables that a frontend or a request may still hold, oldest first, each with its number.
     superseded: Vec<(u64, Arc<[ModelInfo]>)>,
     /// Models on their channel out.
     draining: Vec<DrainingModel>,
@@ -146,7 +146,7 @@ struct DrainingModel {
     /// The number of the first table that does not list it.
     number: u64,
     since: Instant,
-    /// What waits of lower classes is still given time.
+    /// True while what waits of lower classes is given time.
     spares_lower: bool,
 }
 
@@ -170,18 +170,18 @@ impl ModelSlots {
         ModelSlots { model_table, models, kinds, on_thread, held, channels, context, superseded, draining }
     }
 
-    /// Every place, by id: what is served there.
+    /// Returns every slot, by id, with what is served there.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
     }
 
-    /// How many CPU executors there are: a loaded model needs a copy for each.
+    /// Returns the number of CPU executors: a loaded model needs a copy for each.
     pub fn cpu_executors(&self) -> usize {
         self.channels.executors.len()
     }
 
-    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it
-    /// is in a table: see [`ModelSlots::switch`].
+    /// Gives a model a slot, its queue and what runs it. It gets no requests before it is in a
+    /// table: see [`ModelSlots::switch`].
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
     pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
@@ -205,7 +205,7 @@ impl ModelSlots {
             Some(queue_of_class(queue_config, class, own, now))
         });
         self.set_queues(at, queues)?;
-        // Taken, so that the next one gets another place.
+        // Marks the slot as taken, so that the next model gets another.
         self.models[at] = ModelInfo {
             name: config.name.clone(),
             version: config.version,
@@ -220,9 +220,9 @@ impl ModelSlots {
         Ok(self.models[at].clone())
     }
 
-    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove`
-    /// are not. Requests that were accepted go on to their ends; who has looked a model of `remove`
-    /// up before may still send some.
+    /// Publishes a table that has the models of `add`, which were prepared, and not those of
+    /// `remove`. Requests that were accepted go on to their ends; whoever holds an older table may
+    /// still send some to the models of `remove`.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
         add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
         remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
@@ -243,8 +243,9 @@ impl ModelSlots {
         self.superseded.push((before, old));
     }
 
-    /// Frees the model_slots of models that left and that nobody can have a request for any more. Ends
-    /// what waits of lower classes for a model that left a while ago. How many are still draining.
+    /// Frees the model_slots of models that left and that nobody can have a request for any more.
+    /// Ends what waits of lower classes for a model that left a while ago. How many are still
+    /// draining.
     ///
     /// Errors: [`ModelSlotError::Silent`].
     pub fn reclaim(&mut self) -> Result<usize, ModelSlotError> {
@@ -273,7 +274,7 @@ impl ModelSlots {
         Ok(self.draining.len())
     }
 
-    /// Gives up a place that was prepared and is in no table.
+    /// Frees a slot that was prepared and is in no table.
     ///
     /// Errors: [`ModelSlotError::Silent`].
     pub fn release(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
@@ -294,7 +295,7 @@ impl ModelSlots {
         Ok(())
     }
 
-    /// Ends the requests of lower classes that wait for a model: nobody can send more.
+    /// Ends the requests of lower classes that wait for a model, to which no more can be sent.
     fn end_lower(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let nothing = |class, queue_id| (class > Class::HIGHEST).then(|| self.queue_of_nothing(queue_id));
         let queues = self.queues_of(id, nothing);
@@ -324,7 +325,7 @@ impl ModelSlots {
         exchange(channel, self.on_thread[at], queues).map(drop)
     }
 
-    /// Gives the backends of a place what they run there: a copy for each executor, or nothing.
+    /// Gives the backends of a slot what they run for it: a copy for each executor, or nothing.
     fn set_backends(
         &mut self,
         at: usize,
@@ -348,7 +349,8 @@ impl ModelSlots {
     }
 }
 
-/// Gives a thread `thing` for its table, and waits until it has taken it; what was there before.
+/// Gives a thread `thing` for its table, waits until it has taken it, and returns what was there
+/// before.
 fn exchange<T>(channel: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
     channel.give(place, thing).map_err(|_| ModelSlotError::Silent)?;

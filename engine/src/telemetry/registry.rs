@@ -18,7 +18,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// See the module's description.
+/// The telemetry of a server, shared by all of its API cores.
 #[derive(Debug)]
 pub struct Telemetry {
     clock: Clock,
@@ -34,7 +34,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// What is to be seen of `engine`.
+    /// Returns the telemetry of `engine`.
     pub fn of(engine: &Engine) -> Telemetry {
         Telemetry {
             clock: engine.clock().clone(),
@@ -49,7 +49,7 @@ impl Telemetry {
         }
     }
 
-    /// What is to be seen through one frontend, where there is no engine at hand: requests only.
+    /// Returns the telemetry of one frontend, where there is no engine at hand: requests only.
     pub fn through(frontend: &Frontend) -> Telemetry {
         Telemetry {
             clock: frontend.clock().clone(),
@@ -64,46 +64,46 @@ impl Telemetry {
         }
     }
 
-    /// With what becomes of traces, if there are any.
+    /// Adds the counts of traces, if there are any.
     pub fn with_traces(self, traces: Option<Arc<TraceCounts>>) -> Telemetry {
         Telemetry { traces, ..self }
     }
 
-    /// The counting end of a new API core.
+    /// Adds an API core and returns the metrics that it counts with.
     pub fn add_core(&self) -> Metrics {
         let counts = Arc::new(CoreCounts::new());
         lock(&self.cores).push(Arc::clone(&counts));
         Metrics::new(counts)
     }
 
-    /// Every place for a model at the moment, by id; to be let go of soon.
+    /// Returns every model slot at the moment, by id. The table must not be held for long.
     pub fn models(&self) -> Arc<[ModelInfo]> {
         self.model_table.models()
     }
 
-    /// How long a model's batches take; `None` where that is not known.
+    /// Returns a model's profile; `None` where it is not known.
     pub fn profile(&self, model: ModelId) -> Option<&Profile> {
         self.profiles.get(model.0 as usize)
     }
 
-    /// What the engine's threads count.
+    /// Returns the counters of the engine's threads.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The engine's time.
+    /// Returns the engine's time.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// What all cores have counted of a model; `None` if it was never asked for.
+    /// Returns what all cores have counted of a model; `None` if it never got a request.
     pub fn requests(&self, model: ModelId) -> Option<ModelRequests> {
         let mut sum = ModelRequests::default();
         let read = lock(&self.cores).iter().filter(|core| core.read_model(model, &mut sum)).count();
         (read > 0).then_some(sum)
     }
 
-    /// The models that were asked for, by id.
+    /// Returns the models that have got a request, by id.
     pub fn models_asked_for(&self) -> Vec<ModelId> {
         let cores = lock(&self.cores);
         let models = self.models();
@@ -111,12 +111,12 @@ impl Telemetry {
         ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
     }
 
-    /// What becomes of traces, if there are any.
+    /// Returns the counts of traces, if there are any.
     pub fn traces(&self) -> Option<&TraceCounts> {
         self.traces.as_deref()
     }
 
-    /// HTTP responses of all cores by status, those that there were.
+    /// Returns the HTTP responses of all cores by status.
     pub fn responses(&self) -> BTreeMap<u16, u64> {
         let mut sum = BTreeMap::new();
         for core in lock(&self.cores).iter() {
@@ -125,14 +125,14 @@ impl Telemetry {
         sum
     }
 
-    /// Connections ever opened to any core, and those open now.
+    /// Returns the connections ever opened to any core, and those open now.
     pub fn connections(&self) -> (u64, u64) {
         let cores = lock(&self.cores);
         let all = cores.iter().map(|core| core.connections());
         all.fold((0, 0), |sum, core| (sum.0 + core.0, sum.1 + core.1))
     }
 
-    /// Whether requests can be served.
+    /// Returns `Ok` if requests can be served.
     ///
     /// Errors: every reason why not.
     pub fn readiness(&self) -> Result<(), Vec<NotReady>> {
@@ -147,19 +147,20 @@ impl Telemetry {
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 
-    /// The share of the last seconds in which each GPU ran batches, 0 to 1. Empty if nobody looked.
+    /// Returns the share of the last seconds in which each GPU ran batches, 0 to 1; empty before
+    /// [`Telemetry::observe`] was called.
     pub fn utilization(&self) -> Vec<f64> {
         self.history(LoadHistory::utilization)
     }
 
-    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is
-    /// found. `None` before there was a second.
+    /// Returns the number of GPUs that would serve the load of the last seconds, as
+    /// docs/dashboard.md describes; `None` before there was a second.
     pub fn advised_gpus(&self) -> Option<usize> {
         self.history(LoadHistory::load).map(|load| advice::advised_gpus(&load))
     }
 
-    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some
-    /// times a second. `dead` is the name of a thread that has died.
+    /// Samples the progress of the engine's threads and the load of its GPUs. It must be called
+    /// several times a second. `dead` is the name of a thread that has died.
     pub fn observe(&self, dead: Option<&str>) {
         let now = self.now();
         lock(&self.health).observe(now, &self.counters, dead);
@@ -169,7 +170,7 @@ impl Telemetry {
         }
     }
 
-    /// What was counted up to now, and how long each GPU was busy.
+    /// Returns the counts up to now, and the time that each GPU was busy.
     fn sample(&self, now: Nanos) -> (HistorySample, Vec<Nanos>) {
         let mut second = HistorySample { at: now, ..HistorySample::default() };
         for model in self.models_asked_for() {
@@ -183,13 +184,13 @@ impl Telemetry {
         (second, self.counters.executions().of_gpus().map(|gpu| gpu.busy).collect())
     }
 
-    /// Looks at what was.
+    /// Reads the history.
     pub(super) fn history<T>(&self, look: impl FnOnce(&LoadHistory) -> T) -> T {
         look(&lock(&self.history))
     }
 }
 
-/// Nobody leaves these locks' data half changed: a panic while one is held breaks no invariant.
+/// Locks a mutex, even after a panic: no change of the data behind these leaves it inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

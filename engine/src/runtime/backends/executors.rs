@@ -125,8 +125,8 @@ fn live(
     run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it, in that channel, if its words ask for
-/// it.
+/// Loads a model if it is one for CPU executors, and measures it, in that channel, if its words ask
+/// for it.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,

@@ -39,7 +39,7 @@ use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Respons
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView};
 
-/// The frontend's end. See the module's description.
+/// The client side of the engine, owned by one thread. See the module's description.
 pub struct Frontend {
     id: u32,
     clock: Clock,
@@ -48,7 +48,7 @@ pub struct Frontend {
     models: Arc<[ModelInfo]>,
     table: u64,
     model_table: Arc<ModelTable>,
-    /// ModelSlots that have got another model in tables taken since somebody asked.
+    /// The model slots that have got another model since they were last asked for.
     replaced: Vec<ModelId>,
     /// Its requests in the engine, by model.
     in_engine: InFlightCounts,
@@ -61,14 +61,14 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
-    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more
-    /// than slots.
+    /// The cancellations that have not been sent yet: at most one per request, so no more than slab
+    /// slots.
     cancellations: VecDeque<Ticket>,
     next_id: u64,
 }
 
 impl Frontend {
-    /// A frontend and the engine's ends of it.
+    /// Makes a frontend and the engine's ends of it.
     ///
     /// Slots come in one class per distinct row size (input and output together, rounded up to a
     /// power of two); each class has `setup.capacity` slots or as many as its share of
@@ -113,10 +113,9 @@ impl Frontend {
         ))
     }
 
-    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or
-    /// [`Frontend::poll`]. As long as somebody holds this table, requests may be sent to the models
-    /// that are served in it, whatever becomes of them; so nobody may hold it for longer than a
-    /// request.
+    /// Returns every model slot of the engine, by id, as of the last call of [`Frontend::submit`]
+    /// or [`Frontend::poll`]. While this table is held, requests may be sent to the models that are
+    /// served in it, whatever becomes of them; so hold it for no longer than a request.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
@@ -132,29 +131,28 @@ impl Frontend {
         &self.models
     }
 
-    /// The engine's clock.
+    /// Returns the engine's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Cleared when the engine drains.
+    /// Returns the flag that is cleared when the engine drains.
     pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
         &self.accepting
     }
 
-    /// The places that have got another model since this was asked last: for tables beside this
-    /// one.
+    /// Returns the model slots that have got another model since the last call, for side tables.
     pub fn take_replaced_models(&mut self) -> impl Iterator<Item = ModelId> + '_ {
         self.replaced.drain(..)
     }
 
-    /// Where it gets its tables from.
+    /// Returns the model table that it reads.
     pub fn model_table(&self) -> &Arc<ModelTable> {
         &self.model_table
     }
 
-    /// From now on it follows the tables of this model_table, whose first one it has. What it tells
-    /// of its requests.
+    /// Makes it read this model table, whose first version it has, and returns its counts of
+    /// requests in the engine.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.model_table = model_table;
         self.in_engine.clone()
@@ -183,29 +181,29 @@ impl Frontend {
         (self.table, self.models) = (number, models);
     }
 
-    /// The engine's time.
+    /// Returns the engine's time.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Tickets' indices are below this.
+    /// Returns the number that tickets' indices are below.
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
 
-    /// Requests accepted and not yet answered.
+    /// Returns the number of requests accepted and not yet answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight.requests()
     }
 
-    /// The most rows that a request for this model may have: as many as there are slots for, and a
-    /// model's queue holds. Of a lower class fewer are possible.
+    /// Returns the most rows that a request for this model may have: as many as there are slots
+    /// for, and a model's queue holds. Of a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
         slots.min(limits::MAX_QUEUE_LENGTH)
     }
 
-    /// Whether new requests are taken.
+    /// Returns true while new requests are accepted.
     pub fn accepting(&self) -> bool {
         self.accepting.load(Ordering::Relaxed)
     }
@@ -278,7 +276,7 @@ impl Frontend {
         ring.publish();
     }
 
-    /// Whether so many rows for a model can be taken right now.
+    /// Checks that this number of rows for a model can be accepted now.
     fn check_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         const {
             assert!(
@@ -298,8 +296,8 @@ impl Frontend {
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// The same for a lower class: slots and ring have room for those above besides, a quarter for
-    /// each.
+    /// Checks as [`Frontend::check_room`] does for a lower class: slab and ring keep a quarter of
+    /// their room for each class above it.
     #[cold]
     fn check_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         let info = &self.models[model.0 as usize];
@@ -316,7 +314,8 @@ impl Frontend {
         if has_slots && has_room { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// Takes a slot for each row; the index of the first. There are enough.
+    /// Takes a slab slot for each row, of which there are enough, and returns the index of the
+    /// first.
     fn take_slots(&mut self, model: ModelId, rows: usize) -> usize {
         let bytes = row_bytes(&self.models[model.0 as usize]);
         let mut head = None;
@@ -350,7 +349,7 @@ impl Frontend {
         delivered
     }
 
-    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that
+    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that
     /// runs or has run ends as it ends, and nothing happens where it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
@@ -359,8 +358,7 @@ impl Frontend {
         }
     }
 
-    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next
-    /// poll.
+    /// Sends cancellations as far as the rings have room; the rest goes at the next poll.
     fn send_cancellations(&mut self) {
         while let Some(&Ticket { index, id }) = self.cancellations.front() {
             if self.in_flight.is_in_flight(index, id) {
@@ -423,7 +421,7 @@ impl Frontend {
         self.in_engine.sub(model.0 as usize);
     }
 
-    /// Learns from an answer how long before it is due a batch should be over.
+    /// Adjusts the reserve of a model, by which its batches end before they are due, to an answer.
     fn observe_response(
         &mut self,
         model: ModelId,
@@ -434,8 +432,8 @@ impl Frontend {
         let reserve = &mut self.reserves[model.0 as usize];
         match Ending::from_code(last.ending) {
             Some(Ending::Done) => reserve.observe(answered - deadline),
-            // The backend tells by when it should have started: as late as it was, its answer would
-            // have been.
+            // The response holds the latest start and the actual time: the answer would have been
+            // late by their difference.
             Some(Ending::DroppedAtBackend) => {
                 reserve.observe((due - deadline) + (last.finished - last.started));
             }
@@ -443,7 +441,7 @@ impl Frontend {
         }
     }
 
-    /// The outputs of the request that begins at `index`.
+    /// Returns the outputs of the request that begins at `index`.
     fn output(&self, index: usize, ending: Ending) -> Output<'_> {
         let signature = &self.models[self.in_flight.sent(index).model.0 as usize].signature;
         let range = signature.input_bytes()..signature.input_bytes() + signature.output_bytes();

@@ -18,13 +18,13 @@ pub struct ModelTable {
 }
 
 impl ModelTable {
-    /// The first table.
+    /// Makes the first table.
     pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
         Arc::new(ModelTable { number: AtomicU64::new(0), current: Mutex::new(models) })
     }
 
-    /// How many tables were posted after the first. A cheap look: the table itself is behind a
-    /// lock.
+    /// Returns the number of tables published after the first. It is cheap to read; the table
+    /// itself is behind a lock.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         // Relaxed: who sees a new number takes the lock, which orders the rest.
@@ -36,13 +36,13 @@ impl ModelTable {
         self.read().1
     }
 
-    /// The current table and its number.
+    /// Returns the current table and its number.
     pub(crate) fn read(&self) -> (u64, Arc<[ModelInfo]>) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         (self.number(), Arc::clone(&current))
     }
 
-    /// Puts up a new table; the old one.
+    /// Publishes a new table and returns the old one.
     pub(crate) fn publish(&self, models: Arc<[ModelInfo]>) -> Arc<[ModelInfo]> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         self.number.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl InFlightCounts {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Counts one request less of the model in `slot`.
     #[inline]
     pub(crate) fn sub(&self, slot: usize) {
         let count = &self.0[slot];

@@ -46,8 +46,8 @@ pub enum Due {
 /// The name of a request between [`Frontend::submit`](super::Frontend::submit) and its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// An index for side tables: below [`Frontend::capacity`](super::Frontend::capacity), and shared
-    /// by no two requests in flight.
+    /// An index for side tables: below [`Frontend::capacity`](super::Frontend::capacity), and
+    /// shared by no two requests in flight.
     pub index: usize,
     /// A number that the frontend gives to no other request.
     pub id: u64,

@@ -57,8 +57,8 @@ pub struct FrontendSetup {
     pub accepting: Arc<AtomicBool>,
 }
 
-/// Returns the slab's size classes: one per distinct row size, each with `capacity` slots or as many
-/// as its share of [`limits::MAX_SLAB_BYTES`] holds.
+/// Returns the slab's size classes: one per distinct row size, each with `capacity` slots or as
+/// many as its share of [`limits::MAX_SLAB_BYTES`] holds.
 pub(super) fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
     let mut sizes: Vec<usize> =
         ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();

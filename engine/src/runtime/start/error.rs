@@ -4,7 +4,7 @@ use crate::config::Diagnostics;
 use crate::recorder::RecordError;
 use symphony_transport::slab::SlabError;
 
-/// Why an engine did not start.
+/// The reason why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration is at fault, its models included.
@@ -13,11 +13,11 @@ pub enum StartError {
     /// A limit of the engine would be exceeded.
     #[error("{what}: {asked} asked for; the limit is {limit}")]
     Limit {
-        /// What there would be too many of.
+        /// The things that there would be too many of.
         what: &'static str,
-        /// How many.
+        /// The number asked for.
         asked: usize,
-        /// How many there may be.
+        /// The most that there may be.
         limit: usize,
     },
     /// The policy needs more than the pinned threads have.
@@ -38,7 +38,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether so many are within the limit.
+    /// Checks that `asked` is within `limit`.
     pub(super) fn at_most(what: &'static str, asked: usize, limit: usize) -> Result<(), StartError> {
         if asked <= limit { Ok(()) } else { Err(StartError::Limit { what, asked, limit }) }
     }

@@ -50,7 +50,7 @@ impl Engine {
         Engine::start_with(config, frontends, progress, Options::default())
     }
 
-    /// As [`Engine::start`], with these options.
+    /// Starts an engine as [`Engine::start`] does, with these options.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start_with(

@@ -4,17 +4,16 @@ use crate::recorder::RecordConfig;
 use crate::runtime::callbacks::ThreadHook;
 use crate::runtime::threads::agent::Idle;
 
-/// How an engine is started, besides its configuration. The default: no recorder, the rest as the
-/// machine asks.
+/// The options of a start besides the configuration. By default there is no recorder, and the
+/// layout decides how threads idle.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Where each ModelThread and RankThread keeps its flight recorder's file; `None` for no
-    /// recorder.
+    /// The folder and the size of the flight recorder's files; `None` for no recorder.
     pub record: Option<RecordConfig>,
-    /// Called by each thread of ModelThreads, of RankThreads and of the emulated GPUs, once it has
-    /// its core and before its first turn: where a thread is to be watched, limited or given
-    /// priority from outside.
+    /// A callback on each thread of ModelThreads, of RankThreads and of the emulated GPUs, after it
+    /// is pinned and before its first duty cycle: to watch or limit a thread, or to set its
+    /// priority.
     pub on_thread_start: Option<ThreadHook>,
-    /// What ModelThreads and RankThreads do in turns without work, whatever the layout says.
+    /// The way in which ModelThreads and RankThreads idle, in place of what the layout says.
     pub idle: Option<Idle>,
 }

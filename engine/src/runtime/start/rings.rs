@@ -18,8 +18,8 @@ use symphony_transport::slab::SlabView;
 /// ModelThreads: enough for 250 batches of 1,024. A grant waits for room.
 const FRAMES_TO_A_BACKEND: usize = 1 << 16;
 
-/// The rings of an engine, their ends taken by the threads as they start. The first index is the
-/// thread's that takes them, the second the other end's.
+/// The rings of an engine. Each thread takes its ends as it starts: the first index is its own, the
+/// second that of the thread at the other end.
 pub(crate) struct EngineRings {
     requests_out: Vec<Vec<Consumer<Request>>>,
     model_links: Vec<Option<ModelLinks>>,
@@ -32,40 +32,40 @@ pub(crate) struct EngineRings {
     backend_answers: Vec<Vec<Producer<Response>>>,
     slabs: Vec<SlabView>,
     pub(crate) counters: Counters,
-    /// Which ModelThread owns each lane.
+    /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,
-    /// Which RankThread ranks each lane.
+    /// The RankThread that ranks each per-class queue.
     pub(crate) rank_of: Arc<[u32]>,
-    /// Which backend thread plays each GPU.
+    /// The backend thread that runs each GPU.
     pub(crate) backend_of: Arc<[u32]>,
 }
 
-/// What the rings are between.
+/// The threads that the rings connect.
 pub(crate) struct RingPlan<'a> {
     pub(crate) model_threads: usize,
     pub(crate) rank_threads: usize,
     pub(crate) backend_threads: usize,
     pub(crate) sub_clusters: &'a SubClusters,
-    /// Which ModelThread owns each lane.
+    /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,
-    /// Frames of the largest batch.
+    /// The number of frames of the largest batch.
     pub(crate) largest_batch: usize,
 }
 
 /// The rings of a ModelThread.
 pub(crate) struct ModelThreadRings {
-    /// From each frontend.
+    /// The requests from each frontend.
     pub(crate) requests: Vec<Consumer<Request>>,
-    /// To and from each RankThread.
+    /// The links to and from each RankThread.
     pub(crate) links: ModelLinks,
-    /// To each backend thread.
+    /// The frames to each backend thread.
     pub(crate) frames: Vec<Producer<Frame>>,
-    /// To each frontend.
+    /// The answers to each frontend.
     pub(crate) answers: Vec<Producer<Response>>,
 }
 
 impl EngineRings {
-    /// Every ring but those of the `peers`, which come with theirs.
+    /// Makes every ring but those of the `peers`, which bring theirs.
     pub(crate) fn new(plan: &RingPlan<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> EngineRings {
         let &RingPlan { model_threads, rank_threads, backend_threads, sub_clusters, .. } = plan;
         let mut lanes_of = vec![0; model_threads];
@@ -103,14 +103,14 @@ impl EngineRings {
         rings
     }
 
-    /// The rings to and from the next backend thread, but those of frontends. `batches`: how many
-    /// its GPUs can have been given by each RankThread.
+    /// Makes the rings to and from the next backend thread, except those of frontends. `batches` is
+    /// the number that each RankThread can have given to its GPUs.
     fn add_backend(&mut self, batches: &[usize], largest_batch: usize) {
         let mut completions_in = Vec::new();
         for (own, &batches) in self.completions_out.iter_mut().zip(batches) {
             let (to_rank, from_backend) = ring(batches);
             completions_in.push(to_rank);
-            // A RankThread looks only where completions can come from.
+            // A RankThread polls only rings that completions can come from.
             if batches > 0 {
                 own.push(from_backend);
             }
@@ -127,7 +127,7 @@ impl EngineRings {
         self.frames_out.push(outs);
     }
 
-    /// Takes the engine's ends of a frontend's rings.
+    /// Adds the engine's ends of a frontend's rings.
     fn connect(&mut self, peer: FrontendPeer) {
         self.slabs.push(peer.slab);
         for (own, end) in self.requests_out.iter_mut().zip(peer.requests) {
@@ -139,7 +139,7 @@ impl EngineRings {
         }
     }
 
-    /// The rings of a ModelThread.
+    /// Returns the rings of a ModelThread.
     pub(crate) fn model_thread(&mut self, at: usize) -> ModelThreadRings {
         ModelThreadRings {
             requests: std::mem::take(&mut self.requests_out[at]),
@@ -149,13 +149,13 @@ impl EngineRings {
         }
     }
 
-    /// The rings of a RankThread: to and from ModelThreads, completions.
+    /// Returns the rings of a RankThread: to and from ModelThreads, and completions.
     pub(crate) fn rank_thread(&mut self, at: usize) -> (RankLinks, Vec<Consumer<Completion>>) {
         let links = self.rank_links[at].take().expect("each RankThread is wired once");
         (links, std::mem::take(&mut self.completions_out[at]))
     }
 
-    /// The rings of a backend thread.
+    /// Returns the rings of a backend thread.
     pub(crate) fn backend(&mut self, at: usize) -> ExecutorRings {
         ExecutorRings {
             inbox: Inbox::new(std::mem::take(&mut self.frames_out[at])),

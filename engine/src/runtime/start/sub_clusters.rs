@@ -25,7 +25,7 @@ pub(crate) struct SubClusterSpec {
 #[derive(Clone, Debug)]
 pub(crate) struct SubClusters {
     pub(crate) groups: Vec<SubClusterSpec>,
-    /// For each model, its group's place in `groups`.
+    /// For each model, the index of its sub-cluster in `groups`.
     group_of: Vec<usize>,
 }
 
@@ -43,27 +43,27 @@ impl ExecutorPool {
         (gpus > 0).then_some(ExecutorPool { kind, gpus, models, parts: 1 })
     }
 
-    /// Whether one more part would still have a GPU and a model.
+    /// Returns true if one more part would still have a GPU and a model.
     fn can_be_split(&self) -> bool {
         self.parts < self.gpus.min(self.models)
     }
 }
 
 impl SubClusters {
-    /// How many places for models there are.
+    /// Returns the number of model slots.
     pub(crate) fn model_slots(&self) -> usize {
         self.group_of.len()
     }
 
-    /// GPUs of the sub-cluster that a model belongs to.
+    /// Returns the number of GPUs of the sub-cluster that a model belongs to.
     pub(crate) fn gpus_for(&self, model: usize) -> usize {
         self.groups[self.group_of[model]].gpus.len()
     }
 
-    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more
-    /// RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as they go,
-    /// until each RankThread has a sub-cluster. A pool's models are allocated out to its parts in their
-    /// order.
+    /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there
+    /// are more RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as
+    /// they go, until each RankThread has a sub-cluster. A pool's models are allocated out to its
+    /// parts in their order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
     pub(crate) fn new(config: &Config, ranks: usize) -> Result<SubClusters, StartError> {
@@ -89,17 +89,17 @@ impl SubClusters {
         Ok(SubClusters { group_of: deal(config, &groups), groups })
     }
 
-    /// The RankThread of each model.
+    /// Returns the RankThread of each model.
     pub(crate) fn rank_of(&self) -> Arc<[u32]> {
         self.group_of.iter().map(|&group| self.groups[group].rank as u32).collect()
     }
 
-    /// The groups of a RankThread.
+    /// Returns the sub-clusters of a RankThread.
     pub(crate) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &SubClusterSpec> {
         self.groups.iter().filter(move |group| group.rank == rank)
     }
 
-    /// For each model, its group's place among those of its RankThread.
+    /// Returns, for each model, the index of its sub-cluster among those of its RankThread.
     pub(crate) fn index_on_rank(&self) -> Arc<[u32]> {
         let place = |group: usize| {
             let rank = self.groups[group].rank;
@@ -110,7 +110,7 @@ impl SubClusters {
     }
 }
 
-/// For each model, a group that can run it: those of its kind by turns.
+/// Returns, for each model, a sub-cluster that can run it: those of its kind in rotation.
 fn deal(config: &Config, groups: &[SubClusterSpec]) -> Vec<usize> {
     let places = config.model_slots();
     let mut group_of = vec![0; places.len()];
