@@ -1,8 +1,7 @@
-//! The control thread's end of the engine: the model_slots for models, taken and given back while
-//! it runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of
-//! the dataplane stays as it was made at start-up; what changes is the queue at that place, what
-//! backends run there, and what the model_table says. `control` owns [`ModelSlots`] and says when;
-//! docs of that module tell the whole channel of a change.
+//! The control thread's end of the engine: model slots, which it fills and frees while the engine
+//! runs. A slot belongs to one ModelThread and one sub-cluster for good, so that every table of the
+//! dataplane stays as it was made at start-up; what changes is the slot's queues, what backends run
+//! for it, and the model table. `control` owns [`ModelSlots`]; its module describes a whole change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
 use super::model_setup::{ServableModel, check_model, output_range, platform, queue_of_class};
@@ -106,7 +105,7 @@ impl LoadedModel {
 /// The parts that are fixed for all models of an engine.
 pub(crate) struct SlotContext {
     pub(crate) clock: Clock,
-    /// The queue_config of a queue_id of a model with this SLO and profile.
+    /// Returns the configuration of a per-class queue of a model with this SLO and profile.
     pub(crate) queue_config: Box<dyn Fn(ModelId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) queue_ids: QueueIds,
     /// The bytes of the largest row that the slab slots hold.
@@ -136,11 +135,11 @@ pub struct ModelSlots {
     context: SlotContext,
     /// The tables that a frontend or a request may still hold, oldest first, each with its number.
     superseded: Vec<(u64, Arc<[ModelInfo]>)>,
-    /// Models on their channel out.
+    /// The models that are draining.
     draining: Vec<DrainingModel>,
 }
 
-/// A model on its channel out.
+/// A model that is draining.
 struct DrainingModel {
     id: ModelId,
     /// The number of the first table that does not list it.
@@ -243,9 +242,9 @@ impl ModelSlots {
         self.superseded.push((before, old));
     }
 
-    /// Frees the model_slots of models that left and that nobody can have a request for any more.
-    /// Ends what waits of lower classes for a model that left a while ago. How many are still
-    /// draining.
+    /// Frees the slots of draining models that can get no request any more and have none left. Ends
+    /// what waits of lower classes for a model that has been draining for a while. Returns the
+    /// number of models that are still draining.
     ///
     /// Errors: [`ModelSlotError::Silent`].
     pub fn reclaim(&mut self) -> Result<usize, ModelSlotError> {
@@ -281,7 +280,7 @@ impl ModelSlots {
         self.vacate(id)
     }
 
-    /// Whether the model is still on its channel out.
+    /// Returns true while the model is draining.
     pub fn is_draining(&self, id: ModelId) -> bool {
         self.draining.iter().any(|draining| draining.id == id)
     }
@@ -307,7 +306,7 @@ impl ModelSlots {
         ModelQueue::of_nothing(queue_config, self.context.clock.now())
     }
 
-    /// The queues that `new` makes for a model's queue_ids, for those that it makes one for.
+    /// Returns the queues that `new` makes for the classes of a model.
     fn queues_of(
         &self,
         model: ModelId,

@@ -49,7 +49,7 @@ impl LoadingExecutor {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the way of later models if there may be some; it runs from
+    /// Gives the executor its rings, and the channel of later models if there may be some; it runs from
     /// here on.
     pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
@@ -125,8 +125,8 @@ fn live(
     run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it, in that channel, if its words ask
-/// for it.
+/// Loads a model if it is one for CPU executors, and measures it with the options of `measuring` if
+/// its configuration asks for that.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,

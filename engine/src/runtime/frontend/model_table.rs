@@ -1,5 +1,5 @@
 //! What the engine serves at the moment, as frontends see it: a table of all slots for models,
-//! replaced as a whole. The control thread posts a table; each
+//! replaced as a whole. The control thread publishes a table; each
 //! [`Frontend`](crate::runtime::Frontend) looks at a number once a call, and takes the new table
 //! when it has changed. Whoever holds an old table may still send requests to what it lists: a
 //! slot is given to another model only when nobody holds a table that lists the old one, and none

@@ -34,7 +34,7 @@ use symphony_transport::ring::Consumer;
 pub(super) struct CompositeAgents(pub(super) Vec<(Placement, CompositeAgent)>);
 
 impl CompositeAgents {
-    /// Adds a role: to the composite of its core if it shares that, else to one of its own.
+    /// Adds a role: to the composite agent of its core if it shares that, else to one of its own.
     pub(super) fn add(&mut self, placement: Placement, member: Member) {
         // Threads that spin need not be on one core where none is known.
         let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
@@ -146,7 +146,7 @@ impl EngineBuilder {
     }
 }
 
-/// What a recording calls a model's queue_id of this class.
+/// Returns the name that a recording has for a model's queue of this class.
 fn name_of_queue(model: &str, class: Class) -> String {
     match class {
         Class::HIGHEST => model.to_owned(),
