@@ -3,7 +3,7 @@
 //! [`Engine`] is all of them.
 //!
 //! ```text
-//!  Frontend ──Request──▶ ModelThread ──Frame──▶ backend thread (a CPU executor, or all emulated GPUs)
+//!  Frontend ──Request──▶ ModelThread ──Frame──▶ backend thread (a CPU executor, or emulated GPUs)
 //!     ▲  ▲                 │    ▲                  │     │
 //!     │  └────Response─────┘    │Grant             │     │
 //!     │                messages ▼                  │     │
