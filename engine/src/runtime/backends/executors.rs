@@ -49,8 +49,8 @@ impl LoadingExecutor {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the channel of later models if there may be some; it runs from
-    /// here on.
+    /// Gives the executor its rings, and the channel of later models if there may be some; it runs
+    /// from here on.
     pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
         let _ = self.wiring.send((wiring, changes));
