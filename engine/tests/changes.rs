@@ -24,7 +24,7 @@ fn model_toml(bytes: usize) -> String {
     )
 }
 
-/// An engine with two emulated GPUs, places for four models, and a repository of small models.
+/// An engine with two emulated GPUs, model_slots for four models, and a repository of small models.
 fn config(folder: &Path, models: &[(&str, usize)], extra: &str) -> Config {
     let text = format!(
         "policy = \"work-conserving\"\n[repository]\npath = \"models\"\ncontrol = \"explicit\"\nmax_versions = 4\n\
@@ -43,8 +43,8 @@ fn config(folder: &Path, models: &[(&str, usize)], extra: &str) -> Config {
 
 fn start(config: &Config) -> (Engine, Frontend, ModelSlots) {
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::new(|_: &str| ())).unwrap();
-    let places = engine.take_model_slots().expect("explicit control keeps places");
-    (engine, frontends.pop().unwrap(), places)
+    let model_slots = engine.take_model_slots().expect("explicit control keeps model_slots");
+    (engine, frontends.pop().unwrap(), model_slots)
 }
 
 fn read(repository: &RepositoryConfig, name: &str) -> LoadedModel {
@@ -110,17 +110,17 @@ impl Load {
     }
 }
 
-fn tidy(places: &mut ModelSlots) {
+fn reclaim_all(model_slots: &mut ModelSlots) {
     let began = Instant::now();
-    while places.tidy().unwrap() > 0 {
+    while model_slots.reclaim().unwrap() > 0 {
         assert!(began.elapsed() < PATIENCE, "a model that was unloaded does not go");
         std::thread::sleep(Duration::from_micros(500));
     }
 }
 
-fn load(places: &mut ModelSlots, model: LoadedModel) -> ModelId {
-    let id = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
-    places.switch(&[id], &[]);
+fn load(model_slots: &mut ModelSlots, model: LoadedModel) -> ModelId {
+    let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+    model_slots.switch(&[id], &[]);
     id
 }
 
@@ -136,24 +136,24 @@ fn a_version_is_replaced_a_thousand_times_under_load_and_no_request_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), &[("m", 16)], "");
     let repository = config.repository.clone().unwrap();
-    let (engine, frontend, mut places) = start(&config);
+    let (engine, frontend, mut model_slots) = start(&config);
     let load = Load::on(frontend, vec!["m".to_owned()]);
     let mut serving = ModelId(0);
-    let replace = |places: &mut ModelSlots, serving: &mut ModelId, version: u64| {
+    let replace = |model_slots: &mut ModelSlots, serving: &mut ModelId, version: u64| {
         let mut model = read(&repository, "m");
         model.config.version = version;
-        let next = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
-        places.switch(&[next], &[*serving]);
+        let next = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+        model_slots.switch(&[next], &[*serving]);
         *serving = next;
-        tidy(places);
+        reclaim_all(model_slots);
     };
     for version in 2..=100 {
-        replace(&mut places, &mut serving, version);
+        replace(&mut model_slots, &mut serving, version);
         load.wait_for(1);
     }
     let before = resident_kib();
     for version in 101..=1_000 {
-        replace(&mut places, &mut serving, version);
+        replace(&mut model_slots, &mut serving, version);
     }
     // A queue alone has 512 KiB: had any been left behind, it would be seen.
     let grown = resident_kib().saturating_sub(before);
@@ -166,7 +166,7 @@ fn a_version_is_replaced_a_thousand_times_under_load_and_no_request_is_lost() {
     // What was counted of the versions before, in the same place, is not this one's.
     let of_newest = engine.counters().executions().of_model(serving);
     assert!(of_newest.rows < answered, "{of_newest:?} of {answered}");
-    assert!(frontend.take_newcomers().count() <= 4, "each place once");
+    assert!(frontend.take_replaced_models().count() <= 4, "each place once");
     let counted = engine.counters().clone();
     engine.stop();
     let ended: u64 = counted.snapshot().models.iter().map(|thread| thread.batched_requests).sum();
@@ -179,7 +179,7 @@ fn models_of_all_sizes_come_and_go_and_their_places_are_used_again() {
     let sizes = [("a", 16), ("b", 400), ("c", 1), ("d", 2_000), ("e", 70)];
     let config = config(folder.path(), &sizes, "");
     let repository = config.repository.clone().unwrap();
-    let (engine, frontend, mut places) = start(&config);
+    let (engine, frontend, mut model_slots) = start(&config);
     let names = sizes.iter().map(|(name, _)| (*name).to_owned()).collect();
     let serving = Load::on(frontend, names);
     let mut loaded = vec![("a", ModelId(0))];
@@ -188,13 +188,13 @@ fn models_of_all_sizes_come_and_go_and_their_places_are_used_again() {
         match loaded.iter().position(|(other, _)| *other == name) {
             Some(at) => {
                 let (_, id) = loaded.swap_remove(at);
-                places.switch(&[], &[id]);
-                assert!(places.is_leaving(id) && places.models()[id.0 as usize].name == name);
+                model_slots.switch(&[], &[id]);
+                assert!(model_slots.is_draining(id) && model_slots.models()[id.0 as usize].name == name);
             }
-            None if loaded.len() < 3 => loaded.push((name, load(&mut places, read(&repository, name)))),
+            None if loaded.len() < 3 => loaded.push((name, load(&mut model_slots, read(&repository, name)))),
             None => {}
         }
-        tidy(&mut places);
+        reclaim_all(&mut model_slots);
         if turn % 20 == 0 && !loaded.is_empty() {
             serving.wait_for(10);
         }
@@ -209,13 +209,13 @@ fn a_full_engine_and_a_row_too_large_say_what_would_be_right() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), &[("m", 16), ("wide", 3_000)], "");
     let repository = config.repository.clone().unwrap();
-    let (engine, _frontend, mut places) = start(&config);
+    let (engine, _frontend, mut model_slots) = start(&config);
     for _ in 0..3 {
-        load(&mut places, read(&repository, "m"));
+        load(&mut model_slots, read(&repository, "m"));
     }
-    let told = places.prepare(read(&repository, "m")).unwrap_err();
+    let told = model_slots.prepare(read(&repository, "m")).unwrap_err();
     assert!(matches!(told, ModelSlotError::Full(4, "emulated")), "{told}");
-    let told = places.prepare(read(&repository, "wide")).unwrap_err().to_string();
+    let told = model_slots.prepare(read(&repository, "wide")).unwrap_err().to_string();
     let expected = "one request takes 6000 bytes, inputs and outputs together, and the largest slots of this engine \
                     hold 4096; set max_row_kb in [repository] to 6 and start again";
     assert_eq!(told, expected);
@@ -226,13 +226,13 @@ fn a_full_engine_and_a_row_too_large_say_what_would_be_right() {
 fn a_model_that_somebody_may_still_ask_keeps_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), &[("m", 16)], "");
-    let (engine, mut frontend, mut places) = start(&config);
+    let (engine, mut frontend, mut model_slots) = start(&config);
     let held = Arc::clone(frontend.models());
     let id = held[0].id;
-    places.switch(&[], &[id]);
+    model_slots.switch(&[], &[id]);
     frontend.poll(|_, _| ());
     assert!(ModelInfo::find(frontend.models(), "m", None).is_none(), "nobody finds it any more");
-    assert_eq!(places.tidy().unwrap(), 1);
+    assert_eq!(model_slots.reclaim().unwrap(), 1);
     // Who has looked it up before may ask it, and is answered.
     frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();
     drop(held);
@@ -241,11 +241,11 @@ fn a_model_that_somebody_may_still_ask_keeps_its_place() {
     while answered == 0 {
         assert!(began.elapsed() < PATIENCE);
         // With the request in flight it stays; once that has ended it goes.
-        let leaving = places.tidy().unwrap();
+        let draining = model_slots.reclaim().unwrap();
         answered += frontend.poll(|_, answer| assert_eq!(answer.outcome, Outcome::Good));
-        assert!(answered > 0 || leaving == 1);
+        assert!(answered > 0 || draining == 1);
     }
-    tidy(&mut places);
+    reclaim_all(&mut model_slots);
     frontend.poll(|_, _| ());
     assert_eq!(frontend.submit(&Ask::one(id), |_, _| ()), Err(Refusal::Unloaded));
     engine.stop();
@@ -257,9 +257,9 @@ fn what_waits_without_a_deadline_for_a_model_that_leaves_is_answered() {
     let config = config(folder.path(), &[("a", 4), ("slow", 4)], "");
     let toml = "executor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\nprofile = { alpha_ms = 1, beta_ms = 300000 }\n";
     std::fs::write(folder.path().join("models/slow/model.toml"), toml).unwrap();
-    let (engine, mut frontend, mut places) = start(&config);
-    let id = places.prepare(read(config.repository.as_ref().unwrap(), "slow")).unwrap().id;
-    places.switch(&[id], &[]);
+    let (engine, mut frontend, mut model_slots) = start(&config);
+    let id = model_slots.prepare(read(config.repository.as_ref().unwrap(), "slow")).unwrap().id;
+    model_slots.switch(&[id], &[]);
     frontend.poll(|_, _| ());
     // Two run for five minutes on the two GPUs, the rest waits.
     for _ in 0..2 {
@@ -268,11 +268,11 @@ fn what_waits_without_a_deadline_for_a_model_that_leaves_is_answered() {
     for _ in 0..50 {
         frontend.submit(&Ask { due: Due::Never, ..Ask::one(id) }, |_, _| ()).unwrap();
     }
-    places.switch(&[], &[id]);
+    model_slots.switch(&[], &[id]);
     let (began, mut stopped) = (Instant::now(), 0);
     while stopped < 50 {
         assert!(began.elapsed() < PATIENCE, "{stopped} are answered");
-        assert_eq!(places.tidy().unwrap(), 1, "what runs is waited for");
+        assert_eq!(model_slots.reclaim().unwrap(), 1, "what runs is waited for");
         frontend.poll(|_, answer| {
             assert_eq!(answer.outcome, Outcome::Bad(Ending::Stopped));
             stopped += 1;
@@ -280,6 +280,6 @@ fn what_waits_without_a_deadline_for_a_model_that_leaves_is_answered() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(frontend.in_flight(), 2);
-    drop(places);
+    drop(model_slots);
     engine.stop();
 }

@@ -57,8 +57,8 @@ fn serve(folder: &Path, control: &str) -> Served {
     let heard = Arc::clone(&said);
     let say: Progress = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
     let (mut engine, mut frontends) = Engine::start(config.clone(), 1, Arc::clone(&say)).unwrap();
-    let places = engine.take_model_slots().unwrap();
-    let repository = Repository::start(&config, places, say).unwrap();
+    let model_slots = engine.take_model_slots().unwrap();
+    let repository = Repository::start(&config, model_slots, say).unwrap();
     Served { engine, frontend: frontends.pop().unwrap(), repository, said }
 }
 

@@ -61,7 +61,10 @@ fn poll(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
     frontend.poll(|ticket, answer| {
         assert!(answers.insert(ticket, answer.outcome).is_none(), "{ticket:?} was answered twice");
         if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
-            assert!(answer.started >= answer.arrival && answer.finished >= answer.started);
+            assert!(
+                answer.timeline.started >= answer.timeline.arrival
+                    && answer.timeline.finished >= answer.timeline.started
+            );
             assert!(answer.batch_size >= 1);
         }
     });

@@ -13,7 +13,7 @@
 
 use super::glommio_io::within;
 use crate::runtime::Idle;
-use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
+use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket, Timeline};
 use crate::telemetry::Metrics;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
-use symphony_transport::Nanos;
 use symphony_transport::message::{GpuId, ModelId};
 
 /// Empty polls in a row before the pump slows down.
@@ -48,18 +47,8 @@ pub(super) struct Reply {
     pub(super) outcome: Outcome,
     /// The output rows, one after another; empty unless it ran.
     pub(super) output: Vec<u8>,
-    /// When the request was accepted.
-    pub(super) arrival: Nanos,
-    /// When the answer was due.
-    pub(super) due: Nanos,
-    /// When its batch was put together; zero where it did not come to that. So for the next two.
-    pub(super) batched: Nanos,
-    /// When its batch started.
-    pub(super) started: Nanos,
-    /// When its batch finished, or when the request was dropped.
-    pub(super) finished: Nanos,
-    /// When the answer reached the frontend.
-    pub(super) answered: Nanos,
+    /// The times of the request.
+    pub(super) timeline: Timeline,
     /// Its batch's size.
     pub(super) batch_size: u32,
     /// The GPU that its batch was sent to.
@@ -71,12 +60,7 @@ impl Reply {
         Reply {
             outcome: answer.outcome,
             output: (0..answer.rows).flat_map(|row| answer.row(row)).copied().collect(),
-            arrival: answer.arrival,
-            due: answer.due,
-            batched: answer.batched,
-            started: answer.started,
-            finished: answer.finished,
-            answered: answer.answered,
+            timeline: answer.timeline,
             batch_size: answer.batch_size,
             gpu: answer.gpu,
         }
@@ -127,7 +111,7 @@ impl Answers {
     pub(super) fn models(&self) -> Arc<[ModelInfo]> {
         let mut frontend = self.frontend.borrow_mut();
         let models = Arc::clone(frontend.newest_models());
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
         models
     }
 
@@ -149,7 +133,7 @@ impl Answers {
         let ticket = {
             let mut frontend = self.frontend.borrow_mut();
             let ticket = frontend.submit(ask, fill);
-            frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+            frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
             ticket?
         };
         self.recorder.accepted(ask.model);
@@ -196,7 +180,7 @@ impl Answers {
                 let _ = waiter.send(Reply::keep(answer));
             }
         });
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_replaced_models().for_each(|model| self.recorder.forget(model));
         delivered
     }
 

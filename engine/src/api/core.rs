@@ -11,8 +11,8 @@ use super::statistics::CoreStatistics;
 use super::{grpc, http};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::runtime::frontend::{Ask, Frontend, ModelInfo};
-use crate::telemetry::otlp::{Call, Parent, Ran, Traced, Tracer};
-use crate::telemetry::{FailureLog, InferOutcome, Metrics, Observatory};
+use crate::telemetry::otlp::{Call, Parent, Traced, TracedRun, Tracer};
+use crate::telemetry::{FailureLog, InferOutcome, Metrics, Telemetry};
 use futures_channel::oneshot;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
@@ -41,7 +41,7 @@ pub(super) struct Core {
     /// Limits and time-outs, and what is shared with other cores.
     pub(super) config: ApiConfig,
     /// What all cores have counted.
-    pub(super) observatory: Arc<Observatory>,
+    pub(super) observatory: Arc<Telemetry>,
     /// What this one counts.
     pub(super) recorder: Rc<Metrics>,
     /// What Triton's clients want counted.
@@ -94,9 +94,9 @@ impl IdleStreams {
 impl Core {
     /// The shared state of a core with no connections yet.
     pub(super) fn new(frontend: Frontend, config: ApiConfig) -> Core {
-        let through = || Arc::new(Observatory::through(&frontend));
+        let through = || Arc::new(Telemetry::through(&frontend));
         let observatory = config.observatory.clone().unwrap_or_else(through);
-        let recorder = Rc::new(observatory.recorder());
+        let recorder = Rc::new(observatory.add_core());
         Core {
             statistics: config.shared.statistics.join(),
             failures: FailureLog::default(),
@@ -330,15 +330,10 @@ impl Counted<'_> {
     /// What the engine said.
     fn saw(&mut self, ask: &Ask, reply: &EngineReply) {
         let Some(trace) = &mut self.trace else { return };
-        trace.saw(Ran {
+        trace.saw(TracedRun {
             rows: ask.rows,
             class: ask.class.number(),
-            arrival: reply.arrival,
-            due: reply.due,
-            batched: reply.batched,
-            started: reply.started,
-            finished: reply.finished,
-            answered: reply.answered,
+            timeline: reply.timeline,
             batch_size: reply.batch_size,
             gpu: reply.gpu,
         });

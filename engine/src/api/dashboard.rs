@@ -1,7 +1,7 @@
 //! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that
 //! it asks for. Nothing on it comes from elsewhere, and its Content-Security-Policy sees to that.
 
-use crate::telemetry::{Observatory, Query};
+use crate::telemetry::{Query, Telemetry};
 use hyper::header::HeaderValue;
 
 /// What may be loaded and from where: the page's own parts, from this server.
@@ -38,11 +38,7 @@ impl Part {
     /// Its content type and its body. `query` is what the URL has after its `?`.
     ///
     /// Errors: what is wrong with the query.
-    pub(super) fn body(
-        self,
-        observatory: &Observatory,
-        query: &str,
-    ) -> Result<(HeaderValue, String), String> {
+    pub(super) fn body(self, observatory: &Telemetry, query: &str) -> Result<(HeaderValue, String), String> {
         let (content_type, body) = match self {
             Part::Page => ("text/html; charset=utf-8", include_str!("dashboard/dashboard.html").to_owned()),
             Part::Script => {

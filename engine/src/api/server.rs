@@ -12,7 +12,7 @@ use super::tls::Tls;
 use super::tokens::Tokens;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::{Idle, Placement};
-use crate::telemetry::Observatory;
+use crate::telemetry::Telemetry;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
 use std::future::poll_fn;
@@ -83,7 +83,7 @@ pub struct ApiConfig {
     pub stop_timeout: Duration,
     /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one
     /// of its own.
-    pub observatory: Option<Arc<Observatory>>,
+    pub observatory: Option<Arc<Telemetry>>,
     /// What it shares with the other API cores of its server.
     pub shared: Shared,
 }

@@ -2,7 +2,7 @@
 //! API core counts its own; whoever asks gets the sum over all cores.
 
 use super::answers::Reply;
-use crate::runtime::frontend::{ModelInfo, Outcome};
+use crate::runtime::frontend::{ModelInfo, Outcome, Timeline};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -90,23 +90,24 @@ impl ModelStatistics {
     }
 
     fn count(&mut self, reply: &Reply, rows: usize) {
-        let total = reply.answered - reply.arrival;
+        let total = reply.timeline.total();
+        let Timeline { arrival, started, finished, answered, .. } = reply.timeline;
         let ran = matches!(reply.outcome, Outcome::Good | Outcome::Late(_));
         if ran {
             self.last_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
             let share = rows as f64 / f64::from(reply.batch_size.max(1));
             let batches = self.batches.entry(reply.batch_size).or_default();
             batches.executions += share;
-            batches.infer_ns += share * (reply.finished - reply.started).0 as f64;
-            batches.output_ns += share * (reply.answered - reply.finished).0 as f64;
+            batches.infer_ns += share * (finished - started).0 as f64;
+            batches.output_ns += share * (answered - finished).0 as f64;
         }
         match reply.outcome {
             Outcome::Good => {
                 self.rows += rows as u64;
                 self.success.add(total);
-                self.queue.add(reply.started - reply.arrival);
-                self.infer.add(reply.finished - reply.started);
-                self.output.add(reply.answered - reply.finished);
+                self.queue.add(started - arrival);
+                self.infer.add(finished - started);
+                self.output.add(answered - finished);
             }
             // Its client took it back.
             Outcome::Bad(Ending::Withdrawn) => {}
@@ -208,12 +209,14 @@ mod tests {
         Reply {
             outcome,
             output: Vec::new(),
-            arrival: Nanos(1_000),
-            due: Nanos(9_000),
-            batched: Nanos(1_500),
-            started: Nanos(2_000),
-            finished: Nanos(5_000),
-            answered: Nanos(5_500),
+            timeline: Timeline {
+                arrival: Nanos(1_000),
+                due: Nanos(9_000),
+                batched: Nanos(1_500),
+                started: Nanos(2_000),
+                finished: Nanos(5_000),
+                answered: Nanos(5_500),
+            },
             batch_size,
             gpu: GpuId(0),
         }

@@ -8,7 +8,7 @@ use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_conf
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, Options, Placement, Progress};
-use crate::telemetry::Observatory;
+use crate::telemetry::Telemetry;
 use crate::telemetry::log;
 use crate::telemetry::otlp::Exporter;
 use std::io::Write;
@@ -54,12 +54,12 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     log_layout(&engine);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
-    let observatory = Arc::new(Observatory::of(&engine).with_traces(traces));
+    let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
     let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
-    let api = api_config(addresses, &config.http, api_threads, &observatory);
+    let api = api_config(addresses, &config.http, api_threads, &telemetry);
     let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
     let mut servers = Vec::new();
     for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
@@ -71,7 +71,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let addresses = Addresses { http: api.addr, grpc: api.grpc.unwrap_or(addresses.grpc) };
     print_ready(&config, &engine, &access, addresses, api.admin);
 
-    let dead = wait(&engine, &observatory, &signals, &access);
+    let dead = wait(&engine, &telemetry, &signals, &access);
     tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
     engine.drain();
     for server in servers {
@@ -152,12 +152,12 @@ fn api_config(
     addresses: Addresses,
     limits: &HttpLimits,
     threads: usize,
-    observatory: &Arc<Observatory>,
+    telemetry: &Arc<Telemetry>,
 ) -> ApiConfig {
     ApiConfig {
         grpc: Some(addresses.grpc),
         share_port: threads > 1,
-        observatory: Some(Arc::clone(observatory)),
+        observatory: Some(Arc::clone(telemetry)),
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,
         max_requests_at_once: limits.max_in_flight_per_connection,
@@ -192,10 +192,10 @@ fn watch_signals() -> Result<SignalFlags, CommandFailure> {
 }
 
 /// Waits for a signal to stop, or for a thread to die, whose name it returns. Meanwhile it updates
-/// the observatory and reloads certificates and tokens on SIGHUP.
+/// the telemetry and reloads certificates and tokens on SIGHUP.
 fn wait(
     engine: &Engine,
-    observatory: &Observatory,
+    telemetry: &Telemetry,
     signals: &SignalFlags,
     access: &AccessControl,
 ) -> Option<String> {
@@ -204,7 +204,7 @@ fn wait(
             access.reload();
         }
         let dead = engine.dead();
-        observatory.look(dead.as_deref());
+        telemetry.observe(dead.as_deref());
         if dead.is_some() {
             return dead;
         }

@@ -12,7 +12,7 @@ use super::models::read_models;
 use super::network::read_network;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_when};
-use super::toml_reader::{TomlTable, read};
+use super::toml_reader::{TomlTable, read, read_text};
 use super::trace::TraceConfig;
 use std::path::Path;
 use symphony_scheduler::limits;
@@ -46,6 +46,18 @@ pub fn read_config_with(
     };
     config.repository = flags.apply_to(config.repository.take())?;
     config.add_models_of_repository(note)?;
+    config.check_rank_threads(rank_threads)?;
+    Ok(config)
+}
+
+/// Reads the engine's configuration from TOML `text`, for programs that have the engine as a
+/// library. Files that it names are relative to the current folder.
+///
+/// Errors: those of [`read_config`].
+pub fn parse_config(text: &str) -> Result<Config, Diagnostics> {
+    let file = Path::new("symphony.toml");
+    let (mut config, rank_threads) = read_text(file, text, |root| read_root(root, file, false))?;
+    config.add_models_of_repository(&mut |_| ())?;
     config.check_rank_threads(rank_threads)?;
     Ok(config)
 }

@@ -51,7 +51,7 @@ pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine::Config;
 pub use executors::{ExecutorGroup, ExecutorKind};
 pub use http::HttpLimits;
-pub use load::{read_config, read_config_with};
+pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
 pub use repository::{

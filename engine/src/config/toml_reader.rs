@@ -21,7 +21,16 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// only if no diagnostic was reported, and it may be `None` only if one was.
 pub(super) fn read<T>(path: &Path, walk: impl FnOnce(&TomlTable<'_>) -> Option<T>) -> Result<T, Diagnostics> {
     let text = load(path).map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
-    let source = TomlFile { path, text: &text, diagnostics: RefCell::default() };
+    read_text(path, &text, walk)
+}
+
+/// Reads TOML `text` as [`read`] reads the file at `path`, which diagnostics name.
+pub(super) fn read_text<T>(
+    path: &Path,
+    text: &str,
+    walk: impl FnOnce(&TomlTable<'_>) -> Option<T>,
+) -> Result<T, Diagnostics> {
+    let source = TomlFile { path, text, diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
         let root = TomlTable::new(&source, root.get_ref(), String::new(), 0..0);
         let value = walk(&root);

@@ -14,7 +14,7 @@ use symphony_gpu::ComputeThread;
 use symphony_transport::message::ModelId;
 
 /// How often it sees whether models have left.
-const TURN: Duration = Duration::from_millis(10);
+const ORDER_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// How often the index is made anew: the folder may have changed.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const NICE: i32 = 19;
 
 /// A model of the repository.
 #[derive(Default)]
-struct Kept {
+struct RepositoryEntry {
     /// What its files looked like when it was loaded.
     loaded: FileStamp,
     /// What they looked like when it was loaded last, or could not be.
@@ -43,11 +43,11 @@ struct Kept {
 
 /// See the module's description.
 pub(super) struct Keeper {
-    places: ModelSlots,
+    model_slots: ModelSlots,
     kinds: Vec<ExecutorKind>,
-    say: Progress,
+    progress: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
-    models: BTreeMap<String, Kept>,
+    models: BTreeMap<String, RepositoryEntry>,
     /// The models of CONFIG itself, which come from no repository.
     own: BTreeSet<String>,
     /// Made when the first model is loaded.
@@ -58,27 +58,28 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(
         config: &Config,
-        places: ModelSlots,
+        model_slots: ModelSlots,
         kinds: Vec<ExecutorKind>,
-        say: Progress,
+        progress: Progress,
         index: Arc<Mutex<Vec<IndexEntry>>>,
     ) -> Keeper {
-        let (mut models, mut own) = (BTreeMap::<String, Kept>::new(), BTreeSet::new());
+        let (mut models, mut own) = (BTreeMap::<String, RepositoryEntry>::new(), BTreeSet::new());
         for (at, model) in config.models.iter().enumerate() {
             if model.locations.slo.file == config.file {
                 own.insert(model.name.clone());
                 continue;
             }
-            let kept = models.entry(model.name.clone()).or_default();
-            kept.versions.insert(model.version, ModelId(at as u32));
+            let entry = models.entry(model.name.clone()).or_default();
+            entry.versions.insert(model.version, ModelId(at as u32));
         }
         if let Some(repository) = &config.repository {
-            for (name, kept) in &mut models {
-                kept.loaded = repository.stamp(name);
-                (kept.tried, kept.seen) = (kept.loaded.clone(), kept.loaded.clone());
+            for (name, entry) in &mut models {
+                entry.loaded = repository.stamp(name);
+                (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let keeper = Keeper { places, kinds, say, index, models, own, compute: None, loading: None };
+        let keeper =
+            Keeper { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
         if let Some(repository) = &config.repository {
             keeper.write_index(repository);
         }
@@ -88,29 +89,29 @@ impl Keeper {
     /// Works until `stop` is set, or the engine does not answer any more.
     pub(super) fn run(mut self, repository: &RepositoryConfig, orders: &Receiver<Order>, stop: &AtomicBool) {
         if rustix::process::setpriority_process(None, NICE).is_err() {
-            (self.say)("warning: models are loaded at no lower priority than they are served");
+            (self.progress)("warning: models are loaded at no lower priority than they are served");
         }
-        let (mut look_at, mut index_at) = (Instant::now() + repository.poll, Instant::now());
+        let (mut poll_at, mut index_at) = (Instant::now() + repository.poll, Instant::now());
         while !stop.load(Ordering::Relaxed) {
-            match orders.recv_timeout(TURN) {
+            match orders.recv_timeout(ORDER_TIMEOUT) {
                 Ok(order) => {
-                    self.obey(repository, order);
+                    self.execute(repository, order);
                     index_at = Instant::now();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
-            if repository.control == RepositoryControl::Poll && now >= look_at {
-                let settling = self.look(repository);
-                look_at = now + if settling { SETTLED.min(repository.poll) } else { repository.poll };
+            if repository.control == RepositoryControl::Poll && now >= poll_at {
+                let settling = self.poll_folder(repository);
+                poll_at = now + if settling { SETTLED.min(repository.poll) } else { repository.poll };
                 index_at = now;
             }
-            match self.places.tidy() {
-                Ok(leaving) if leaving > 0 => index_at = now,
+            match self.model_slots.reclaim() {
+                Ok(draining) if draining > 0 => index_at = now,
                 Ok(_) => {}
                 Err(error) => {
-                    return (self.say)(&format!("models are not loaded and unloaded any more: {error}"));
+                    return (self.progress)(&format!("models are not loaded and unloaded any more: {error}"));
                 }
             }
             if now >= index_at {
@@ -120,7 +121,7 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, repository: &RepositoryConfig, order: Order) {
+    fn execute(&mut self, repository: &RepositoryConfig, order: Order) {
         match order {
             Order::Load(name, done) => {
                 let result = match self.own.contains(&name) {
@@ -144,11 +145,11 @@ impl Keeper {
 
     /// Loads and unloads what has changed in the folder; whether something has that may still be
     /// changing.
-    fn look(&mut self, repository: &RepositoryConfig) -> bool {
+    fn poll_folder(&mut self, repository: &RepositoryConfig) -> bool {
         let names: BTreeSet<String> = match repository.names() {
             Ok(names) => names.into_iter().collect(),
             Err(error) => {
-                (self.say)(&format!("the repository is left as it is: {error}"));
+                (self.progress)(&format!("the repository is left as it is: {error}"));
                 return false;
             }
         };
@@ -164,17 +165,17 @@ impl Keeper {
                 continue;
             }
             let stamp = repository.stamp(name);
-            let kept = self.models.entry(name.clone()).or_default();
-            if kept.tried == stamp {
+            let entry = self.models.entry(name.clone()).or_default();
+            if entry.tried == stamp {
                 continue;
             }
-            if kept.seen != stamp {
-                kept.seen = stamp;
+            if entry.seen != stamp {
+                entry.seen = stamp;
                 settling = true;
                 continue;
             }
             if let Err(why) = self.load(repository, name) {
-                (self.say)(&format!("model {name} is left as it is: {why}"));
+                (self.progress)(&format!("model {name} is left as it is: {why}"));
             }
         }
         settling
@@ -190,11 +191,11 @@ impl Keeper {
         let stamp = repository.stamp(name);
         let result = self.load_changed(repository, name, &stamp).map_err(|error| error.to_string());
         self.loading = None;
-        let kept = self.models.entry(name.to_owned()).or_default();
-        (kept.tried, kept.seen) = (stamp.clone(), stamp.clone());
+        let entry = self.models.entry(name.to_owned()).or_default();
+        (entry.tried, entry.seen) = (stamp.clone(), stamp.clone());
         match &result {
-            Ok(()) => (kept.loaded, kept.failure) = (stamp, String::new()),
-            Err(why) => kept.failure.clone_from(why),
+            Ok(()) => (entry.loaded, entry.failure) = (stamp, String::new()),
+            Err(why) => entry.failure.clone_from(why),
         }
         result
     }
@@ -206,20 +207,20 @@ impl Keeper {
         stamp: &FileStamp,
     ) -> Result<(), ModelSlotError> {
         let model = repository.read_model(name, &self.kinds)?;
-        model.notes.iter().for_each(|note| (self.say)(note));
-        let kept = self.models.entry(name.to_owned()).or_default();
+        model.notes.iter().for_each(|note| (self.progress)(note));
+        let entry = self.models.entry(name.to_owned()).or_default();
         let (mut next, mut add) = (BTreeMap::new(), Vec::new());
         let mut failure = None;
         for version in model.versions {
             let number = version.version;
-            let as_loaded = kept.versions.get(&number).filter(|_| kept.loaded.agrees_on(stamp, number));
+            let as_loaded = entry.versions.get(&number).filter(|_| entry.loaded.agrees_on(stamp, number));
             if let Some(id) = as_loaded {
                 next.insert(number, *id);
                 continue;
             }
-            let (compute, executors) = (&mut self.compute, self.places.cpu_executors());
-            let loaded = load_one(compute, version, executors, &self.say);
-            match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.places.prepare(loaded)) {
+            let (compute, executors) = (&mut self.compute, self.model_slots.cpu_executors());
+            let loaded = load_one(compute, version, executors, &self.progress);
+            match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.model_slots.prepare(loaded)) {
                 Ok(info) => {
                     add.push(info.id);
                     next.insert(number, info.id);
@@ -232,47 +233,51 @@ impl Keeper {
         }
         if let Some(error) = failure {
             for id in add {
-                self.places.give_up(id)?;
+                self.model_slots.release(id)?;
             }
             return Err(error);
         }
         let remove: Vec<ModelId> =
-            kept.versions.values().filter(|id| !next.values().any(|other| other == *id)).copied().collect();
-        self.places.switch(&add, &remove);
+            entry.versions.values().filter(|id| !next.values().any(|other| other == *id)).copied().collect();
+        self.model_slots.switch(&add, &remove);
         for (number, id) in next.iter().filter(|(_, id)| add.contains(id)) {
-            let info = &self.places.models()[id.0 as usize];
+            let info = &self.model_slots.models()[id.0 as usize];
             let (slo, batch) = (info.slo.as_millis_f64(), info.max_batch);
-            (self.say)(&format!(
+            (self.progress)(&format!(
                 "loaded model {name}, version {number}: SLO {slo} ms, batches up to {batch}"
             ));
         }
         if !remove.is_empty() {
-            (self.say)(&format!("unloading {} of model {name}", versions(kept, &remove)));
+            (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
         }
-        kept.versions = next;
+        entry.versions = next;
         Ok(())
     }
 
     /// Unloads all versions of a model.
     fn unload(&mut self, name: &str) -> Result<(), ControlError> {
-        let kept = self.models.get_mut(name).filter(|kept| !kept.versions.is_empty());
-        let Some(kept) = kept else {
+        let entry = self.models.get_mut(name).filter(|entry| !entry.versions.is_empty());
+        let Some(entry) = entry else {
             return Err(ControlError::Unknown(format!("no version of model {name:?} is loaded")));
         };
-        let remove: Vec<ModelId> = kept.versions.values().copied().collect();
-        (self.say)(&format!("unloading {} of model {name}", versions(kept, &remove)));
-        self.places.switch(&[], &remove);
+        let remove: Vec<ModelId> = entry.versions.values().copied().collect();
+        (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
+        self.model_slots.switch(&[], &remove);
         // Loaded again, it is loaded anew; what is told of a failure is not about now.
-        *kept = Kept { tried: kept.tried.clone(), seen: kept.seen.clone(), ..Kept::default() };
+        *entry = RepositoryEntry {
+            tried: entry.tried.clone(),
+            seen: entry.seen.clone(),
+            ..RepositoryEntry::default()
+        };
         Ok(())
     }
 
     fn write_index(&self, repository: &RepositoryConfig) {
         let mut entries = Vec::new();
-        for model in self.places.models().iter().filter(|model| model.state != SlotState::Vacant) {
+        for model in self.model_slots.models().iter().filter(|model| model.state != SlotState::Vacant) {
             let state = match model.state {
                 SlotState::Serving => State::Ready,
-                _ if self.places.is_leaving(model.id) => State::Unloading,
+                _ if self.model_slots.is_draining(model.id) => State::Unloading,
                 _ => State::Loading,
             };
             let version = Some(model.version);
@@ -281,8 +286,8 @@ impl Keeper {
         let folder = repository.names().unwrap_or_default();
         let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
         for name in known {
-            let kept = self.models.get(name);
-            let failure = kept.map_or("", |kept| kept.failure.as_str());
+            let entry = self.models.get(name);
+            let failure = entry.map_or("", |entry| entry.failure.as_str());
             if entries.iter().any(|entry| entry.name == *name) && failure.is_empty() {
                 continue;
             }
@@ -303,7 +308,7 @@ fn load_one(
     compute: &mut Option<ComputeThread>,
     version: crate::config::ModelConfig,
     executors: usize,
-    say: &Progress,
+    progress: &Progress,
 ) -> Result<LoadedModel, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();
@@ -311,13 +316,13 @@ fn load_one(
         let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
         compute
     });
-    LoadedModel::load(version, executors, compute, say)
+    LoadedModel::load(version, executors, compute, progress)
 }
 
 /// `version 2` or `versions 1, 2`.
-fn versions(kept: &Kept, ids: &[ModelId]) -> String {
+fn versions(entry: &RepositoryEntry, ids: &[ModelId]) -> String {
     let numbers =
-        kept.versions.iter().filter(|(_, id)| ids.contains(id)).map(|(number, _)| number.to_string());
+        entry.versions.iter().filter(|(_, id)| ids.contains(id)).map(|(number, _)| number.to_string());
     let numbers: Vec<String> = numbers.collect();
     format!("version{} {}", if numbers.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }

@@ -5,15 +5,15 @@
 //! # The way of a new version
 //!
 //! ```text
-//! an order of the API, or a look at the folder
-//!   read config.pbtxt and model.toml                     (config/repository)   
-//!   load the file, once per CPU executor, and measure    this thread, at the lowest priority
-//!   a free place of the right kind                       ModelSlots::prepare
-//!     the loaded model  -> each executor's table         a ring of boxes; they look once a millisecond
-//!     its queue         -> its ModelThread's table       the same
-//!   post a table that lists it, and the old one no more  ModelSlots::switch: from here on requests go to the new one
-//! later, when nobody holds a table with the old one and none of its requests is left   ModelSlots::tidy
-//!     an empty queue and no model -> the tables; what was there comes back and is freed here
+//! an order of the API, or a poll of the folder
+//!   read config.pbtxt and model.toml                   config/repository.rs
+//!   load the file per CPU executor, and measure        this thread, at the lowest priority
+//!   a vacant slot of the right kind                    ModelSlots::prepare
+//!     the loaded model -> each executor's table        a ring of boxes, polled every millisecond
+//!     its queues       -> its ModelThread's table      a ring of boxes, as above
+//!   publish a table with it and without the old one    ModelSlots::switch: requests go to the new
+//! when no table with the old one is held, and no request of it is left: ModelSlots::reclaim
+//!   empty queues and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
 //! So a version is replaced without a moment in which the model can't be asked, and a load that
@@ -28,7 +28,7 @@
 //!
 //! # Bounds
 //!
-//! ModelSlots: `max_versions` of `[repository]`, for each kind of executor; a replaced version
+//! Model slots: `max_versions` of `[repository]`, for each kind of executor; a replaced version
 //! needs two for a moment. Orders that wait: [`MAX_ORDERS`]; one more is refused. Changes under way
 //! to a thread: four. Old tables that somebody holds: as many as requests are being read or run.
 
@@ -118,11 +118,15 @@ impl fmt::Debug for Repository {
 }
 
 impl Repository {
-    /// Starts the control thread of an engine that was started with `config` and gave its `places`.
-    /// `say` is told, in a line each, what it does.
+    /// Starts the control thread of an engine that was started with `config` and gave its
+    /// `model_slots`. `progress` gets, in a line each, what it does.
     ///
     /// Errors: the system gives no thread.
-    pub fn start(config: &Config, places: ModelSlots, say: Progress) -> std::io::Result<Repository> {
+    pub fn start(
+        config: &Config,
+        model_slots: ModelSlots,
+        progress: Progress,
+    ) -> std::io::Result<Repository> {
         let (orders, taken) = sync_channel(MAX_ORDERS);
         let index = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -135,7 +139,7 @@ impl Repository {
         };
         let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
         let repository = config.repository.clone();
-        let keeper = Keeper::new(config, places, kinds, say, Arc::clone(&index));
+        let keeper = Keeper::new(config, model_slots, kinds, progress, Arc::clone(&index));
         let until = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Some(repository) = repository {

@@ -1,15 +1,15 @@
-//! The control thread's end of the engine: the places for models, taken and given back while it
-//! runs. Each place is of one ModelThread and one sub-cluster for good, so that every table of the
-//! dataplane stays as it was made at start-up; what changes is the queue at that place, what
-//! backends run there, and what the model_table says. `control` owns [`ModelSlots`] and says when;
-//! docs of that module tell the whole way of a change.
+//! The control thread's end of the engine: model slots, which it fills and frees while the engine
+//! runs. A slot belongs to one ModelThread and one sub-cluster for good, so that every table of the
+//! dataplane stays as it was made at start-up; what changes is the slot's queues, what backends run
+//! for it, and the model table. `control` owns [`ModelSlots`]; its module describes a whole change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
-use super::start::{Known, output_range, platform, queue_of_class, settle};
+use super::model_setup::{ServableModel, check_model, output_range, platform, queue_of_class};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
-use crate::runtime::backends::executors::{self, Found, Progress};
+use crate::runtime::backends::executors::{self, LoadReport};
+use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::model_table::{Held, ModelTable};
+use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::changes::Giver;
 use crate::runtime::threads::model_thread::SlotQueues;
@@ -25,25 +25,25 @@ use symphony_transport::message::{ModelId, QueueId};
 
 /// A running thread takes a change within a millisecond, or when the batch that it runs is over:
 /// one that has not after this time never will.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests of lower classes get so long to find a GPU once their model has left; they might wait
-/// for ever.
-const PATIENCE_WITH_LOWER: Duration = Duration::from_secs(5);
+/// The time that requests of lower classes get to find a GPU once their model is draining; they
+/// might wait for ever.
+const LOWER_CLASS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks at whether it has.
-const LOOK: Duration = Duration::from_micros(500);
+/// The pause between two checks of whether a thread has taken a change.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Why a model has no place.
+/// The reason why a model got no slot.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelSlotError {
-    /// Every place for its kind of executor is taken.
+    /// Every slot for its kind of executor is taken.
     #[error(
         "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
          more and start again"
     )]
     Full(usize, &'static str),
-    /// No slot holds a request of it.
+    /// No slab slot holds a request of it.
     #[error(
         "one request takes {0} bytes, inputs and outputs together, and the largest slots of this engine hold {1}; set \
          max_row_kb in [repository] to {need} and start again",
@@ -60,25 +60,25 @@ pub enum ModelSlotError {
 
 /// A model that was loaded for the executors, one copy for each.
 pub struct LoadedModel {
-    /// Its words.
+    /// Its configuration.
     pub config: ModelConfig,
-    /// What was found out as it was loaded, `None` for an emulated one.
-    pub(crate) found: Option<Found>,
+    /// The report of its load; `None` for an emulated one.
+    pub(crate) found: Option<LoadReport>,
     /// A copy for each CPU executor; none for an emulated one.
     pub(crate) copies: Vec<CpuModel>,
 }
 
 impl LoadedModel {
-    /// Loads a copy of a CPU model for each of so many executors, on `compute`, and measures it if
-    /// its words ask for it: by that thread's CPU time, since other threads may have its core
-    /// meanwhile. Takes as long as it takes.
+    /// Loads a copy of a CPU model for each of `executors` executors, on `compute`, and measures it
+    /// if its configuration asks for that: by that thread's CPU time, since other threads may have
+    /// its core meanwhile. Returns when all of that is done.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
         config: ModelConfig,
         executors: usize,
         compute: &ComputeThread,
-        say: &Progress,
+        progress: &Progress,
     ) -> Result<LoadedModel, Diagnostics> {
         let mut loaded = LoadedModel::emulated(config);
         if loaded.config.source.kind() == ExecutorKind::Emulated {
@@ -87,8 +87,8 @@ impl LoadedModel {
         for at in 0..executors {
             let options = MeasureOptions { by: MeasuredBy::CpuTime, ..MeasureOptions::default() };
             let measuring = (at == 0).then_some(options);
-            let one = compute.run(|| executors::load(&loaded.config, compute, measuring, say));
-            if let Some((copy, found)) = one.map_err(|mistake| Diagnostics(vec![mistake]))? {
+            let one = compute.run(|| executors::load(&loaded.config, compute, measuring, progress));
+            if let Some((copy, found)) = one.map_err(|diagnostic| Diagnostics(vec![diagnostic]))? {
                 loaded.copies.push(copy);
                 loaded.found.get_or_insert(found);
             }
@@ -96,99 +96,99 @@ impl LoadedModel {
         Ok(loaded)
     }
 
-    /// An emulated model: there is nothing to load.
+    /// Returns an emulated model, of which there is nothing to load.
     pub fn emulated(config: ModelConfig) -> LoadedModel {
         LoadedModel { config, found: None, copies: Vec::new() }
     }
 }
 
-/// What is fixed for all models of an engine.
-pub(crate) struct Common {
+/// The parts that are fixed for all models of an engine.
+pub(crate) struct SlotContext {
     pub(crate) clock: Clock,
-    /// The terms of a lane of a model with this SLO and profile.
-    pub(crate) terms: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
-    pub(crate) lanes: QueueIds,
-    /// The largest row that the slots hold.
+    /// Returns the configuration of a per-class queue of a model with this SLO and profile.
+    pub(crate) queue_config: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
+    pub(crate) queue_ids: QueueIds,
+    /// The bytes of the largest row that the slab slots hold.
     pub(crate) largest_row: usize,
 }
 
-/// The ways to the threads that have tables of models.
-pub(crate) struct Ways {
-    /// By ModelThread.
+/// The channels to the threads that have tables of models.
+pub(crate) struct ChangeChannels {
+    /// The channel to each ModelThread.
     pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
-    /// By CPU executor.
+    /// The channel to each CPU executor.
     pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
-    /// To the emulated GPUs.
+    /// The channel to the emulated GPUs.
     pub(crate) emulated: Option<Giver<Range<usize>>>,
 }
 
-/// See the module's description.
+/// The model slots of an engine. See the module's description.
 pub struct ModelSlots {
     model_table: Arc<ModelTable>,
-    /// What the current table says.
+    /// The models of the current table.
     models: Vec<ModelInfo>,
     kinds: Vec<ExecutorKind>,
-    /// Of each place, its number on its ModelThread.
+    /// The index of each slot on its ModelThread.
     on_thread: Vec<usize>,
-    held: Vec<Held>,
-    ways: Ways,
-    common: Common,
-    /// Tables that somebody may still hold, oldest first, each with its number.
-    old: Vec<(u64, Arc<[ModelInfo]>)>,
-    /// Models on their way out.
-    leaving: Vec<Leaving>,
+    held: Vec<InFlightCounts>,
+    channels: ChangeChannels,
+    context: SlotContext,
+    /// The tables that a frontend or a request may still hold, oldest first, each with its number.
+    superseded: Vec<(u64, Arc<[ModelInfo]>)>,
+    /// The models that are draining.
+    draining: Vec<DrainingModel>,
 }
 
-/// A model on its way out.
-struct Leaving {
+/// A model that is draining.
+struct DrainingModel {
     id: ModelId,
     /// The number of the first table that does not list it.
     number: u64,
     since: Instant,
-    /// What waits of lower classes is still given time.
-    patient: bool,
+    /// True while what waits of lower classes is given time.
+    spares_lower: bool,
 }
 
 impl ModelSlots {
     pub(crate) fn new(
         model_table: Arc<ModelTable>,
         kinds: Vec<ExecutorKind>,
-        held: Vec<Held>,
-        ways: Ways,
-        common: Common,
+        held: Vec<InFlightCounts>,
+        channels: ChangeChannels,
+        context: SlotContext,
     ) -> ModelSlots {
         let models = model_table.read().1.to_vec();
-        let mut counts = vec![0; ways.queues.len()];
+        let mut counts = vec![0; channels.queues.len()];
         let on_thread = models.iter().map(|model| {
             let count = &mut counts[model.thread];
             *count += 1;
             *count - 1
         });
         let on_thread = on_thread.collect();
-        let (old, leaving) = (Vec::new(), Vec::new());
-        ModelSlots { model_table, models, kinds, on_thread, held, ways, common, old, leaving }
+        let (superseded, draining) = (Vec::new(), Vec::new());
+        ModelSlots { model_table, models, kinds, on_thread, held, channels, context, superseded, draining }
     }
 
-    /// Every place, by id: what is served there.
+    /// Returns every slot, by id, with what is served there.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
     }
 
-    /// How many CPU executors there are: a loaded model needs a copy for each.
+    /// Returns the number of CPU executors: a loaded model needs a copy for each.
     pub fn cpu_executors(&self) -> usize {
-        self.ways.executors.len()
+        self.channels.executors.len()
     }
 
-    /// Gives a model a place, its queue and what runs it. Nobody can send requests to it before it
-    /// is in a table: see [`ModelSlots::switch`].
+    /// Gives a model a slot, its queue and what runs it. It gets no requests before it is in a
+    /// table: see [`ModelSlots::switch`].
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
     pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
         let LoadedModel { config, found, copies } = loaded;
-        let Known { signature, profile } = settle(&config, found)?;
+        let ServableModel { signature, profile } = check_model(&config, found)?;
         let row = signature.input_bytes() + signature.output_bytes();
-        if row > self.common.largest_row {
-            return Err(ModelSlotError::Row(row, self.common.largest_row));
+        if row > self.context.largest_row {
+            return Err(ModelSlotError::Row(row, self.context.largest_row));
         }
         let kind = config.source.kind();
         let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].state == SlotState::Vacant;
@@ -197,14 +197,14 @@ impl ModelSlots {
         })?;
         let id = self.models[at].id;
         self.set_backends(at, &signature, copies)?;
-        let now = self.common.clock.now();
+        let now = self.context.clock.now();
         let own = Class::new(config.priority).unwrap_or(Class::LOWEST);
-        let queues = self.queues_of(id, |class, lane| {
-            let terms = (self.common.terms)(lane, config.slo, profile.clone());
-            Some(queue_of_class(terms, class, own, now))
+        let queues = self.queues_of(id, |class, queue_id| {
+            let queue_config = (self.context.queue_config)(queue_id, config.slo, profile.clone());
+            Some(queue_of_class(queue_config, class, own, now))
         });
         self.set_queues(at, queues)?;
-        // Taken, so that the next one gets another place.
+        // Marks the slot as taken, so that the next model gets another.
         self.models[at] = ModelInfo {
             name: config.name.clone(),
             version: config.version,
@@ -219,87 +219,94 @@ impl ModelSlots {
         Ok(self.models[at].clone())
     }
 
-    /// Posts a table: the models of `add`, which were prepared, are in it, and those of `remove`
-    /// are not. Requests that were accepted go on to their ends; who has looked a model of `remove`
-    /// up before may still send some.
+    /// Publishes a table that has the models of `add`, which were prepared, and not those of
+    /// `remove`. Requests that were accepted go on to their ends; whoever holds an older table may
+    /// still send some to the models of `remove`.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
         add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
         remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
-        self.post();
+        self.publish();
         let number = self.model_table.number();
         let since = Instant::now();
-        self.leaving.extend(remove.iter().map(|&id| Leaving { id, number, since, patient: true }));
+        self.draining.extend(remove.iter().map(|&id| DrainingModel {
+            id,
+            number,
+            since,
+            spares_lower: true,
+        }));
     }
 
-    fn post(&mut self) {
+    fn publish(&mut self) {
         let before = self.model_table.number();
-        let old = self.model_table.post(self.models.as_slice().into());
-        self.old.push((before, old));
+        let old = self.model_table.publish(self.models.as_slice().into());
+        self.superseded.push((before, old));
     }
 
-    /// Frees the places of models that left and that nobody can have a request for any more. Ends
-    /// what waits of lower classes for a model that left a while ago. How many are still leaving.
+    /// Frees the slots of draining models that can get no request any more and have none left. Ends
+    /// what waits of lower classes for a model that has been draining for a while. Returns the
+    /// number of models that are still draining.
     ///
     /// Errors: [`ModelSlotError::Silent`].
-    pub fn tidy(&mut self) -> Result<usize, ModelSlotError> {
+    pub fn reclaim(&mut self) -> Result<usize, ModelSlotError> {
         // Exclusive access is what shows that nobody else holds the table; a count alone would
         // order nothing.
-        self.old.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
-        let oldest = self.old.first().map_or(u64::MAX, |(number, _)| *number);
-        let leaving = std::mem::take(&mut self.leaving);
-        let (unseen, seen): (Vec<_>, Vec<_>) = leaving.into_iter().partition(|model| oldest >= model.number);
-        let is_free = |model: &Leaving| self.held.iter().all(|held| held.count(model.id.0 as usize) == 0);
+        self.superseded.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
+        let oldest = self.superseded.first().map_or(u64::MAX, |(number, _)| *number);
+        let draining = std::mem::take(&mut self.draining);
+        let (unseen, seen): (Vec<_>, Vec<_>) = draining.into_iter().partition(|model| oldest >= model.number);
+        let is_free =
+            |model: &DrainingModel| self.held.iter().all(|held| held.count(model.id.0 as usize) == 0);
         let (gone, mut held): (Vec<_>, Vec<_>) = unseen.into_iter().partition(is_free);
         for model in
-            held.iter_mut().filter(|model| model.patient && model.since.elapsed() > PATIENCE_WITH_LOWER)
+            held.iter_mut().filter(|model| model.spares_lower && model.since.elapsed() > LOWER_CLASS_TIMEOUT)
         {
-            model.patient = false;
+            model.spares_lower = false;
             self.end_lower(model.id)?;
         }
-        self.leaving.extend(seen.into_iter().chain(held));
+        self.draining.extend(seen.into_iter().chain(held));
         for model in &gone {
             self.vacate(model.id)?;
         }
         if !gone.is_empty() {
-            self.post();
+            self.publish();
         }
-        Ok(self.leaving.len())
+        Ok(self.draining.len())
     }
 
-    /// Gives up a place that was prepared and is in no table.
+    /// Frees a slot that was prepared and is in no table.
     ///
     /// Errors: [`ModelSlotError::Silent`].
-    pub fn give_up(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
+    pub fn release(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         self.vacate(id)
     }
 
-    /// Whether the model is still on its way out.
-    pub fn is_leaving(&self, id: ModelId) -> bool {
-        self.leaving.iter().any(|leaving| leaving.id == id)
+    /// Returns true while the model is draining.
+    pub fn is_draining(&self, id: ModelId) -> bool {
+        self.draining.iter().any(|draining| draining.id == id)
     }
 
     fn vacate(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         let at = id.0 as usize;
-        let queues = self.queues_of(id, |_, lane| Some(self.queue_of_nothing(lane)));
+        let queues = self.queues_of(id, |_, queue_id| Some(self.queue_of_nothing(queue_id)));
         self.set_queues(at, queues)?;
         self.set_backends(at, &Signature::default(), Vec::new())?;
         self.models[at] = ModelInfo::vacant(id, self.models[at].thread);
         Ok(())
     }
 
-    /// Ends the requests of lower classes that wait for a model: nobody can send more.
+    /// Ends the requests of lower classes that wait for a model, to which no more can be sent.
     fn end_lower(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
-        let nothing = |class, lane| (class > Class::HIGHEST).then(|| self.queue_of_nothing(lane));
+        let nothing = |class, queue_id| (class > Class::HIGHEST).then(|| self.queue_of_nothing(queue_id));
         let queues = self.queues_of(id, nothing);
         self.set_queues(id.0 as usize, queues)
     }
 
-    fn queue_of_nothing(&self, lane: QueueId) -> ModelQueue {
-        let terms = (self.common.terms)(lane, Nanos::ZERO, Profile::of_nothing());
-        ModelQueue::of_nothing(terms, self.common.clock.now())
+    fn queue_of_nothing(&self, queue_id: QueueId) -> ModelQueue {
+        let queue_config = (self.context.queue_config)(queue_id, Nanos::ZERO, Profile::of_nothing());
+        ModelQueue::of_nothing(queue_config, self.context.clock.now())
     }
 
-    /// The queues that `new` makes for a model's lanes, for those that it makes one for.
+    /// Returns the queues that `new` makes for the classes of a model.
     fn queues_of(
         &self,
         model: ModelId,
@@ -307,17 +314,17 @@ impl ModelSlots {
     ) -> Box<SlotQueues> {
         let mut queues = Box::new(SlotQueues::default());
         for (queue, class) in queues.iter_mut().zip(QueueIds::classes()) {
-            *queue = new(class, self.common.lanes.of(model, class));
+            *queue = new(class, self.context.queue_ids.of(model, class));
         }
         queues
     }
 
     fn set_queues(&mut self, at: usize, queues: Box<SlotQueues>) -> Result<(), ModelSlotError> {
-        let way = &mut self.ways.queues[self.models[at].thread];
-        exchange(way, self.on_thread[at], queues).map(drop)
+        let channel = &mut self.channels.queues[self.models[at].thread];
+        exchange(channel, self.on_thread[at], queues).map(drop)
     }
 
-    /// Gives the backends of a place what they run there: a copy for each executor, or nothing.
+    /// Gives the backends of a slot what they run for it: a copy for each executor, or nothing.
     fn set_backends(
         &mut self,
         at: usize,
@@ -326,32 +333,33 @@ impl ModelSlots {
     ) -> Result<(), ModelSlotError> {
         match self.kinds[at] {
             ExecutorKind::Emulated => {
-                let way = self.ways.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
-                exchange(way, at, output_range(signature)).map(drop)
+                let channel = self.channels.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
+                exchange(channel, at, output_range(signature)).map(drop)
             }
             ExecutorKind::Cpu => {
                 let mut copies = copies
                     .into_iter()
                     .map(|copy| Some(Box::new(copy)))
                     .chain(std::iter::repeat_with(|| None));
-                let mut ways = self.ways.executors.iter_mut().zip(&mut copies);
-                ways.try_for_each(|(way, copy)| exchange(way, at, copy).map(drop))
+                let mut channels = self.channels.executors.iter_mut().zip(&mut copies);
+                channels.try_for_each(|(channel, copy)| exchange(channel, at, copy).map(drop))
             }
         }
     }
 }
 
-/// Gives a thread `thing` for its table, and waits until it has taken it; what was there before.
-fn exchange<T>(way: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
+/// Gives a thread `thing` for its table, waits until it has taken it, and returns what was there
+/// before.
+fn exchange<T>(channel: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
-    way.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
+    channel.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
     loop {
-        if let Some(change) = way.take_back() {
+        if let Some(change) = channel.take_back() {
             return Ok(change.thing);
         }
-        if way.is_abandoned() || began.elapsed() > PATIENCE {
+        if channel.is_abandoned() || began.elapsed() > CHANGE_TIMEOUT {
             return Err(ModelSlotError::Silent);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

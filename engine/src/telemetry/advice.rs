@@ -9,7 +9,7 @@ const BUSY_AT_GOODPUT: f64 = 0.9;
 
 /// What was seen of the last seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Load {
+pub(super) struct RecentLoad {
     /// GPUs that there are.
     pub(super) gpus: usize,
     /// How many of them were busy at a time, on average.
@@ -22,7 +22,7 @@ pub(super) struct Load {
 /// r) more where the bad rate r is too high, and else give the idle ones back. Here so many stay
 /// that those that work are as busy as they are at goodput, since a load that comes at random times
 /// can't keep them busier.
-pub(super) fn advised_gpus(load: &Load) -> usize {
+pub(super) fn advised_gpus(load: &RecentLoad) -> usize {
     let gpus = load.gpus as f64;
     if load.bad_rate > BAD_RATE_SERVED {
         // A rate of 1 would ask for ever more.
@@ -39,15 +39,15 @@ mod tests {
 
     #[test]
     fn bad_requests_ask_for_gpus_in_proportion() {
-        assert_eq!(advised_gpus(&Load { gpus: 8, busy: 8.0, bad_rate: 0.2 }), 10);
-        assert_eq!(advised_gpus(&Load { gpus: 8, busy: 8.0, bad_rate: 1.0 }), 800);
-        assert_eq!(advised_gpus(&Load { gpus: 8, busy: 7.9, bad_rate: 0.011 }), 9);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 8, busy: 8.0, bad_rate: 0.2 }), 10);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 8, busy: 8.0, bad_rate: 1.0 }), 800);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 8, busy: 7.9, bad_rate: 0.011 }), 9);
     }
 
     #[test]
     fn idle_gpus_are_given_back_but_for_what_chance_needs() {
-        assert_eq!(advised_gpus(&Load { gpus: 24, busy: 13.5, bad_rate: 0.0 }), 15);
-        assert_eq!(advised_gpus(&Load { gpus: 8, busy: 7.9, bad_rate: 0.01 }), 8);
-        assert_eq!(advised_gpus(&Load { gpus: 8, busy: 0.0, bad_rate: 0.0 }), 1);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 24, busy: 13.5, bad_rate: 0.0 }), 15);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 8, busy: 7.9, bad_rate: 0.01 }), 8);
+        assert_eq!(advised_gpus(&RecentLoad { gpus: 8, busy: 0.0, bad_rate: 0.0 }), 1);
     }
 }

@@ -2,7 +2,7 @@
 //! who asks for level `debug`. At most a few lines a second, however many requests fail: the
 //! metrics count them all.
 
-use super::InferOutcome;
+use super::outcome::InferOutcome;
 use std::cell::Cell;
 use symphony_transport::Nanos;
 

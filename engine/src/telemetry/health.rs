@@ -9,11 +9,11 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
 /// Between two looks at the threads.
-const LOOK_EVERY: Nanos = Nanos::from_millis(250);
+const OBSERVE_EVERY: Nanos = Nanos::from_millis(250);
 
 /// A thread without a turn for so long hangs. An executor runs its batches within its turns: it
 /// gets ten times the longest batch on top.
-const PATIENCE: Nanos = Nanos::from_secs(10);
+const STUCK_AFTER: Nanos = Nanos::from_secs(10);
 
 /// How many times its profile a batch may take before its executor counts as stuck.
 const SLOWER_THAN_PROFILED: u64 = 10;
@@ -56,7 +56,7 @@ impl fmt::Display for NotReady {
 
 /// What is known of one thread.
 #[derive(Debug)]
-struct Beat {
+struct ThreadProgress {
     role: String,
     is_executor: bool,
     turns: u64,
@@ -66,37 +66,37 @@ struct Beat {
 
 /// The threads' pulse.
 #[derive(Debug)]
-pub(super) struct Pulse {
-    beats: Vec<Beat>,
-    executor_patience: Nanos,
-    looked: Nanos,
+pub(super) struct ThreadHealth {
+    threads: Vec<ThreadProgress>,
+    executor_stuck_after: Nanos,
+    observed: Nanos,
     dead: Option<String>,
 }
 
-impl Pulse {
+impl ThreadHealth {
     /// Nothing felt yet. Executors run batches of these profiles.
-    pub(super) fn new(profiles: &[Profile]) -> Pulse {
+    pub(super) fn new(profiles: &[Profile]) -> ThreadHealth {
         let longest = profiles.iter().map(|profile| profile.latency(profile.max_batch())).max();
         let longest = longest.unwrap_or_default().0.saturating_mul(SLOWER_THAN_PROFILED);
-        Pulse {
-            beats: Vec::new(),
-            executor_patience: PATIENCE + Nanos(longest),
-            looked: Nanos::ZERO,
+        ThreadHealth {
+            threads: Vec::new(),
+            executor_stuck_after: STUCK_AFTER + Nanos(longest),
+            observed: Nanos::ZERO,
             dead: None,
         }
     }
 
     /// Feels the pulse, unless that was just done.
-    pub(super) fn feel(&mut self, now: Nanos, counters: &Counters, dead: Option<&str>) {
+    pub(super) fn observe(&mut self, now: Nanos, counters: &Counters, dead: Option<&str>) {
         self.dead = dead.map(str::to_owned).or(self.dead.take());
-        if now >= self.looked + LOOK_EVERY {
-            self.feel_now(now, &counters.snapshot());
+        if now >= self.observed + OBSERVE_EVERY {
+            self.observe_now(now, &counters.snapshot());
         }
     }
 
-    fn feel_now(&mut self, now: Nanos, counters: &CountersSnapshot) {
-        let gap = (now - self.looked).min(LONGEST_GAP);
-        self.looked = now;
+    fn observe_now(&mut self, now: Nanos, counters: &CountersSnapshot) {
+        let gap = (now - self.observed).min(LONGEST_GAP);
+        self.observed = now;
         let models = counters.models.iter().enumerate();
         let models = models.map(|(at, tally)| (format!("model-{at}"), false, tally.turns.all));
         let ranks = counters.ranks.iter().enumerate();
@@ -104,10 +104,10 @@ impl Pulse {
         let backends = counters.backends.iter();
         let backends = backends.map(|(role, tally)| (role.clone(), true, tally.turns.all));
         for (at, (role, is_executor, turns)) in models.chain(ranks).chain(backends).enumerate() {
-            match self.beats.get_mut(at) {
-                Some(beat) if beat.turns == turns => beat.still += gap,
-                Some(beat) => (beat.turns, beat.still) = (turns, Nanos::ZERO),
-                None => self.beats.push(Beat { role, is_executor, turns, still: Nanos::ZERO }),
+            match self.threads.get_mut(at) {
+                Some(thread) if thread.turns == turns => thread.still += gap,
+                Some(thread) => (thread.turns, thread.still) = (turns, Nanos::ZERO),
+                None => self.threads.push(ThreadProgress { role, is_executor, turns, still: Nanos::ZERO }),
             }
         }
     }
@@ -115,10 +115,11 @@ impl Pulse {
     /// Every reason not to trust the engine with requests.
     pub(super) fn trouble(&self) -> Vec<NotReady> {
         let dead = self.dead.iter().map(|thread| NotReady::Dead(thread.clone()));
-        let stuck = self.beats.iter().filter(|beat| !beat.is_executor && beat.still >= PATIENCE);
-        let stuck = stuck.map(|beat| NotReady::Stuck(beat.role.clone(), seconds(beat.still)));
-        let executors = || self.beats.iter().filter(|beat| beat.is_executor);
-        let least = executors().map(|beat| beat.still).min().filter(|&still| still >= self.executor_patience);
+        let stuck = self.threads.iter().filter(|thread| !thread.is_executor && thread.still >= STUCK_AFTER);
+        let stuck = stuck.map(|thread| NotReady::Stuck(thread.role.clone(), seconds(thread.still)));
+        let executors = || self.threads.iter().filter(|thread| thread.is_executor);
+        let least =
+            executors().map(|thread| thread.still).min().filter(|&still| still >= self.executor_stuck_after);
         let executors = least.map(|still| NotReady::ExecutorsStuck(executors().count(), seconds(still)));
         dead.chain(stuck).chain(executors).collect()
     }
@@ -147,8 +148,8 @@ mod tests {
     /// Feels once a second, from 1 to `seconds`; what turns is said by `of`.
     fn after(seconds: u64, of: impl Fn(u64) -> CountersSnapshot) -> Vec<NotReady> {
         let profile = Profile::linear(Nanos::from_millis(10), Nanos::ZERO, 10).unwrap();
-        let mut pulse = Pulse::new(&[profile]);
-        (1..=seconds).for_each(|second| pulse.feel_now(Nanos::from_secs(second), &of(second)));
+        let mut pulse = ThreadHealth::new(&[profile]);
+        (1..=seconds).for_each(|second| pulse.observe_now(Nanos::from_secs(second), &of(second)));
         pulse.trouble()
     }
 
@@ -173,9 +174,9 @@ mod tests {
 
     #[test]
     fn a_process_that_was_stopped_blames_nobody() {
-        let mut pulse = Pulse::new(&[]);
-        pulse.feel_now(Nanos::from_secs(1), &turned(1, 1, [1, 1]));
-        pulse.feel_now(Nanos::from_secs(1_000), &turned(1, 1, [1, 1]));
+        let mut pulse = ThreadHealth::new(&[]);
+        pulse.observe_now(Nanos::from_secs(1), &turned(1, 1, [1, 1]));
+        pulse.observe_now(Nanos::from_secs(1_000), &turned(1, 1, [1, 1]));
         assert_eq!(pulse.trouble(), []);
     }
 }

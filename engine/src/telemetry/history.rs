@@ -1,8 +1,8 @@
 //! What was, as far as the present is compared with it: a sample a second of how busy the GPUs
 //! were, and of how many requests were good and bad.
 
-use super::InferOutcome;
-use super::advice::Load;
+use super::advice::RecentLoad;
+use super::outcome::InferOutcome;
 use std::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
@@ -22,18 +22,18 @@ pub(super) const HISTORY_MODELS: usize = 64;
 
 /// Requests of a model up to a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Ended {
+pub(super) struct OutcomeTotals {
     /// Those answered in time.
     pub(super) good: u64,
     /// Bad ones, whatever the cause.
     pub(super) bad: u64,
 }
 
-impl Ended {
+impl OutcomeTotals {
     /// What these outcomes come to.
-    pub(super) fn of(outcomes: &[u64; InferOutcome::COUNT]) -> Ended {
+    pub(super) fn of(outcomes: &[u64; InferOutcome::COUNT]) -> OutcomeTotals {
         let bad = InferOutcome::ALL.into_iter().filter(|outcome| outcome.is_bad());
-        Ended {
+        OutcomeTotals {
             good: outcomes[InferOutcome::Good as usize],
             bad: bad.map(|outcome| outcomes[outcome as usize]).sum(),
         }
@@ -42,7 +42,7 @@ impl Ended {
 
 /// What was counted up to a moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Second {
+pub(super) struct HistorySample {
     /// The moment.
     pub(super) at: Nanos,
     /// How long all GPUs together had been busy.
@@ -50,33 +50,33 @@ pub(super) struct Second {
     /// All models together, by outcome.
     pub(super) outcomes: [u64; InferOutcome::COUNT],
     /// Those that are shown, by id.
-    pub(super) models: Vec<(ModelId, Ended)>,
+    pub(super) models: Vec<(ModelId, OutcomeTotals)>,
 }
 
-impl Second {
+impl HistorySample {
     /// What a model's requests were. None before it was first asked for.
-    pub(super) fn of(&self, model: ModelId) -> Ended {
+    pub(super) fn of(&self, model: ModelId) -> OutcomeTotals {
         let found = self.models.binary_search_by_key(&model, |&(id, _)| id);
-        found.map_or(Ended::default(), |at| self.models[at].1)
+        found.map_or(OutcomeTotals::default(), |at| self.models[at].1)
     }
 }
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub(super) struct Past {
-    seconds: VecDeque<Second>,
+pub(super) struct LoadHistory {
+    seconds: VecDeque<HistorySample>,
     /// How long each GPU had been busy, at the last of these seconds.
     busy: VecDeque<Vec<Nanos>>,
 }
 
-impl Past {
+impl LoadHistory {
     /// Whether it is time for a sample.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         self.seconds.back().is_none_or(|last| now >= last.at + SAMPLE_EVERY)
     }
 
     /// Adds a sample: `second`, whose `busy` is the sum of `busy`, how long each GPU was.
-    pub(super) fn add(&mut self, mut second: Second, busy: Vec<Nanos>) {
+    pub(super) fn add(&mut self, mut second: HistorySample, busy: Vec<Nanos>) {
         second.busy = busy.iter().fold(Nanos::ZERO, |sum, &busy| sum + busy);
         if self.seconds.len() == SECONDS {
             self.seconds.pop_front();
@@ -89,7 +89,7 @@ impl Past {
     }
 
     /// The samples, oldest first.
-    pub(super) fn seconds(&self) -> &VecDeque<Second> {
+    pub(super) fn seconds(&self) -> &VecDeque<HistorySample> {
         &self.seconds
     }
 
@@ -107,12 +107,12 @@ impl Past {
     }
 
     /// The load of the last seconds. `None` before there are two samples.
-    pub(super) fn load(&self) -> Option<Load> {
+    pub(super) fn load(&self) -> Option<RecentLoad> {
         let (from, to) = self.ends()?;
         let ended = |outcome: InferOutcome| to.outcomes[outcome as usize] - from.outcomes[outcome as usize];
         let good = ended(InferOutcome::Good);
         let bad: u64 = InferOutcome::ALL.into_iter().filter(|outcome| outcome.is_bad()).map(ended).sum();
-        Some(Load {
+        Some(RecentLoad {
             gpus: self.busy.back()?.len(),
             busy: (to.busy - from.busy).as_secs_f64() / (to.at - from.at).as_secs_f64(),
             bad_rate: bad as f64 / (good + bad).max(1) as f64,
@@ -120,7 +120,7 @@ impl Past {
     }
 
     /// The first and the last of the last seconds, if these are two.
-    fn ends(&self) -> Option<(&Second, &Second)> {
+    fn ends(&self) -> Option<(&HistorySample, &HistorySample)> {
         let from = self.seconds.len() - self.busy.len();
         let (from, to) = (self.seconds.get(from)?, self.seconds.back()?);
         (to.at > from.at).then_some((from, to))
@@ -133,13 +133,13 @@ mod tests {
 
     #[test]
     fn what_is_said_is_of_the_last_ten_seconds() {
-        let mut past = Past::default();
+        let mut past = LoadHistory::default();
         assert!(past.utilization().is_empty() && past.load().is_none());
         let (mut busy, mut outcomes) = (Nanos::ZERO, [0; InferOutcome::COUNT]);
         for second in 0..40 {
             let at = Nanos::from_secs(second);
             assert!(past.is_due(at));
-            past.add(Second { at, outcomes, ..Second::default() }, vec![Nanos::ZERO, busy]);
+            past.add(HistorySample { at, outcomes, ..HistorySample::default() }, vec![Nanos::ZERO, busy]);
             assert!(!past.is_due(at + Nanos::from_millis(999)));
             busy += Nanos::from_millis(if second < 20 { 900 } else { 250 });
             outcomes[InferOutcome::Good as usize] += if second < 20 { 0 } else { 9 };
@@ -147,20 +147,23 @@ mod tests {
             outcomes[InferOutcome::Gone as usize] += 7;
         }
         assert_eq!(past.utilization(), [0.0, 0.25]);
-        assert_eq!(past.load(), Some(Load { gpus: 2, busy: 0.25, bad_rate: 0.1 }));
+        assert_eq!(past.load(), Some(RecentLoad { gpus: 2, busy: 0.25, bad_rate: 0.1 }));
         assert_eq!(past.seconds().len(), 40);
     }
 
     #[test]
     fn two_minutes_are_kept_and_a_model_has_none_before_its_first_request() {
-        let mut past = Past::default();
+        let mut past = LoadHistory::default();
         for second in 0..200 {
-            let ended = Ended { good: second, bad: 0 };
+            let ended = OutcomeTotals { good: second, bad: 0 };
             let models = if second < 150 { Vec::new() } else { vec![(ModelId(3), ended)] };
-            past.add(Second { at: Nanos::from_secs(second), models, ..Second::default() }, Vec::new());
+            past.add(
+                HistorySample { at: Nanos::from_secs(second), models, ..HistorySample::default() },
+                Vec::new(),
+            );
         }
         assert_eq!(past.seconds().len(), SECONDS);
-        assert_eq!(past.seconds()[0].of(ModelId(3)), Ended::default());
+        assert_eq!(past.seconds()[0].of(ModelId(3)), OutcomeTotals::default());
         assert_eq!(past.seconds()[SECONDS - 1].of(ModelId(3)).good, 199);
         assert_eq!(past.seconds()[SECONDS - 1].of(ModelId(2)).good, 0);
     }

@@ -1,235 +1,241 @@
-//! Everything that is counted, as Prometheus text. The names are listed in docs/metrics.md.
+//! What one API core counts: a [`Metrics`] belongs to the core's thread, which tells it of every
+//! request, answer and connection; its numbers are atomics that this thread alone adds to, so that
+//! any core can answer for all of them.
 
-use super::recorder::{ModelRequests, STAGES};
-use super::text::{Kind, Text};
-use super::{InferOutcome, Observatory, engine_metrics};
-use crate::runtime::counters::executions::{ModelExecutions, SIZE_BOUNDS};
-use crate::runtime::frontend::{ModelInfo, SlotState};
-use crate::telemetry::otlp::TraceCounts;
+use super::histogram::{Histogram, Latencies};
+use super::outcome::InferOutcome;
+use crate::runtime::counters::count::Count;
+use crate::runtime::frontend::{Answer, Outcome, Timeline};
+use crossbeam_utils::CachePadded;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use symphony_scheduler::limits;
 use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
 
-/// GPUs with numbers of their own in the text; all of them are in the sums.
-const GPUS_LISTED: usize = 1_024;
-
-/// What there is to tell of one model.
-struct OfModel<'a> {
-    model: &'a ModelInfo,
-    version: String,
-    requests: ModelRequests,
-    executions: ModelExecutions,
-}
-
-impl OfModel<'_> {
-    /// The labels of a sample of the model, with one more.
-    fn with<'a>(&'a self, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
-        let [model, version] = self.labels();
-        [model, (name, value), version]
-    }
-
-    /// The labels of a sample of the model.
-    fn labels(&self) -> [(&str, &str); 2] {
-        [("model", &self.model.name), ("version", &self.version)]
-    }
-}
-
-/// A family of one number per model: its name, its kind, its help, and where it is.
-type Family = (&'static str, Kind, &'static str, fn(&OfModel<'_>) -> f64);
-
-const OF_MODELS: [Family; 6] = [
-    (
-        "symphony_requests_in_flight",
-        Kind::Gauge,
-        "Requests accepted and not yet answered by the engine.",
-        |of| of.requests.in_flight() as f64,
-    ),
-    ("symphony_model_rows_total", Kind::Counter, "Rows of the requests that ran.", |of| {
-        of.requests.rows as f64
-    }),
-    ("symphony_model_batches_total", Kind::Counter, "Batches run.", |of| of.executions.batches as f64),
-    (
-        "symphony_model_cancelled_batches_total",
-        Kind::Counter,
-        "Batches that could not start in time.",
-        |of| of.executions.cancelled_batches as f64,
-    ),
-    (
-        "symphony_model_gpu_busy_seconds_total",
-        Kind::Counter,
-        "How long GPUs ran the model's batches.",
-        |of| of.executions.busy.as_secs_f64(),
-    ),
-    ("symphony_model_slo_seconds", Kind::Gauge, "The latency promised.", |of| of.model.slo.as_secs_f64()),
+/// The stages of a request that has run, in order: what each is called in metrics and what it is.
+pub const STAGES: [(&str, &str); Timeline::STAGES] = [
+    ("queue", "queued to batched: waiting for others to join"),
+    ("dispatch", "batched to started: on the way to the GPU and waiting for it"),
+    ("run", "started to finished: on the GPU"),
+    ("answer", "finished to answered: back to the API core"),
 ];
 
-/// The names that Triton has for what this server has too. Durations are of all successful requests
-/// together.
-const AS_TRITON: [Family; 8] = [
-    ("nv_inference_request_success", Kind::Counter, "Infer requests answered in time.", |of| {
-        of.requests.ended(InferOutcome::Good) as f64
-    }),
-    ("nv_inference_count", Kind::Counter, "Rows inferred.", |of| of.requests.rows as f64),
-    ("nv_inference_exec_count", Kind::Counter, "Batches run.", |of| of.executions.batches as f64),
-    ("nv_inference_request_duration_us", Kind::Counter, "Time from queued to answered.", |of| {
-        in_us(of.requests.whole.sum)
-    }),
-    ("nv_inference_queue_duration_us", Kind::Counter, "Time from queued to batched.", |of| {
-        in_us(of.requests.stages[0].sum)
-    }),
-    ("nv_inference_compute_input_duration_us", Kind::Counter, "Time from batched to started.", |of| {
-        in_us(of.requests.stages[1].sum)
-    }),
-    ("nv_inference_compute_infer_duration_us", Kind::Counter, "Time from started to finished.", |of| {
-        in_us(of.requests.stages[2].sum)
-    }),
-    ("nv_inference_compute_output_duration_us", Kind::Counter, "Time from finished to answered.", |of| {
-        in_us(of.requests.stages[3].sum)
-    }),
-];
+/// Buckets of latency as a share of the SLO. The last has no upper bound.
+pub const SLO_BUCKETS: usize = 64;
 
-fn in_us(time: Nanos) -> f64 {
-    (time.0 / 1_000) as f64
+/// Buckets of latency up to the SLO: each is a fortieth of it wide.
+pub const SLO_BUCKETS_IN_TIME: usize = 40;
+
+/// HTTP statuses, from 100 on.
+const STATUSES: usize = 500;
+
+/// What a core counts of one model.
+#[derive(Debug)]
+struct ModelCounts {
+    accepted: Count,
+    answered: Count,
+    /// Requests by outcome.
+    outcomes: [Count; InferOutcome::COUNT],
+    /// Rows of requests that ran, late or not.
+    rows: Count,
+    stages: [Histogram; STAGES.len()],
+    whole: Histogram,
+    of_slo: [Count; SLO_BUCKETS],
 }
 
-/// The whole text.
-pub(super) fn text(observatory: &Observatory) -> String {
-    let mut text = Text::default();
-    let table = observatory.models();
-    let models: Vec<OfModel<'_>> = table
-        .iter()
-        .filter(|model| model.state != SlotState::Vacant)
-        .filter_map(|model| {
-            let requests = observatory.requests(model.id)?;
-            let executions = observatory.counters().executions().of_model(model.id);
-            Some(OfModel { model, version: model.version.to_string(), requests, executions })
+impl ModelCounts {
+    fn new() -> CachePadded<ModelCounts> {
+        CachePadded::new(ModelCounts {
+            accepted: Count::default(),
+            answered: Count::default(),
+            outcomes: Default::default(),
+            rows: Count::default(),
+            stages: Default::default(),
+            whole: Histogram::default(),
+            of_slo: [const { Count::new() }; SLO_BUCKETS],
         })
-        .collect();
-    server(&mut text, observatory);
-    if let Some(counts) = observatory.traces() {
-        traces(&mut text, counts);
     }
-    outcomes(&mut text, &models);
-    for (name, kind, help, value) in OF_MODELS {
-        text.family(name, kind, help);
-        for of in &models {
-            text.sample(&of.labels(), value(of));
+}
+
+impl ModelCounts {
+    fn clear(&self) {
+        let ModelCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
+        [accepted, answered, rows].into_iter().chain(outcomes).chain(of_slo).for_each(Count::clear);
+        stages.iter().chain([whole]).for_each(Histogram::clear);
+    }
+}
+
+/// What a core counts.
+#[derive(Debug)]
+pub(super) struct CoreCounts {
+    /// By model; there from the model's first request on.
+    models: Box<[OnceLock<Box<CachePadded<ModelCounts>>>]>,
+    /// By HTTP status.
+    responses: Box<[Count]>,
+    opened: CachePadded<Count>,
+    closed: Count,
+}
+
+impl CoreCounts {
+    pub(super) fn new() -> CoreCounts {
+        CoreCounts {
+            models: (0..limits::MAX_MODELS).map(|_| OnceLock::new()).collect(),
+            responses: (0..STATUSES).map(|_| Count::default()).collect(),
+            opened: CachePadded::default(),
+            closed: Count::default(),
         }
     }
-    latencies(&mut text, &models);
-    sizes(&mut text, &models);
-    gpus(&mut text, observatory);
-    triton(&mut text, &models);
-    engine_metrics::write(&mut text, &observatory.counters().snapshot());
-    text.finish()
-}
 
-fn server(text: &mut Text, observatory: &Observatory) {
-    text.family("symphony_build_info", Kind::Gauge, "1, with the server's version.");
-    text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.family("symphony_uptime_seconds", Kind::Gauge, "Since the engine's clock was started.");
-    text.sample(&[], observatory.now().as_secs_f64());
-    text.family("symphony_ready", Kind::Gauge, "1 if requests can be served, as /v2/health/ready tells.");
-    text.sample(&[], u8::from(observatory.readiness().is_ok()));
-    text.family("symphony_http_responses_total", Kind::Counter, "HTTP responses by status code.");
-    for (status, count) in observatory.responses() {
-        text.sample(&[("code", &status.to_string())], count);
+    fn model(&self, model: ModelId) -> &ModelCounts {
+        self.models[model.0 as usize].get_or_init(|| Box::new(ModelCounts::new()))
     }
-    let (opened, open) = observatory.connections();
-    text.family("symphony_http_connections", Kind::Gauge, "Open connections.");
-    text.sample(&[], open);
-    text.family("symphony_http_connections_total", Kind::Counter, "Connections opened.");
-    text.sample(&[], opened);
-}
 
-/// Of traces, where requests are traced.
-fn traces(text: &mut Text, counts: &TraceCounts) {
-    text.family("symphony_trace_spans_total", Kind::Counter, "Spans by what became of them.");
-    for (result, count) in [("sent", counts.sent()), ("failed", counts.failed())] {
-        text.sample(&[("result", result)], count);
+    /// Adds what was counted of a model to `sum`, and says whether there was anything.
+    pub(super) fn read_model(&self, model: ModelId, sum: &mut ModelRequests) -> bool {
+        let Some(counts) = self.models.get(model.0 as usize).and_then(OnceLock::get) else { return false };
+        // The answered before the accepted: their difference is never below zero.
+        sum.answered += counts.answered.get();
+        sum.accepted += counts.accepted.get();
+        sum.outcomes.iter_mut().zip(&counts.outcomes).for_each(|(sum, count)| *sum += count.get());
+        sum.rows += counts.rows.get();
+        sum.stages.iter_mut().zip(&counts.stages).for_each(|(sum, stage)| sum.add(stage));
+        sum.whole.add(&counts.whole);
+        sum.of_slo.iter_mut().zip(&counts.of_slo).for_each(|(sum, count)| *sum += count.get());
+        true
     }
-    let help = "Traced requests of which nothing was sent, since too many waited to be.";
-    text.family("symphony_trace_requests_dropped_total", Kind::Counter, help);
-    text.sample(&[], counts.overflowed());
-    text.family("symphony_trace_retries_total", Kind::Counter, "Times that spans were sent again.");
-    text.sample(&[], counts.retries());
+
+    /// Whether there was any request for a model.
+    pub(super) fn was_asked_for(&self, model: ModelId) -> bool {
+        self.models.get(model.0 as usize).is_some_and(|counts| counts.get().is_some())
+    }
+
+    /// Adds how requests of a model ended to `sum`.
+    pub(super) fn read_outcomes(&self, model: ModelId, sum: &mut [u64; InferOutcome::COUNT]) {
+        if let Some(counts) = self.models.get(model.0 as usize).and_then(OnceLock::get) {
+            sum.iter_mut().zip(&counts.outcomes).for_each(|(sum, count)| *sum += count.get());
+        }
+    }
+
+    /// HTTP responses by status, those that there were.
+    pub(super) fn responses(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let all = self.responses.iter().enumerate();
+        all.map(|(at, count)| (at as u16 + 100, count.get())).filter(|&(_, count)| count > 0)
+    }
+
+    /// Connections ever opened, and those open now.
+    pub(super) fn connections(&self) -> (u64, u64) {
+        let closed = self.closed.get();
+        let opened = self.opened.get();
+        (opened, opened.saturating_sub(closed))
+    }
 }
 
-fn outcomes(text: &mut Text, models: &[OfModel<'_>]) {
-    let help = "Infer requests by model and how they ended.";
-    text.family("symphony_requests_total", Kind::Counter, help);
-    for of in models {
-        for outcome in InferOutcome::ALL {
-            text.sample(&of.with("outcome", outcome.name()), of.requests.ended(outcome));
+/// What all API cores have counted of a model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelRequests {
+    /// Requests that the engine took.
+    pub accepted: u64,
+    /// Those of them that it has answered.
+    pub answered: u64,
+    /// Infer requests by [`InferOutcome`].
+    pub outcomes: [u64; InferOutcome::COUNT],
+    /// Rows of the requests that ran, late or not.
+    pub rows: u64,
+    /// How long the [`STAGES`] of requests that ran took.
+    pub stages: [Latencies; STAGES.len()],
+    /// Queued to answered, of requests that ran.
+    pub whole: Latencies,
+    /// The same as a share of the model's SLO, in steps of a fortieth.
+    pub of_slo: [u64; SLO_BUCKETS],
+}
+
+impl Default for ModelRequests {
+    fn default() -> ModelRequests {
+        ModelRequests {
+            accepted: 0,
+            answered: 0,
+            outcomes: Default::default(),
+            rows: 0,
+            stages: Default::default(),
+            whole: Latencies::default(),
+            of_slo: [0; SLO_BUCKETS],
         }
     }
 }
 
-fn latencies(text: &mut Text, models: &[OfModel<'_>]) {
-    let help = "From queued to answered, of requests that ran.";
-    text.family("symphony_request_latency_seconds", Kind::Histogram, help);
-    for of in models {
-        text.latencies(&of.labels(), &of.requests.whole);
+impl ModelRequests {
+    /// Requests with the engine now.
+    pub fn in_flight(&self) -> u64 {
+        self.accepted.saturating_sub(self.answered)
     }
-    let stages: Vec<String> = STAGES.iter().map(|(name, what)| format!("{name}, {what}")).collect();
-    let help = format!("How long the stages of requests that ran took: {}.", stages.join("; "));
-    text.family("symphony_request_stage_seconds", Kind::Histogram, &help);
-    for of in models {
-        for ((stage, _), latencies) in STAGES.iter().zip(&of.requests.stages) {
-            text.latencies(&of.with("stage", stage), latencies);
-        }
+
+    /// How many ended so.
+    pub fn ended(&self, outcome: InferOutcome) -> u64 {
+        self.outcomes[outcome as usize]
     }
 }
 
-fn sizes(text: &mut Text, models: &[OfModel<'_>]) {
-    text.family("symphony_batch_size", Kind::Histogram, "Rows in the batches that ran.");
-    for of in models {
-        let mut below = 0;
-        let up_to = SIZE_BOUNDS.iter().zip(&of.executions.sizes).map(|(&bound, count)| {
-            below += count;
-            (bound as f64, below)
-        });
-        let count = of.executions.sizes.iter().sum();
-        text.buckets(&of.labels(), up_to, count, of.executions.rows);
-    }
+/// The counting end of an API core. Its thread owns it: it can't be shared, only moved.
+#[derive(Debug)]
+pub struct Metrics {
+    counts: Arc<CoreCounts>,
+    one_thread: PhantomData<Cell<()>>,
 }
 
-fn gpus(text: &mut Text, observatory: &Observatory) {
-    let executions = observatory.counters().executions();
-    text.family("symphony_gpus", Kind::Gauge, "GPUs and other executors.");
-    text.sample(&[], executions.gpus());
-    let busy: u64 = executions.of_gpus().map(|gpu| gpu.busy.0).sum();
-    text.family("symphony_gpus_busy_seconds_total", Kind::Counter, "How long all GPUs together ran batches.");
-    text.sample(&[], Nanos(busy).as_secs_f64());
-    let listed = || executions.of_gpus().take(GPUS_LISTED).enumerate();
-    text.family("symphony_gpu_busy_seconds_total", Kind::Counter, "How long a GPU ran batches.");
-    for (gpu, executions) in listed() {
-        text.sample(&[("gpu", &gpu.to_string())], executions.busy.as_secs_f64());
+impl Metrics {
+    pub(super) fn new(counts: Arc<CoreCounts>) -> Metrics {
+        Metrics { counts, one_thread: PhantomData }
     }
-    text.family("symphony_gpu_batches_total", Kind::Counter, "Batches that a GPU ran.");
-    for (gpu, executions) in listed() {
-        text.sample(&[("gpu", &gpu.to_string())], executions.batches);
-    }
-    let help = "The share of the last seconds in which a GPU ran batches, 0 to 1.";
-    text.family("nv_gpu_utilization", Kind::Gauge, help);
-    for (gpu, share) in observatory.utilization().into_iter().take(GPUS_LISTED).enumerate() {
-        text.sample(&[("gpu_uuid", &gpu.to_string())], share);
-    }
-}
 
-fn triton(text: &mut Text, models: &[OfModel<'_>]) {
-    for (name, kind, help, value) in AS_TRITON {
-        text.family(name, kind, help);
-        for of in models {
-            text.sample(&of.labels(), value(of));
+    /// The model's place has another model from now on, of which nothing was counted.
+    pub fn forget(&self, model: ModelId) {
+        let counts = self.counts.models.get(model.0 as usize).and_then(OnceLock::get);
+        counts.into_iter().for_each(|counts| counts.clear());
+    }
+
+    /// The engine took a request.
+    pub fn accepted(&self, model: ModelId) {
+        self.counts.model(model).accepted.add(1);
+    }
+
+    /// The engine answered a request, whether somebody waits for that or not. `slo` is the model's.
+    pub fn answered(&self, answer: &Answer<'_>, slo: Nanos) {
+        let counts = self.counts.model(answer.model);
+        counts.answered.add(1);
+        if !matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
+            return;
+        }
+        counts.rows.add(answer.rows as u64);
+        for (stage, (start, end)) in counts.stages.iter().zip(answer.timeline.stages()) {
+            stage.record(end - start);
+        }
+        let whole = answer.timeline.total();
+        counts.whole.record(whole);
+        let share = whole.0.saturating_mul(SLO_BUCKETS_IN_TIME as u64) / slo.0.max(1);
+        counts.of_slo[(share as usize).min(SLO_BUCKETS - 1)].add(1);
+    }
+
+    /// An infer request ended so: told once for each, whether the engine ever had it or not.
+    pub fn ended(&self, model: ModelId, outcome: InferOutcome) {
+        self.counts.model(model).outcomes[outcome as usize].add(1);
+    }
+
+    /// An HTTP response of any kind went out with this status.
+    pub fn responded(&self, status: u16) {
+        if let Some(count) = self.counts.responses.get(usize::from(status).wrapping_sub(100)) {
+            count.add(1);
         }
     }
-    let help = "Infer requests that got no result in time, by reason.";
-    text.family("nv_inference_request_failure", Kind::Counter, help);
-    for of in models {
-        for reason in ["REJECTED", "CANCELED", "BACKEND", "OTHER"] {
-            let of_reason =
-                InferOutcome::ALL.iter().filter(|outcome| outcome.triton_reason() == Some(reason));
-            let count: u64 = of_reason.map(|&outcome| of.requests.ended(outcome)).sum();
-            text.sample(&of.with("reason", reason), count);
-        }
+
+    /// A connection was opened.
+    pub fn opened(&self) {
+        self.counts.opened.add(1);
+    }
+
+    /// A connection was closed.
+    pub fn closed(&self) {
+        self.counts.closed.add(1);
     }
 }

@@ -1,11 +1,21 @@
-//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers.
-//! An [`Observatory`] is shared by all API cores, so each can answer for all of them; every core
-//! counts with a [`Metrics`] of its own. The thread that waits for the server's end calls
-//! [`Observatory::look`] now and then, which keeps what needs a past. Nothing here is ever called
-//! by a ModelThread or a RankThread.
+//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers,
+//! traces and logs. All API cores share one [`Telemetry`], so each can answer for all of them;
+//! every core counts with [`Metrics`] of its own. The thread that waits for the server's end calls
+//! [`Telemetry::observe`] several times a second, which keeps the history.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `metrics` | what an API core counts |
+//! | `registry` | what all cores share, and what is read of it |
+//! | `prometheus`, `view` | the same as Prometheus text, and as the dashboard's JSON |
+//! | `health`, `history`, `advice` | stuck threads, the last seconds, the number of GPUs that they ask for |
+//! | `failures`, [`log`] | failed requests, and the log |
+//! | [`otlp`] | traces |
+//!
+//! Architecture invariant: a ModelThread, a RankThread and a backend never call this room; it reads
+//! what they count.
 
 mod advice;
-mod engine_metrics;
 mod failures;
 mod health;
 mod histogram;
@@ -14,214 +24,14 @@ pub mod log;
 mod metrics;
 pub mod otlp;
 mod outcome;
-mod recorder;
-mod text;
+mod prometheus;
+mod registry;
 mod view;
 
 pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
+pub use metrics::{Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use outcome::InferOutcome;
-pub use recorder::{Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use registry::Telemetry;
 pub use view::Query;
-
-use crate::runtime::Engine;
-use crate::runtime::clock::Clock;
-use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable};
-use crate::telemetry::otlp::TraceCounts;
-use health::Pulse;
-use history::{Ended, HISTORY_MODELS, Past, Second};
-use recorder::CoreCounts;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use symphony_scheduler::profile::Profile;
-use symphony_transport::Nanos;
-use symphony_transport::message::ModelId;
-
-/// See the module's description.
-#[derive(Debug)]
-pub struct Observatory {
-    clock: Clock,
-    model_table: Arc<ModelTable>,
-    /// By model; empty where they are not known.
-    profiles: Vec<Profile>,
-    counters: Counters,
-    accepting: Arc<AtomicBool>,
-    cores: Mutex<Vec<Arc<CoreCounts>>>,
-    pulse: Mutex<Pulse>,
-    past: Mutex<Past>,
-    traces: Option<Arc<TraceCounts>>,
-}
-
-impl Observatory {
-    /// What is to be seen of `engine`.
-    pub fn of(engine: &Engine) -> Observatory {
-        Observatory {
-            clock: engine.clock().clone(),
-            model_table: Arc::clone(engine.model_table()),
-            profiles: engine.profiles().to_vec(),
-            counters: engine.counters().clone(),
-            accepting: Arc::clone(engine.accepting()),
-            cores: Mutex::default(),
-            pulse: Mutex::new(Pulse::new(engine.profiles())),
-            past: Mutex::default(),
-            traces: None,
-        }
-    }
-
-    /// What is to be seen through one frontend, where there is no engine at hand: requests only.
-    pub fn through(frontend: &Frontend) -> Observatory {
-        Observatory {
-            clock: frontend.clock().clone(),
-            model_table: Arc::clone(frontend.model_table()),
-            profiles: Vec::new(),
-            counters: Counters::default(),
-            accepting: Arc::clone(frontend.accepting_flag()),
-            cores: Mutex::default(),
-            pulse: Mutex::new(Pulse::new(&[])),
-            past: Mutex::default(),
-            traces: None,
-        }
-    }
-
-    /// With what becomes of traces, if there are any.
-    pub fn with_traces(self, traces: Option<Arc<TraceCounts>>) -> Observatory {
-        Observatory { traces, ..self }
-    }
-
-    /// The counting end of a new API core.
-    pub fn recorder(&self) -> Metrics {
-        let counts = Arc::new(CoreCounts::new());
-        lock(&self.cores).push(Arc::clone(&counts));
-        Metrics::new(counts)
-    }
-
-    /// Every place for a model at the moment, by id; to be let go of soon.
-    pub fn models(&self) -> Arc<[ModelInfo]> {
-        self.model_table.models()
-    }
-
-    /// How long a model's batches take; `None` where that is not known.
-    pub fn profile(&self, model: ModelId) -> Option<&Profile> {
-        self.profiles.get(model.0 as usize)
-    }
-
-    /// What the engine's threads count.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// The engine's time.
-    pub fn now(&self) -> Nanos {
-        self.clock.now()
-    }
-
-    /// What all cores have counted of a model; `None` if it was never asked for.
-    pub fn requests(&self, model: ModelId) -> Option<ModelRequests> {
-        let mut sum = ModelRequests::default();
-        let read = lock(&self.cores).iter().filter(|core| core.read_model(model, &mut sum)).count();
-        (read > 0).then_some(sum)
-    }
-
-    /// The models that were asked for, by id.
-    pub fn models_asked_for(&self) -> Vec<ModelId> {
-        let cores = lock(&self.cores);
-        let models = self.models();
-        let ids = models.iter().map(|model| model.id);
-        ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
-    }
-
-    /// What becomes of traces, if there are any.
-    pub fn traces(&self) -> Option<&TraceCounts> {
-        self.traces.as_deref()
-    }
-
-    /// HTTP responses of all cores by status, those that there were.
-    pub fn responses(&self) -> BTreeMap<u16, u64> {
-        let mut sum = BTreeMap::new();
-        for core in lock(&self.cores).iter() {
-            core.responses().for_each(|(status, count)| *sum.entry(status).or_default() += count);
-        }
-        sum
-    }
-
-    /// Connections ever opened to any core, and those open now.
-    pub fn connections(&self) -> (u64, u64) {
-        let cores = lock(&self.cores);
-        let all = cores.iter().map(|core| core.connections());
-        all.fold((0, 0), |sum, core| (sum.0 + core.0, sum.1 + core.1))
-    }
-
-    /// Everything as Prometheus text.
-    pub fn metrics(&self) -> String {
-        metrics::text(self)
-    }
-
-    /// What the dashboard shows, as JSON: docs/dashboard.md lists the fields.
-    pub fn view(&self, query: &Query) -> String {
-        view::json(self, query)
-    }
-
-    /// Whether requests can be served.
-    ///
-    /// Errors: every reason why not.
-    pub fn readiness(&self) -> Result<(), Vec<NotReady>> {
-        let mut reasons = Vec::new();
-        if !self.accepting.load(Ordering::Relaxed) {
-            reasons.push(NotReady::Draining);
-        }
-        if ModelInfo::served(&self.models()).next().is_none() {
-            reasons.push(NotReady::NoModel);
-        }
-        reasons.extend(lock(&self.pulse).trouble());
-        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
-    }
-
-    /// The share of the last seconds in which each GPU ran batches, 0 to 1. Empty if nobody looked.
-    pub fn utilization(&self) -> Vec<f64> {
-        self.past(Past::utilization)
-    }
-
-    /// How many GPUs would serve the load of the last seconds: docs/dashboard.md says how that is
-    /// found. `None` before there was a second.
-    pub fn advised_gpus(&self) -> Option<usize> {
-        self.past(Past::load).map(|load| advice::advised_gpus(&load))
-    }
-
-    /// Looks at the engine: whether its threads turn, how busy the GPUs are. To be called some
-    /// times a second. `dead` is the name of a thread that has died.
-    pub fn look(&self, dead: Option<&str>) {
-        let now = self.now();
-        lock(&self.pulse).feel(now, &self.counters, dead);
-        if self.past(|past| past.is_due(now)) {
-            let (second, busy) = self.sample(now);
-            lock(&self.past).add(second, busy);
-        }
-    }
-
-    /// What was counted up to now, and how long each GPU was busy.
-    fn sample(&self, now: Nanos) -> (Second, Vec<Nanos>) {
-        let mut second = Second { at: now, ..Second::default() };
-        for model in self.models_asked_for() {
-            let mut outcomes = [0; InferOutcome::COUNT];
-            lock(&self.cores).iter().for_each(|core| core.read_outcomes(model, &mut outcomes));
-            second.outcomes.iter_mut().zip(outcomes).for_each(|(sum, count)| *sum += count);
-            if second.models.len() < HISTORY_MODELS {
-                second.models.push((model, Ended::of(&outcomes)));
-            }
-        }
-        (second, self.counters.executions().of_gpus().map(|gpu| gpu.busy).collect())
-    }
-
-    /// Looks at what was.
-    fn past<T>(&self, look: impl FnOnce(&Past) -> T) -> T {
-        look(&lock(&self.past))
-    }
-}
-
-/// Nobody leaves these locks' data half changed: a panic while one is held breaks no invariant.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

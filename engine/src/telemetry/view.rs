@@ -3,8 +3,9 @@
 //! the engine's size.
 
 use super::history::HISTORY_MODELS;
-use super::recorder::{ModelRequests, STAGES};
-use super::{InferOutcome, Observatory};
+use super::metrics::{ModelRequests, STAGES};
+use super::outcome::InferOutcome;
+use super::registry::Telemetry;
 use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions, SIZE_BOUNDS};
 use crate::runtime::frontend::ModelInfo;
 use serde::Serialize;
@@ -164,44 +165,51 @@ struct ModelHistory {
     bad: Vec<u64>,
 }
 
+impl Telemetry {
+    /// Returns what the dashboard shows, as JSON: docs/dashboard.md lists the fields.
+    pub fn view(&self, query: &Query) -> String {
+        json(self, query)
+    }
+}
+
 /// The JSON.
-pub(super) fn json(observatory: &Observatory, query: &Query) -> String {
-    let reasons = observatory.readiness().err().unwrap_or_default();
-    let table = observatory.models();
-    let (models, models_left_out) = models(observatory, &table);
-    let executions = observatory.counters().executions();
+fn json(telemetry: &Telemetry, query: &Query) -> String {
+    let reasons = telemetry.readiness().err().unwrap_or_default();
+    let table = telemetry.models();
+    let (models, models_left_out) = models(telemetry, &table);
+    let executions = telemetry.counters().executions();
     let lane =
         |(gpu, ran): (usize, GpuExecutions)| Lane { gpu, busy_us: ran.busy.0 / 1_000, batches: ran.batches };
     let view = View {
         version: env!("CARGO_PKG_VERSION"),
-        now_us: observatory.now().0 / 1_000,
+        now_us: telemetry.now().0 / 1_000,
         ready: reasons.is_empty(),
         reasons: reasons.iter().map(ToString::to_string).collect(),
         gpus: Gpus {
             count: executions.gpus(),
             busy_us: executions.of_gpus().map(|ran| ran.busy.0).sum::<u64>() / 1_000,
-            advised: observatory.advised_gpus(),
+            advised: telemetry.advised_gpus(),
         },
         lanes: executions.of_gpus().take(LANES).enumerate().map(lane).collect(),
         models,
         models_left_out,
         size_bounds: &SIZE_BOUNDS,
         stages: STAGES.map(|(name, _)| name),
-        batches: batches(observatory, query.since.clone()),
-        profile: query.model.and_then(|model| profile(observatory, ModelId(model))),
-        history: query.history.then(|| history(observatory)),
+        batches: batches(telemetry, query.since.clone()),
+        profile: query.model.and_then(|model| profile(telemetry, ModelId(model))),
+        history: query.history.then(|| history(telemetry)),
     };
     serde_json::to_string(&view).expect("numbers and text have a JSON form")
 }
 
 /// The models that were asked for, [`HISTORY_MODELS`] at most, and how many are left out.
-fn models<'a>(observatory: &Observatory, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
-    let asked_for = observatory.models_asked_for();
+fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
+    let asked_for = telemetry.models_asked_for();
     let shown = asked_for.len().min(HISTORY_MODELS);
     let of = |model: &&ModelId| {
         let model = table.get(model.0 as usize)?;
-        let requests = observatory.requests(model.id)?;
-        Some(of_model(model, &requests, &observatory.counters().executions().of_model(model.id)))
+        let requests = telemetry.requests(model.id)?;
+        Some(of_model(model, &requests, &telemetry.counters().executions().of_model(model.id)))
     };
     (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
 }
@@ -228,10 +236,10 @@ fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecu
     }
 }
 
-fn batches(observatory: &Observatory, mut cursor: Vec<u64>) -> Batches {
+fn batches(telemetry: &Telemetry, mut cursor: Vec<u64>) -> Batches {
     let mut list = Vec::new();
-    let from = observatory.now() - SHOWN_FOR;
-    observatory.counters().executions().recent(LANES, &mut cursor, |batch| {
+    let from = telemetry.now() - SHOWN_FOR;
+    telemetry.counters().executions().recent(LANES, &mut cursor, |batch| {
         if batch.finished >= from {
             let (started, finished) = (batch.started.0 / 1_000, batch.finished.0 / 1_000);
             let cancelled = u8::from(batch.cancelled);
@@ -243,14 +251,14 @@ fn batches(observatory: &Observatory, mut cursor: Vec<u64>) -> Batches {
     Batches { cursor: cursor.join("-"), list }
 }
 
-fn profile(observatory: &Observatory, model: ModelId) -> Option<Profile> {
-    let profile = observatory.profile(model)?;
+fn profile(telemetry: &Telemetry, model: ModelId) -> Option<Profile> {
+    let profile = telemetry.profile(model)?;
     let latency_us = (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect();
     Some(Profile { model: model.0, latency_us })
 }
 
-fn history(observatory: &Observatory) -> History {
-    observatory.past(|past| {
+fn history(telemetry: &Telemetry) -> History {
+    telemetry.history(|past| {
         let seconds = past.seconds();
         let of = |model: ModelId| ModelHistory {
             id: model.0,

@@ -18,10 +18,10 @@ pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Proble
 }
 
 fn why(model: &ModelInfo, reply: &Reply) -> Problem {
-    let spent = in_ms(reply.finished - reply.arrival);
-    let budget = match reply.due {
+    let spent = in_ms(reply.timeline.finished - reply.timeline.arrival);
+    let budget = match reply.timeline.due {
         Nanos::MAX => "for which it had no limit".to_owned(),
-        due => format!("{} after arrival", in_ms(due - reply.arrival)),
+        due => format!("{} after arrival", in_ms(due - reply.timeline.arrival)),
     };
     let (gpu, batch) = (reply.gpu.0, reply.batch_size);
     let (status, outcome, message) = match reply.outcome {

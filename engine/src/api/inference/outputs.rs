@@ -213,13 +213,13 @@ pub(in crate::api) struct Times([(&'static str, u64); 7]);
 impl Times {
     /// Times are microseconds since the request was queued.
     pub(in crate::api) fn of(reply: &Reply) -> Times {
-        let since = |at: Nanos| (at - reply.arrival).0 / 1_000;
+        let since = |at: Nanos| (at - reply.timeline.arrival).0 / 1_000;
         Times([
             ("queued_us", 0),
-            ("batched_us", since(reply.batched)),
-            ("started_us", since(reply.started)),
-            ("finished_us", since(reply.finished)),
-            ("answered_us", since(reply.answered)),
+            ("batched_us", since(reply.timeline.batched)),
+            ("started_us", since(reply.timeline.started)),
+            ("finished_us", since(reply.timeline.finished)),
+            ("answered_us", since(reply.timeline.answered)),
             ("batch_size", reply.batch_size.into()),
             ("gpu", reply.gpu.0.into()),
         ])

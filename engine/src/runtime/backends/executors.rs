@@ -5,6 +5,7 @@
 use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
+use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::{Placement, run};
 use crate::runtime::threads::changes::Taker;
@@ -15,11 +16,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
 
-/// Told, in a line each, what a start-up is doing.
-pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// What an executor found out about a model.
-pub(crate) struct Found {
+pub(crate) struct LoadReport {
     pub(crate) signature: Signature,
     /// Only from the executor that measures.
     pub(crate) measured: Option<ProfileTable>,
@@ -29,31 +27,31 @@ pub(crate) struct Found {
 pub(crate) type ModelTaker = Taker<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
-pub(crate) struct Wiring {
+pub(crate) struct ExecutorRings {
     pub(crate) inbox: Inbox,
     pub(crate) answers: Answers,
 }
 
 /// What an executor reports once it has its models: an entry per model of the configuration, `None`
 /// for other executors' models; or what is wrong with one.
-type Report = Result<Vec<Option<Found>>, Diagnostic>;
+type Report = Result<Vec<Option<LoadReport>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
-pub(crate) struct Loading {
+pub(crate) struct LoadingExecutor {
     reports: Receiver<Report>,
-    wiring: Sender<(Wiring, Option<ModelTaker>)>,
+    wiring: Sender<(ExecutorRings, Option<ModelTaker>)>,
     thread: JoinHandle<()>,
 }
 
-impl Loading {
+impl LoadingExecutor {
     /// Waits until the executor has its models. `None` if its thread died of them.
     pub(crate) fn wait(&self) -> Option<Report> {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the way of later models if there may be some; it runs from
-    /// here on.
-    pub(crate) fn wire(self, wiring: Wiring, changes: Option<ModelTaker>) -> JoinHandle<()> {
+    /// Gives the executor its rings, and the channel of later models if there may be some; it runs
+    /// from here on.
+    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
         // This fails only if the thread is gone, which its handle tells.
         let _ = self.wiring.send((wiring, changes));
         self.thread
@@ -62,17 +60,21 @@ impl Loading {
 
 /// What every executor is started with.
 #[derive(Clone)]
-pub(crate) struct Setup {
+pub(crate) struct ExecutorSetup {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) say: Progress,
+    pub(crate) progress: Progress,
 }
 
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
 ///
 /// Errors: the system gives no thread.
-pub(crate) fn start(index: usize, placement: Placement, setup: Setup) -> std::io::Result<Loading> {
+pub(crate) fn start(
+    index: usize,
+    placement: Placement,
+    setup: ExecutorSetup,
+) -> std::io::Result<LoadingExecutor> {
     let (report, reports) = channel();
     let (wiring, rings) = channel();
     let role = format!("cpu-{index}");
@@ -83,22 +85,22 @@ pub(crate) fn start(index: usize, placement: Placement, setup: Setup) -> std::io
         let compute = ComputeThread::new();
         compute.clone().run(move || live(index, placement, setup, &compute, report, rings));
     })?;
-    Ok(Loading { reports, wiring, thread })
+    Ok(LoadingExecutor { reports, wiring, thread })
 }
 
 fn live(
     index: usize,
     placement: Placement,
-    setup: Setup,
+    setup: ExecutorSetup,
     compute: &ComputeThread,
     report: Sender<Report>,
-    rings: Receiver<(Wiring, Option<ModelTaker>)>,
+    rings: Receiver<(ExecutorRings, Option<ModelTaker>)>,
 ) {
     let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();
     for model in &setup.config.models {
         let measuring = (index == 0).then(MeasureOptions::default);
-        match load(model, compute, measuring, &setup.say) {
+        match load(model, compute, measuring, &setup.progress) {
             Ok(None) => {
                 models.push(None);
                 found.push(None);
@@ -115,7 +117,7 @@ fn live(
     }
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
-    let Ok((Wiring { inbox, answers }, changes)) = rings.recv() else { return };
+    let Ok((ExecutorRings { inbox, answers }, changes)) = rings.recv() else { return };
     models.resize_with(setup.config.model_slots().len(), || None);
     let (clock, compute) = (setup.clock.clone(), compute.clone());
     let mut backend =
@@ -123,40 +125,40 @@ fn live(
     run(&mut backend, placement.idle, &setup.clock, &setup.stop);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it, in that way, if its words ask for
-/// it.
+/// Loads a model if it is one for CPU executors, and measures it with the options of `measuring` if
+/// its configuration asks for that.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
     measuring: Option<MeasureOptions>,
-    say: &Progress,
-) -> Result<Option<(CpuModel, Found)>, Diagnostic> {
+    progress: &Progress,
+) -> Result<Option<(CpuModel, LoadReport)>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
         model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
     })?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
-            say(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
-            Some(measure_one(model, &mut loaded, &options, say)?)
+            progress(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
+            Some(measure_one(model, &mut loaded, &options, progress)?)
         }
         None => None,
     };
     let signature = loaded.signature().clone();
-    Ok(Some((loaded, Found { signature, measured })))
+    Ok(Some((loaded, LoadReport { signature, measured })))
 }
 
 fn measure_one(
     model: &ModelConfig,
     loaded: &mut CpuModel,
     options: &MeasureOptions,
-    say: &Progress,
+    progress: &Progress,
 ) -> Result<ProfileTable, Diagnostic> {
     let table = measure(loaded, options, &mut |_, _| ()).map_err(|error| {
         model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
-    say(&format!(
+    progress(&format!(
         "measured {}: l(1) = {:.3} ms, l({}) = {:.3} ms; about {:.3} b + {:.3} ms",
         model.name,
         table.latency(1).unwrap_or_default().as_millis_f64(),

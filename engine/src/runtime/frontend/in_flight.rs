@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub(crate) id: u64,
     pub(crate) model: ModelId,
     pub(crate) class: Class,
@@ -31,10 +31,10 @@ pub(crate) struct Sent {
     pub(crate) last: Response,
 }
 
-impl Sent {
+impl SentRequest {
     /// A request that has just come; no row of it has ended.
-    pub(crate) fn new(id: u64, model: ModelId, class: Class, rows: usize) -> Sent {
-        Sent {
+    pub(crate) fn new(id: u64, model: ModelId, class: Class, rows: usize) -> SentRequest {
+        SentRequest {
             id,
             model,
             class,
@@ -51,19 +51,19 @@ impl Sent {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct InFlightEntry {
     slot: SlotId,
     /// The entry of its request's next row.
     next: u32,
     /// The entry of its request's first row.
     head: u32,
     /// Of the request whose first row this is.
-    sent: Sent,
+    sent: SentRequest,
 }
 
 /// See the module's description.
 pub(crate) struct InFlight {
-    entries: Vec<Entry>,
+    entries: Vec<InFlightEntry>,
     /// Requests that wait for their answer.
     requests: usize,
 }
@@ -71,8 +71,8 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Room for so many slots, none of them in use.
     pub(crate) fn new(slots: usize) -> InFlight {
-        let sent = Sent::new(0, ModelId::default(), Class::HIGHEST, 0);
-        let entry = Entry { slot: SlotId::default(), next: NONE, head: NONE, sent };
+        let sent = SentRequest::new(0, ModelId::default(), Class::HIGHEST, 0);
+        let entry = InFlightEntry { slot: SlotId::default(), next: NONE, head: NONE, sent };
         InFlight { entries: vec![entry; slots], requests: 0 }
     }
 
@@ -89,7 +89,7 @@ impl InFlight {
     }
 
     /// The request whose rows were linked from `head` on is sent.
-    pub(crate) fn send(&mut self, head: usize, sent: Sent) {
+    pub(crate) fn send(&mut self, head: usize, sent: SentRequest) {
         let mut row = head as u32;
         while row != NONE {
             let entry = &mut self.entries[row as usize];
@@ -101,13 +101,13 @@ impl InFlight {
     }
 
     /// The request whose first row is in the slot of this index.
-    pub(crate) fn sent(&self, head: usize) -> &Sent {
+    pub(crate) fn sent(&self, head: usize) -> &SentRequest {
         &self.entries[head].sent
     }
 
     /// Notes that a request is to be taken back; false if it is not in flight, or was noted before.
     pub(crate) fn take_back(&mut self, head: usize, id: u64) -> bool {
-        let Some(Entry { sent, .. }) = self.entries.get_mut(head) else { return false };
+        let Some(InFlightEntry { sent, .. }) = self.entries.get_mut(head) else { return false };
         let is_new = sent.id == id && sent.missing > 0 && !sent.taken_back;
         sent.taken_back |= is_new;
         is_new

@@ -1,298 +1,59 @@
-//! The frontend's end of the engine: a [`Frontend`] puts a request's input into its slab, sends the
-//! request to the thread that owns its model, and hands each answer out once. It is owned by one
-//! thread (an API core, a load generator) and never blocks: what does not fit is refused at once.
+//! The client side of the engine. A [`Frontend`] puts a request's input into its slab, sends the
+//! request to the ModelThread that owns its model, and hands each answer out once. One thread owns
+//! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
+//!
+//! Invariant: whatever a frontend accepts, it answers exactly once. What it knows of models it has
+//! from a [`ModelTable`]; it never reads another thread's state.
 
-pub(crate) mod in_flight;
+mod answer;
+mod in_flight;
+mod model_info;
 pub(crate) mod model_table;
-pub(crate) mod response_delay;
+mod request;
+mod response_delay;
+mod setup;
+mod timeline;
+
+pub use answer::{Answer, Outcome};
+pub use model_info::{ModelInfo, SlotState};
+pub use model_table::ModelTable;
+pub use request::{Ask, Due, Refusal, Ticket};
+pub use setup::{FrontendPeer, FrontendSetup};
+pub use symphony_transport::message::Class;
+pub use timeline::Timeline;
 
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::in_flight::{InFlight, Sent};
-use crate::runtime::frontend::model_table::Held;
-pub use crate::runtime::frontend::model_table::ModelTable;
-use crate::runtime::frontend::response_delay::Reserve;
 use crate::runtime::queue_ids::QueueIds;
+use answer::Output;
+use in_flight::{InFlight, SentRequest};
+use model_info::row_bytes;
+use model_table::InFlightCounts;
+use response_delay::ResponseReserve;
+use setup::{HOPS_OF_AN_ANSWER, slot_classes};
 use std::collections::VecDeque;
-use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use symphony_gpu::signature::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
-pub use symphony_transport::message::Class;
-use symphony_transport::message::{Ending, GpuId, ModelId, NO_DEADLINE, Request, Response};
+use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotClass, SlotGuard};
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView};
 
-/// Hops of an answer on its way back: the frontend's poll, and what its thread does before it
-/// sends.
-const HOPS_OF_AN_ANSWER: u64 = 2;
-
-/// Row sizes, in bytes, that slots are kept for where models may be loaded later, up to the largest
-/// that is asked for: each has room for what is at least a sixteenth of it, and memory that is not
-/// touched costs nothing.
-const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
-
-/// Whether requests may be sent to a place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotState {
-    /// Its model is served.
-    Serving,
-    /// Its model is found by nobody any more; what was sent to it goes on to its end.
-    Draining,
-    /// It has no model.
-    Vacant,
-}
-
-/// What a frontend knows of a model that it may send requests to, or of a place without one.
-#[derive(Clone, Debug)]
-pub struct ModelInfo {
-    /// Its index in the engine.
-    pub id: ModelId,
-    /// Its name in the configuration.
-    pub name: String,
-    /// Which version of that name it is.
-    pub version: u64,
-    /// What runs it, in the API's words: `onnx_rten` or `emulated`.
-    pub platform: String,
-    /// Its tensors, one row of each.
-    pub signature: Signature,
-    /// The latency promised, arrival to answer.
-    pub slo: Nanos,
-    /// The largest batch it runs.
-    pub max_batch: usize,
-    /// The class of its requests that do not say their own.
-    pub class: Class,
-    /// Which ModelThread owns it.
-    pub thread: usize,
-    /// Whether it is there.
-    pub state: SlotState,
-}
-
-impl ModelInfo {
-    /// A place of that ModelThread without a model.
-    pub(crate) fn vacant(id: ModelId, thread: usize) -> ModelInfo {
-        ModelInfo {
-            id,
-            name: String::new(),
-            version: 0,
-            platform: String::new(),
-            signature: Signature::default(),
-            slo: Nanos::ZERO,
-            max_batch: 0,
-            class: Class::HIGHEST,
-            thread,
-            state: SlotState::Vacant,
-        }
-    }
-
-    /// The served ones of `models`.
-    pub fn served(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> + Clone {
-        models.iter().filter(|model| model.state == SlotState::Serving)
-    }
-
-    /// The served model of that name: of that version, or the newest.
-    pub fn find<'m>(models: &'m [ModelInfo], name: &str, version: Option<u64>) -> Option<&'m ModelInfo> {
-        let named = ModelInfo::served(models).filter(|model| model.name == name);
-        match version {
-            None => named.max_by_key(|model| model.version),
-            Some(version) => named.into_iter().find(|model| model.version == version),
-        }
-    }
-}
-
-/// What is asked of the engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// Which model.
-    pub model: ModelId,
-    /// How many rows of input, at least 1. They run in one batch where that is possible.
-    pub rows: usize,
-    /// By when.
-    pub due: Due,
-    /// With which priority. One without a deadline is of the lowest class where this says the
-    /// highest.
-    pub class: Class,
-}
-
-impl Ask {
-    /// One row, within the model's SLO, of the highest class.
-    pub fn one(model: ModelId) -> Ask {
-        Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
-    }
-
-    /// The class that it is served in.
-    fn served_in(&self) -> Class {
-        match (self.due, self.class) {
-            (Due::Never, Class::HIGHEST) => Class::LOWEST,
-            (_, class) => class,
-        }
-    }
-}
-
-/// By when an answer is due.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
-    /// Within the model's SLO.
-    Slo,
-    /// Within this time or the model's SLO, whichever is less.
-    Within(Nanos),
-    /// Never: a batch client. It waits for as long as it takes until a GPU is left.
-    Never,
-}
-
-/// Names a request between [`Frontend::submit`] and its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket {
-    /// Below [`Frontend::capacity`], no two requests in flight share it: an index for side tables.
-    pub index: usize,
-    /// Unique in the frontend's life.
-    pub id: u64,
-}
-
-/// Why a request was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// Every slot, or the ring to the model's thread, is full.
-    #[error("the engine is overloaded: every slot for requests in flight is taken; try again later")]
-    Overloaded,
-    /// The engine is shutting down.
-    #[error("the engine is shutting down and accepts no more requests")]
-    Draining,
-    /// A request of so many rows is never accepted.
-    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
-    TooManyRows {
-        /// What was asked.
-        rows: usize,
-        /// The most that there may be.
-        limit: usize,
-    },
-    /// The model was unloaded.
-    #[error("the model was unloaded")]
-    Unloaded,
-}
-
-/// How an accepted request ended, as its client should see it: one of several rows as the worst of
-/// them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// In time.
-    Good,
-    /// It ran, but the answer came this long after the deadline.
-    Late(Nanos),
-    /// It did not run, or failed; never [`Ending::Done`].
-    Bad(Ending),
-}
-
-/// An answer, on loan while it is handed out.
-#[derive(Debug)]
-pub struct Answer<'a> {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// How many rows it has.
-    pub rows: usize,
-    output: Output<'a>,
-    /// The model it was for.
-    pub model: ModelId,
-    /// The latency that the model promises.
-    pub slo: Nanos,
-    /// When it was accepted.
-    pub arrival: Nanos,
-    /// When the answer was due: arrival + the tighter of SLO and the client's own time-out;
-    /// [`Nanos::MAX`] if never.
-    pub due: Nanos,
-    /// When its batch was put together, started and finished; zero where it did not come to that.
-    /// Of several batches the one that finished last is meant, here and below.
-    pub batched: Nanos,
-    /// See `batched`.
-    pub started: Nanos,
-    /// See `batched`; for a dropped request, when it was dropped.
-    pub finished: Nanos,
-    /// When the answer reached this frontend.
-    pub answered: Nanos,
-    /// Its batch's size, zero if it was in none.
-    pub batch_size: u32,
-    /// The GPU that its batch was sent to.
-    pub gpu: GpuId,
-}
-
-impl Answer<'_> {
-    /// The output of row `at`, from 0, in the layout of [`Signature`]; empty unless all rows ran.
-    pub fn row(&self, at: usize) -> &[u8] {
-        let Output { range, first, others } = &self.output;
-        let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
-        slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
-    }
-}
-
-/// The slots that an answer's rows are in, where it has any.
-struct Output<'a> {
-    /// Where the output lies in each.
-    range: Range<usize>,
-    first: Option<SlotGuard<'a>>,
-    /// Empty, without memory of its own, where there is one row.
-    others: Vec<SlotGuard<'a>>,
-}
-
-impl fmt::Debug for Output<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Output").field("bytes_per_row", &self.range.len()).finish_non_exhaustive()
-    }
-}
-
-/// The engine's ends of a frontend's rings and slab: [`Frontend::new`] makes them, the engine's
-/// threads take them.
-pub struct FrontendPeer {
-    /// One per ModelThread: the requests for its models.
-    pub requests: Vec<Consumer<Request>>,
-    /// One per thread that can end a request. Each holds as many as can be in flight, so it is
-    /// never full.
-    pub responses: Vec<Producer<Response>>,
-    /// Access to the slots that requests name.
-    pub slab: SlabView,
-}
-
-/// What a new [`Frontend`] needs to know.
-pub struct FrontendSetup {
-    /// Its number: the index that requests carry and answers are routed by.
-    pub id: u32,
-    /// The engine's clock.
-    pub clock: Clock,
-    /// Every place for a model of the engine, by id.
-    pub models: Arc<[ModelInfo]>,
-    /// The most bytes that a row of a model that is loaded later may have; 0 where none is.
-    pub later_row: usize,
-    /// How many ModelThreads there are.
-    pub model_threads: usize,
-    /// How many threads can end a request: ModelThreads and backends.
-    pub answering_threads: usize,
-    /// Requests that may be in flight at once.
-    pub capacity: usize,
-    /// What an answer takes back to the client, d_resp, at the least; the frontend measures what it
-    /// really takes.
-    pub result_delay: Nanos,
-    /// How late this machine's threads see that a time has come, as measured at start-up.
-    pub lateness: Nanos,
-    /// Cleared when the engine drains.
-    pub accepting: Arc<AtomicBool>,
-}
-
-/// The frontend's end. See the module's description.
+/// The client side of the engine, owned by one thread. See the module's description.
 pub struct Frontend {
     id: u32,
     clock: Clock,
-    lanes: QueueIds,
+    queue_ids: QueueIds,
     /// The table that it has taken last, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
     model_table: Arc<ModelTable>,
-    /// ModelSlots that have got another model in tables taken since somebody asked.
-    newcomers: Vec<ModelId>,
+    /// The model slots that have got another model since they were last asked for.
+    replaced: Vec<ModelId>,
     /// Its requests in the engine, by model.
-    held: Held,
+    in_engine: InFlightCounts,
     /// For each model, what is taken off its deadlines.
-    reserves: Vec<Reserve>,
+    reserves: Vec<ResponseReserve>,
     least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
     slab: SlabOwner,
@@ -300,14 +61,14 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
-    /// Requests to be taken back that the engine was not told of yet: each at most once, so no more
-    /// than slots.
-    wishes: VecDeque<Ticket>,
+    /// The cancellations that have not been sent yet: at most one per request, so no more than slab
+    /// slots.
+    cancellations: VecDeque<Ticket>,
     next_id: u64,
 }
 
 impl Frontend {
-    /// A frontend and the engine's ends of it.
+    /// Makes a frontend and the engine's ends of it.
     ///
     /// Slots come in one class per distinct row size (input and output together, rounded up to a
     /// power of two); each class has `setup.capacity` slots or as many as its share of
@@ -325,17 +86,21 @@ impl Frontend {
         let frontend = Frontend {
             id: setup.id,
             clock: setup.clock,
-            reserves: setup.models.iter().map(|model| Reserve::new(least_reserve, model.slo)).collect(),
+            reserves: setup
+                .models
+                .iter()
+                .map(|model| ResponseReserve::new(least_reserve, model.slo))
+                .collect(),
             least_reserve,
-            held: Held::new(setup.models.len()),
-            lanes: QueueIds::new(setup.models.len()),
+            in_engine: InFlightCounts::new(setup.models.len()),
+            queue_ids: QueueIds::new(setup.models.len()),
             table: 0,
             model_table: ModelTable::new(Arc::clone(&setup.models)),
-            newcomers: Vec::new(),
+            replaced: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
             in_flight: InFlight::new(slab.capacity()),
-            wishes: VecDeque::new(),
+            cancellations: VecDeque::new(),
             slab,
             view: view.clone(),
             requests: request_producers,
@@ -348,51 +113,54 @@ impl Frontend {
         ))
     }
 
-    /// Every place for a model of the engine, by id, as of the last call of [`Frontend::submit`] or
-    /// [`Frontend::poll`]. As long as somebody holds this table, requests may be sent to the models
-    /// that are served in it, whatever becomes of them; so nobody may hold it for longer than a
-    /// request.
+    /// Returns every model slot of the engine, by id, as of the last call of [`Frontend::submit`]
+    /// or [`Frontend::poll`]. While this table is held, requests may be sent to the models that are
+    /// served in it, whatever becomes of them; so hold it for no longer than a request.
     pub fn models(&self) -> &Arc<[ModelInfo]> {
         &self.models
     }
 
-    /// The same as of now.
+    /// Returns the newest version of the model of that name, if one is served.
+    pub fn find_model(&mut self, name: &str) -> Option<&ModelInfo> {
+        ModelInfo::find(self.newest_models(), name, None)
+    }
+
+    /// Refreshes the model table and returns it.
     pub fn newest_models(&mut self) -> &Arc<[ModelInfo]> {
-        self.look();
+        self.refresh_models();
         &self.models
     }
 
-    /// The engine's clock.
+    /// Returns the engine's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Cleared when the engine drains.
+    /// Returns the flag that is cleared when the engine drains.
     pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
         &self.accepting
     }
 
-    /// The places that have got another model since this was asked last: for tables beside this
-    /// one.
-    pub fn take_newcomers(&mut self) -> impl Iterator<Item = ModelId> + '_ {
-        self.newcomers.drain(..)
+    /// Returns the model slots that have got another model since the last call, for side tables.
+    pub fn take_replaced_models(&mut self) -> impl Iterator<Item = ModelId> + '_ {
+        self.replaced.drain(..)
     }
 
-    /// Where it gets its tables from.
+    /// Returns the model table that it reads.
     pub fn model_table(&self) -> &Arc<ModelTable> {
         &self.model_table
     }
 
-    /// From now on it follows the tables of this model_table, whose first one it has. What it tells
-    /// of its requests.
-    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> Held {
+    /// Makes it read this model table, whose first version it has, and returns its counts of
+    /// requests in the engine.
+    pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.model_table = model_table;
-        self.held.clone()
+        self.in_engine.clone()
     }
 
     /// Takes the newest table, if there is one.
     #[inline]
-    fn look(&mut self) {
+    fn refresh_models(&mut self) {
         if self.model_table.number() != self.table {
             self.take_table();
         }
@@ -404,38 +172,38 @@ impl Frontend {
         for ((new, old), reserve) in models.iter().zip(self.models.iter()).zip(&mut self.reserves) {
             let is_another = (&new.name, new.version) != (&old.name, old.version) || new.slo != old.slo;
             if new.state == SlotState::Serving && (old.state != SlotState::Serving || is_another) {
-                *reserve = Reserve::new(self.least_reserve, new.slo);
-                if !self.newcomers.contains(&new.id) {
-                    self.newcomers.push(new.id);
+                *reserve = ResponseReserve::new(self.least_reserve, new.slo);
+                if !self.replaced.contains(&new.id) {
+                    self.replaced.push(new.id);
                 }
             }
         }
         (self.table, self.models) = (number, models);
     }
 
-    /// The engine's time.
+    /// Returns the engine's time.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// Tickets' indices are below this.
+    /// Returns the number that tickets' indices are below.
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
 
-    /// Requests accepted and not yet answered.
+    /// Returns the number of requests accepted and not yet answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight.requests()
     }
 
-    /// The most rows that a request for this model may have: as many as there are slots for, and a
-    /// model's queue holds. Of a lower class fewer are possible.
+    /// Returns the most rows that a request for this model may have: as many as there are slots
+    /// for, and a model's queue holds. Of a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {
         let slots = self.slab.fitting(row_bytes(&self.models[model.0 as usize]));
         slots.min(limits::MAX_QUEUE_LENGTH)
     }
 
-    /// Whether new requests are taken.
+    /// Returns true while new requests are accepted.
     pub fn accepting(&self) -> bool {
         self.accepting.load(Ordering::Relaxed)
     }
@@ -449,12 +217,12 @@ impl Frontend {
         if !self.accepting() {
             return Err(Refusal::Draining);
         }
-        self.look();
+        self.refresh_models();
         if self.models[ask.model.0 as usize].state == SlotState::Vacant {
             return Err(Refusal::Unloaded);
         }
         let class = ask.served_in();
-        self.see_room(ask.model, class, ask.rows)?;
+        self.check_room(ask.model, class, ask.rows)?;
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
         for (row, slot) in self.in_flight.slots(index).enumerate() {
@@ -484,9 +252,10 @@ impl Frontend {
                 (due, deadline, due - deadline)
             }
         };
-        self.in_flight.send(index, Sent { arrival, due, deadline, ..Sent::new(id, model, class, rows) });
-        self.held.add(model.0 as usize);
-        let lane = self.lanes.of(model, class);
+        self.in_flight
+            .send(index, SentRequest { arrival, due, deadline, ..SentRequest::new(id, model, class, rows) });
+        self.in_engine.add(model.0 as usize);
+        let queue_id = self.queue_ids.of(model, class);
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -495,7 +264,7 @@ impl Frontend {
                 arrival,
                 deadline,
                 reserve,
-                queue: lane,
+                queue: queue_id,
                 row: row as u16,
                 rows_after: (rows - 1 - row) as u16,
                 frontend: self.id as u8,
@@ -507,8 +276,8 @@ impl Frontend {
         ring.publish();
     }
 
-    /// Whether so many rows for a model can be taken right now.
-    fn see_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+    /// Checks that this number of rows for a model can be accepted now.
+    fn check_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         const {
             assert!(
                 limits::MAX_QUEUE_LENGTH <= u16::MAX as usize
@@ -516,7 +285,7 @@ impl Frontend {
             )
         };
         if class > Class::HIGHEST {
-            return self.see_room_below(model, class, rows);
+            return self.check_room_below(model, class, rows);
         }
         let limit = if rows == 1 { 1 } else { self.most_rows(model) };
         if rows == 0 || rows > limit {
@@ -527,10 +296,10 @@ impl Frontend {
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// The same for a lower class: slots and ring have room for those above besides, a quarter for
-    /// each.
+    /// Checks as [`Frontend::check_room`] does for a lower class: slab and ring keep a quarter of
+    /// their room for each class above it.
     #[cold]
-    fn see_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
+    fn check_room_below(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         let info = &self.models[model.0 as usize];
         let bytes = row_bytes(info);
         let kept = |of: usize| (of * usize::from(class.number())).div_ceil(Class::COUNT);
@@ -545,7 +314,8 @@ impl Frontend {
         if has_slots && has_room { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
-    /// Takes a slot for each row; the index of the first. There are enough.
+    /// Takes a slab slot for each row, of which there are enough, and returns the index of the
+    /// first.
     fn take_slots(&mut self, model: ModelId, rows: usize) -> usize {
         let bytes = row_bytes(&self.models[model.0 as usize]);
         let mut head = None;
@@ -560,12 +330,12 @@ impl Frontend {
 
     /// Hands out every answer that has come, each exactly once, and returns how many there were.
     pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
-        self.look();
+        self.refresh_models();
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
                 let head = self.in_flight.row_ended(self.slab.index(response.slot), response);
-                let &Sent { id, ending, missing, .. } = self.in_flight.sent(head);
+                let &SentRequest { id, ending, missing, .. } = self.in_flight.sent(head);
                 if missing == 0 {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
@@ -575,51 +345,51 @@ impl Frontend {
                 }
             }
         }
-        self.send_wishes();
+        self.send_cancellations();
         delivered
     }
 
-    /// Takes a request back if it still waits: its answer then is [`Ending::Withdrawn`]. One that
+    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that
     /// runs or has run ends as it ends, and nothing happens where it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
-            self.wishes.push_back(ticket);
-            self.send_wishes();
+            self.cancellations.push_back(ticket);
+            self.send_cancellations();
         }
     }
 
-    /// Sends what is to be taken back, as far as the rings have room; the rest goes at the next
-    /// poll.
-    fn send_wishes(&mut self) {
-        while let Some(&Ticket { index, id }) = self.wishes.front() {
+    /// Sends cancellations as far as the rings have room; the rest goes at the next poll.
+    fn send_cancellations(&mut self) {
+        while let Some(&Ticket { index, id }) = self.cancellations.front() {
             if self.in_flight.is_in_flight(index, id) {
-                let &Sent { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
+                let &SentRequest { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
                 let ring = &mut self.requests[self.models[model.0 as usize].thread];
                 let frontend = self.id as u8;
-                let wish = Request {
+                let cancellation = Request {
                     id,
                     arrival,
                     deadline,
-                    queue: self.lanes.of(model, class),
+                    queue: self.queue_ids.of(model, class),
                     takes_back: 1,
                     frontend,
                     class,
                     ..Request::default()
                 };
-                if ring.push(wish).is_err() {
+                if ring.push(cancellation).is_err() {
                     return;
                 }
             }
-            self.wishes.pop_front();
+            self.cancellations.pop_front();
         }
     }
 
     /// Hands out the answer of the request that begins at `index`, and takes its slots back.
     fn deliver(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let answered = self.clock.now();
-        let Sent { id, model, arrival, due, deadline, rows, ending, last, .. } = *self.in_flight.sent(index);
+        let SentRequest { id, model, arrival, due, deadline, rows, ending, last, .. } =
+            *self.in_flight.sent(index);
         if due != Nanos::MAX {
-            self.learn(model, &last, answered, (due, deadline));
+            self.observe_response(model, &last, answered, (due, deadline));
         }
         let outcome = match ending {
             Ending::Done if answered <= due => Outcome::Good,
@@ -632,12 +402,14 @@ impl Frontend {
             output: self.output(index, ending),
             model,
             slo: self.models[model.0 as usize].slo,
-            arrival,
-            due,
-            batched: last.batched,
-            started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
-            finished: last.finished,
-            answered,
+            timeline: Timeline {
+                arrival,
+                due,
+                batched: last.batched,
+                started: if ending == Ending::Done { last.started } else { Nanos::ZERO },
+                finished: last.finished,
+                answered,
+            },
             batch_size: last.batch_size,
             gpu: last.gpu,
         };
@@ -646,16 +418,22 @@ impl Frontend {
             self.slab.free(slot);
         }
         self.in_flight.answered(index);
-        self.held.sub(model.0 as usize);
+        self.in_engine.sub(model.0 as usize);
     }
 
-    /// Learns from an answer how long before it is due a batch should be over.
-    fn learn(&mut self, model: ModelId, last: &Response, answered: Nanos, (due, deadline): (Nanos, Nanos)) {
+    /// Adjusts the reserve of a model, by which its batches end before they are due, to an answer.
+    fn observe_response(
+        &mut self,
+        model: ModelId,
+        last: &Response,
+        answered: Nanos,
+        (due, deadline): (Nanos, Nanos),
+    ) {
         let reserve = &mut self.reserves[model.0 as usize];
         match Ending::from_code(last.ending) {
             Some(Ending::Done) => reserve.observe(answered - deadline),
-            // The backend tells by when it should have started: as late as it was, its answer would
-            // have been.
+            // The response holds the latest start and the actual time: the answer would have been
+            // late by their difference.
             Some(Ending::DroppedAtBackend) => {
                 reserve.observe((due - deadline) + (last.finished - last.started));
             }
@@ -663,7 +441,7 @@ impl Frontend {
         }
     }
 
-    /// The outputs of the request that begins at `index`.
+    /// Returns the outputs of the request that begins at `index`.
     fn output(&self, index: usize, ending: Ending) -> Output<'_> {
         let signature = &self.models[self.in_flight.sent(index).model.0 as usize].signature;
         let range = signature.input_bytes()..signature.input_bytes() + signature.output_bytes();
@@ -677,25 +455,4 @@ impl Frontend {
         };
         Output { range, first: next(), others: std::iter::from_fn(next).collect() }
     }
-}
-
-/// What a row of a model takes, input and output.
-fn row_bytes(info: &ModelInfo) -> usize {
-    info.signature.input_bytes() + info.signature.output_bytes()
-}
-
-fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
-    let mut sizes: Vec<usize> =
-        ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
-    if later_row > 0 {
-        sizes.extend(LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row));
-        sizes.push(later_row.next_multiple_of(64));
-    }
-    sizes.sort_unstable();
-    sizes.dedup();
-    let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);
-    sizes
-        .into_iter()
-        .map(|slot_bytes| SlotClass { slot_bytes, count: capacity.min(share / slot_bytes).max(1) })
-        .collect()
 }

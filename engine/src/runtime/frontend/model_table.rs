@@ -1,11 +1,11 @@
-//! What the engine serves at the moment, as frontends see it: a table of all places for models,
-//! replaced as a whole. The control thread posts a table; each
+//! What the engine serves at the moment, as frontends see it: a table of all slots for models,
+//! replaced as a whole. The control thread publishes a table; each
 //! [`Frontend`](crate::runtime::Frontend) looks at a number once a call, and takes the new table
 //! when it has changed. Whoever holds an old table may still send requests to what it lists: a
-//! place is given to another model only when nobody holds a table that lists the old one, and none
+//! slot is given to another model only when nobody holds a table that lists the old one, and none
 //! of its requests is left.
 
-use crate::runtime::frontend::ModelInfo;
+use super::model_info::ModelInfo;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,68 +18,68 @@ pub struct ModelTable {
 }
 
 impl ModelTable {
-    /// The first table.
+    /// Makes the first table.
     pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
         Arc::new(ModelTable { number: AtomicU64::new(0), current: Mutex::new(models) })
     }
 
-    /// How many tables were posted after the first. A cheap look: the table itself is behind a
-    /// lock.
+    /// Returns the number of tables published after the first. It is cheap to read; the table
+    /// itself is behind a lock.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         // Relaxed: who sees a new number takes the lock, which orders the rest.
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Every place for a model at the moment, by id.
+    /// Every slot for a model at the moment, by id.
     pub fn models(&self) -> Arc<[ModelInfo]> {
         self.read().1
     }
 
-    /// The current table and its number.
+    /// Returns the current table and its number.
     pub(crate) fn read(&self) -> (u64, Arc<[ModelInfo]>) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         (self.number(), Arc::clone(&current))
     }
 
-    /// Puts up a new table; the old one.
-    pub(crate) fn post(&self, models: Arc<[ModelInfo]>) -> Arc<[ModelInfo]> {
+    /// Publishes a new table and returns the old one.
+    pub(crate) fn publish(&self, models: Arc<[ModelInfo]>) -> Arc<[ModelInfo]> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         self.number.fetch_add(1, Ordering::Relaxed);
         std::mem::replace(&mut current, models)
     }
 }
 
-/// How many requests a frontend has in the engine, by the place of their model. Written by the
+/// How many requests a frontend has in the engine, by the slot of their model. Written by the
 /// frontend alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Held(Arc<[AtomicU32]>);
+pub(crate) struct InFlightCounts(Arc<[AtomicU32]>);
 
-impl Held {
-    /// None, of so many places.
-    pub(crate) fn new(places: usize) -> Held {
-        Held((0..places).map(|_| AtomicU32::new(0)).collect())
+impl InFlightCounts {
+    /// None, of so many slots.
+    pub(crate) fn new(slots: usize) -> InFlightCounts {
+        InFlightCounts((0..slots).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// One more of the model at `place`.
+    /// One more of the model at `slot`.
     #[inline]
-    pub(crate) fn add(&self, place: usize) {
-        let count = &self.0[place];
+    pub(crate) fn add(&self, slot: usize) {
+        let count = &self.0[slot];
         // One writer, so no atomic addition. Relaxed: the control thread reads it once this
         // frontend has let go of the table that lists the model, which orders the two.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Counts one request less of the model in `slot`.
     #[inline]
-    pub(crate) fn sub(&self, place: usize) {
-        let count = &self.0[place];
+    pub(crate) fn sub(&self, slot: usize) {
+        let count = &self.0[slot];
         // Release: who reads zero sees all that was done with the request.
         count.store(count.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
 
-    /// How many there are of the model at `place`.
-    pub(crate) fn count(&self, place: usize) -> u32 {
-        self.0[place].load(Ordering::Acquire)
+    /// How many there are of the model at `slot`.
+    pub(crate) fn count(&self, slot: usize) -> u32 {
+        self.0[slot].load(Ordering::Acquire)
     }
 }

@@ -20,7 +20,7 @@ const LARGEST_PART: u64 = 4;
 
 /// The reserve of one model. See the module's description.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reserve {
+pub(crate) struct ResponseReserve {
     least: Nanos,
     most: Nanos,
     now: Nanos,
@@ -28,11 +28,11 @@ pub(crate) struct Reserve {
     decay: Nanos,
 }
 
-impl Reserve {
+impl ResponseReserve {
     /// A reserve of never under `least`, for a model with this SLO.
-    pub(crate) fn new(least: Nanos, slo: Nanos) -> Reserve {
+    pub(crate) fn new(least: Nanos, slo: Nanos) -> ResponseReserve {
         let most = Nanos(slo.0 / LARGEST_PART).max(least);
-        Reserve { least, most, now: least, decay: Nanos::ZERO }
+        ResponseReserve { least, most, now: least, decay: Nanos::ZERO }
     }
 
     /// The reserve at the moment.
@@ -59,8 +59,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn reserve() -> Reserve {
-        Reserve::new(Nanos(MS / 10), Nanos(40 * MS))
+    fn reserve() -> ResponseReserve {
+        ResponseReserve::new(Nanos(MS / 10), Nanos(40 * MS))
     }
 
     #[test]

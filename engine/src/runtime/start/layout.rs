@@ -41,16 +41,16 @@ impl Layout {
             .model_threads
             .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
             .clamp(1, config.model_slots().len().max(1));
-        let given = Given::of(config);
+        let given = NamedCores::of(config);
         let wanted = others + model_threads;
-        let mut dealer = Dealer::new(cores, wanted, executors);
-        let ranks = (0..ranks).map(|at| dealer.light(given.rank(at))).collect();
-        let models = (0..model_threads).map(|at| dealer.light(given.model(at))).collect();
-        let emulated = (emulated > 0).then(|| dealer.light(given.emulated));
-        let frontends = (0..frontends).map(|at| dealer.light(given.api(at))).collect();
-        let executors = (0..executors).map(|at| dealer.heavy(given.executor(at))).collect();
+        let mut allocator = CoreAllocator::new(cores, wanted, executors);
+        let ranks = (0..ranks).map(|at| allocator.light(given.rank(at))).collect();
+        let models = (0..model_threads).map(|at| allocator.light(given.model(at))).collect();
+        let emulated = (emulated > 0).then(|| allocator.light(given.emulated));
+        let frontends = (0..frontends).map(|at| allocator.light(given.api(at))).collect();
+        let executors = (0..executors).map(|at| allocator.heavy(given.executor(at))).collect();
         let mut layout = Layout { ranks, models, executors, emulated, frontends, shared: false };
-        layout.mark_shared(cores.len() < wanted, &dealer.named);
+        layout.mark_shared(cores.len() < wanted, &allocator.named);
         layout
     }
 
@@ -67,18 +67,18 @@ impl Layout {
     /// of a composite agent are one thread.
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
-        let mut roles_of_crew = HashMap::<usize, usize>::new();
+        let mut composite_roles = HashMap::<usize, usize>::new();
         for core in self.placements().filter_map(|placement| placement.core) {
             *roles.entry(core).or_default() += 1;
         }
-        for core in self.crew_seats().filter_map(|placement| placement.core) {
-            *roles_of_crew.entry(core).or_default() += 1;
+        for core in self.composite_placements().filter_map(|placement| placement.core) {
+            *composite_roles.entry(core).or_default() += 1;
         }
         let mut shared = false;
         for placement in self.placements() {
             let is_alone = placement.core.is_some_and(|core| {
                 let all = roles[&core];
-                let is_one_thread = all == 1 || roles_of_crew.get(&core) == Some(&all);
+                let is_one_thread = all == 1 || composite_roles.get(&core) == Some(&all);
                 is_one_thread && named.get(&core) == Some(&all) || all == 1 && !too_few
             });
             placement.idle = if is_alone { Idle::Spin } else { Idle::Nap };
@@ -88,7 +88,7 @@ impl Layout {
     }
 
     /// The placements of the roles that share a thread where they share a core.
-    fn crew_seats(&mut self) -> impl Iterator<Item = &mut Placement> {
+    fn composite_placements(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
     }
 
@@ -103,21 +103,21 @@ impl Layout {
 }
 
 /// The cores that the configuration names.
-struct Given<'a> {
+struct NamedCores<'a> {
     config: &'a Config,
     emulated: Option<usize>,
     executors: Vec<usize>,
 }
 
-impl Given<'_> {
-    fn of(config: &Config) -> Given<'_> {
+impl NamedCores<'_> {
+    fn of(config: &Config) -> NamedCores<'_> {
         let executors = config
             .executors
             .iter()
             .filter(|executor| executor.kind == ExecutorKind::Cpu)
             .flat_map(|executor| executor.cores.iter().copied())
             .collect();
-        Given { config, emulated: config.cores.emulated, executors }
+        NamedCores { config, emulated: config.cores.emulated, executors }
     }
 
     fn rank(&self, at: usize) -> Option<usize> {
@@ -138,7 +138,7 @@ impl Given<'_> {
 }
 
 /// Deals cores out: light roles from the front, CPU executors from the back.
-struct Dealer<'a> {
+struct CoreAllocator<'a> {
     cores: &'a [usize],
     light_cores: usize,
     next_light: usize,
@@ -147,29 +147,29 @@ struct Dealer<'a> {
     named: HashMap<usize, usize>,
 }
 
-impl Dealer<'_> {
-    fn new(cores: &[usize], wanted: usize, executors: usize) -> Dealer<'_> {
+impl CoreAllocator<'_> {
+    fn new(cores: &[usize], wanted: usize, executors: usize) -> CoreAllocator<'_> {
         let light_cores = if wanted <= cores.len() {
             wanted - executors
         } else {
             cores.len().saturating_sub(executors).max(1).min(cores.len())
         };
-        Dealer { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
+        CoreAllocator { cores, light_cores, next_light: 0, next_heavy: 0, named: HashMap::new() }
     }
 
     fn light(&mut self, given: Option<usize>) -> Placement {
-        let dealt = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
+        let allocated = (self.light_cores > 0).then(|| self.cores[self.next_light % self.light_cores]);
         self.next_light += usize::from(given.is_none());
         self.name(given);
-        Placement { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(allocated), idle: Idle::Nap }
     }
 
     fn heavy(&mut self, given: Option<usize>) -> Placement {
         let count = self.cores.len();
-        let dealt = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
+        let allocated = (count > 0).then(|| self.cores[count - 1 - self.next_heavy % count]);
         self.next_heavy += usize::from(given.is_none());
         self.name(given);
-        Placement { core: given.or(dealt), idle: Idle::Nap }
+        Placement { core: given.or(allocated), idle: Idle::Nap }
     }
 
     fn name(&mut self, given: Option<usize>) {

@@ -1,9 +1,9 @@
-//! Every ring of an engine. Start-up makes them all at once and hands each thread its ends.
+//! Every ring of an engine. Start-up makes them all at once and hands each thread its plan.
 
-use super::sub_clusters::Division;
+use super::sub_clusters::SubClusters;
 use crate::config::ExecutorKind;
 use crate::runtime::backends::batches::{Answers, Inbox};
-use crate::runtime::backends::executors::Wiring;
+use crate::runtime::backends::executors::ExecutorRings;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::FrontendPeer;
 use crate::runtime::queue_ids::QueueIds;
@@ -18,9 +18,9 @@ use symphony_transport::slab::SlabView;
 /// ModelThreads: enough for 250 batches of 1,024. A grant waits for room.
 const FRAMES_TO_A_BACKEND: usize = 1 << 16;
 
-/// The rings of an engine, their ends taken by the threads as they start. The first index is the
-/// thread's that takes them, the second the other end's.
-pub(crate) struct Plumbing {
+/// The rings of an engine. Each thread takes its ends as it starts: the first index is its own, the
+/// second that of the thread at the other end.
+pub(crate) struct EngineRings {
     requests_out: Vec<Vec<Consumer<Request>>>,
     model_links: Vec<Option<ModelLinks>>,
     rank_links: Vec<Option<RankLinks>>,
@@ -32,46 +32,46 @@ pub(crate) struct Plumbing {
     backend_answers: Vec<Vec<Producer<Response>>>,
     slabs: Vec<SlabView>,
     pub(crate) counters: Counters,
-    /// Which ModelThread owns each lane.
+    /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,
-    /// Which RankThread ranks each lane.
+    /// The RankThread that ranks each per-class queue.
     pub(crate) rank_of: Arc<[u32]>,
-    /// Which backend thread plays each GPU.
+    /// The backend thread that runs each GPU.
     pub(crate) backend_of: Arc<[u32]>,
 }
 
-/// What the rings are between.
-pub(crate) struct Ends<'a> {
+/// The threads that the rings connect.
+pub(crate) struct RingPlan<'a> {
     pub(crate) model_threads: usize,
     pub(crate) rank_threads: usize,
     pub(crate) backend_threads: usize,
-    pub(crate) division: &'a Division,
-    /// Which ModelThread owns each lane.
+    pub(crate) sub_clusters: &'a SubClusters,
+    /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,
-    /// Frames of the largest batch.
+    /// The number of frames of the largest batch.
     pub(crate) largest_batch: usize,
 }
 
 /// The rings of a ModelThread.
-pub(crate) struct ModelEnds {
-    /// From each frontend.
+pub(crate) struct ModelThreadRings {
+    /// The requests from each frontend.
     pub(crate) requests: Vec<Consumer<Request>>,
-    /// To and from each RankThread.
+    /// The links to and from each RankThread.
     pub(crate) links: ModelLinks,
-    /// To each backend thread.
+    /// The frames to each backend thread.
     pub(crate) frames: Vec<Producer<Frame>>,
-    /// To each frontend.
+    /// The answers to each frontend.
     pub(crate) answers: Vec<Producer<Response>>,
 }
 
-impl Plumbing {
-    /// Every ring but those of the `peers`, which come with theirs.
-    pub(crate) fn new(ends: &Ends<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> Plumbing {
-        let &Ends { model_threads, rank_threads, backend_threads, division, .. } = ends;
+impl EngineRings {
+    /// Makes every ring but those of the `peers`, which bring theirs.
+    pub(crate) fn new(plan: &RingPlan<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> EngineRings {
+        let &RingPlan { model_threads, rank_threads, backend_threads, sub_clusters, .. } = plan;
         let mut lanes_of = vec![0; model_threads];
-        ends.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
+        plan.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
         let (model_links, rank_links) = link(&lanes_of, rank_threads);
-        let mut plumbing = Plumbing {
+        let mut rings = EngineRings {
             requests_out: (0..model_threads).map(|_| Vec::new()).collect(),
             model_links: model_links.into_iter().map(Some).collect(),
             rank_links: rank_links.into_iter().map(Some).collect(),
@@ -83,34 +83,34 @@ impl Plumbing {
             backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
             slabs: Vec::new(),
             counters,
-            thread_of: Arc::clone(&ends.thread_of),
-            rank_of: QueueIds::new(division.model_slots()).each(&division.rank_of()),
-            backend_of: backend_of(division, backend_threads),
+            thread_of: Arc::clone(&plan.thread_of),
+            rank_of: QueueIds::new(sub_clusters.model_slots()).each(&sub_clusters.rank_of()),
+            backend_of: backend_of(sub_clusters, backend_threads),
         };
         let mut batches = vec![vec![0; rank_threads]; backend_threads];
-        for group in &division.groups {
+        for group in &sub_clusters.groups {
             for gpu in group.gpus.clone() {
-                let backend = plumbing.backend_of[gpu as usize];
+                let backend = rings.backend_of[gpu as usize];
                 batches[backend as usize][group.rank] += limits::MAX_OUTSTANDING_BATCHES;
             }
         }
         for batches in batches {
-            plumbing.lay_to_backend(&batches, ends.largest_batch);
+            rings.add_backend(&batches, plan.largest_batch);
         }
         for peer in peers {
-            plumbing.connect(peer);
+            rings.connect(peer);
         }
-        plumbing
+        rings
     }
 
-    /// The rings to and from the next backend thread, but those of frontends. `batches`: how many
-    /// its GPUs can have been given by each RankThread.
-    fn lay_to_backend(&mut self, batches: &[usize], largest_batch: usize) {
+    /// Makes the rings to and from the next backend thread, except those of frontends. `batches` is
+    /// the number that each RankThread can have given to its GPUs.
+    fn add_backend(&mut self, batches: &[usize], largest_batch: usize) {
         let mut completions_in = Vec::new();
         for (own, &batches) in self.completions_out.iter_mut().zip(batches) {
             let (to_rank, from_backend) = ring(batches);
             completions_in.push(to_rank);
-            // A RankThread looks only where completions can come from.
+            // A RankThread polls only rings that completions can come from.
             if batches > 0 {
                 own.push(from_backend);
             }
@@ -127,7 +127,7 @@ impl Plumbing {
         self.frames_out.push(outs);
     }
 
-    /// Takes the engine's ends of a frontend's rings.
+    /// Adds the engine's ends of a frontend's rings.
     fn connect(&mut self, peer: FrontendPeer) {
         self.slabs.push(peer.slab);
         for (own, end) in self.requests_out.iter_mut().zip(peer.requests) {
@@ -139,9 +139,9 @@ impl Plumbing {
         }
     }
 
-    /// The rings of a ModelThread.
-    pub(crate) fn model_thread(&mut self, at: usize) -> ModelEnds {
-        ModelEnds {
+    /// Returns the rings of a ModelThread.
+    pub(crate) fn model_thread(&mut self, at: usize) -> ModelThreadRings {
+        ModelThreadRings {
             requests: std::mem::take(&mut self.requests_out[at]),
             links: self.model_links[at].take().expect("each ModelThread is wired once"),
             frames: std::mem::take(&mut self.frames_in[at]),
@@ -149,15 +149,15 @@ impl Plumbing {
         }
     }
 
-    /// The rings of a RankThread: to and from ModelThreads, completions.
+    /// Returns the rings of a RankThread: to and from ModelThreads, and completions.
     pub(crate) fn rank_thread(&mut self, at: usize) -> (RankLinks, Vec<Consumer<Completion>>) {
         let links = self.rank_links[at].take().expect("each RankThread is wired once");
         (links, std::mem::take(&mut self.completions_out[at]))
     }
 
-    /// The rings of a backend thread.
-    pub(crate) fn backend(&mut self, at: usize) -> Wiring {
-        Wiring {
+    /// Returns the rings of a backend thread.
+    pub(crate) fn backend(&mut self, at: usize) -> ExecutorRings {
+        ExecutorRings {
             inbox: Inbox::new(std::mem::take(&mut self.frames_out[at])),
             answers: Answers {
                 slabs: self.slabs.clone(),
@@ -173,9 +173,9 @@ impl Plumbing {
 
 /// Each CPU executor is a backend thread of its own, and their GPUs' numbers come first; all
 /// emulated GPUs share the last backend thread.
-fn backend_of(division: &Division, backend_threads: usize) -> Arc<[u32]> {
+fn backend_of(sub_clusters: &SubClusters, backend_threads: usize) -> Arc<[u32]> {
     let of_group = |kind, gpu| if kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 };
-    division
+    sub_clusters
         .groups
         .iter()
         .flat_map(|group| group.gpus.clone().map(move |gpu| of_group(group.kind, gpu)))

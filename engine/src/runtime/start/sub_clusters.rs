@@ -2,8 +2,8 @@
 //! which RankThread matches which. Decided once, at start-up, from the configuration alone;
 //! start-up builds what it says.
 
+use super::error::StartError;
 use crate::config::{Config, ExecutorKind};
-use crate::runtime::StartError;
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_scheduler::limits;
@@ -13,7 +13,7 @@ const KINDS: [ExecutorKind; 2] = [ExecutorKind::Cpu, ExecutorKind::Emulated];
 
 /// GPUs, or other executors of one kind, that can each run the same models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct SubClusterSpec {
     pub(crate) kind: ExecutorKind,
     /// The engine's numbers of its GPUs.
     pub(crate) gpus: Range<u32>,
@@ -23,51 +23,52 @@ pub(crate) struct Group {
 
 /// All sub-clusters of an engine. Each model belongs to one.
 #[derive(Clone, Debug)]
-pub(crate) struct Division {
-    pub(crate) groups: Vec<Group>,
-    /// For each model, its group's place in `groups`.
+pub(crate) struct SubClusters {
+    pub(crate) groups: Vec<SubClusterSpec>,
+    /// For each model, the index of its sub-cluster in `groups`.
     group_of: Vec<usize>,
 }
 
 /// A kind's executors on their way into groups.
-struct Pool {
+struct ExecutorPool {
     kind: ExecutorKind,
     gpus: usize,
     models: usize,
     parts: usize,
 }
 
-impl Pool {
-    fn of(config: &Config, kind: ExecutorKind) -> Option<Pool> {
+impl ExecutorPool {
+    fn of(config: &Config, kind: ExecutorKind) -> Option<ExecutorPool> {
         let (gpus, models) = (config.executors_of(kind), config.models_of(kind));
-        (gpus > 0).then_some(Pool { kind, gpus, models, parts: 1 })
+        (gpus > 0).then_some(ExecutorPool { kind, gpus, models, parts: 1 })
     }
 
-    /// Whether one more part would still have a GPU and a model.
+    /// Returns true if one more part would still have a GPU and a model.
     fn can_be_split(&self) -> bool {
         self.parts < self.gpus.min(self.models)
     }
 }
 
-impl Division {
-    /// How many places for models there are.
+impl SubClusters {
+    /// Returns the number of model slots.
     pub(crate) fn model_slots(&self) -> usize {
         self.group_of.len()
     }
 
-    /// GPUs of the sub-cluster that a model belongs to.
+    /// Returns the number of GPUs of the sub-cluster that a model belongs to.
     pub(crate) fn gpus_for(&self, model: usize) -> usize {
         self.groups[self.group_of[model]].gpus.len()
     }
 
-    /// For so many RankThreads: a sub-cluster for each kind of executor; and where there are more
-    /// RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as they go,
-    /// until each RankThread has a sub-cluster. A pool's models are dealt out to its parts in their
-    /// order.
+    /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there
+    /// are more RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as
+    /// they go, until each RankThread has a sub-cluster. A pool's models are dealt out to its
+    /// parts in their order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
-    pub(crate) fn new(config: &Config, ranks: usize) -> Result<Division, StartError> {
-        let mut pools: Vec<Pool> = KINDS.into_iter().filter_map(|kind| Pool::of(config, kind)).collect();
+    pub(crate) fn new(config: &Config, ranks: usize) -> Result<SubClusters, StartError> {
+        let mut pools: Vec<ExecutorPool> =
+            KINDS.into_iter().filter_map(|kind| ExecutorPool::of(config, kind)).collect();
         StartError::at_most("RankThreads", ranks, limits::MAX_RANK_THREADS)?;
         let what = "RankThreads that each have an executor and a model of their own";
         StartError::at_most(what, ranks, config.most_sub_clusters())?;
@@ -79,27 +80,27 @@ impl Division {
         let mut groups = Vec::new();
         for pool in &pools {
             for part in 0..pool.parts {
-                let first = groups.last().map_or(0, |before: &Group| before.gpus.end);
+                let first = groups.last().map_or(0, |before: &SubClusterSpec| before.gpus.end);
                 let gpus = pool.gpus / pool.parts + usize::from(part < pool.gpus % pool.parts);
                 let rank = groups.len() % ranks;
-                groups.push(Group { kind: pool.kind, gpus: first..first + gpus as u32, rank });
+                groups.push(SubClusterSpec { kind: pool.kind, gpus: first..first + gpus as u32, rank });
             }
         }
-        Ok(Division { group_of: deal(config, &groups), groups })
+        Ok(SubClusters { group_of: deal(config, &groups), groups })
     }
 
-    /// The RankThread of each model.
+    /// Returns the RankThread of each model.
     pub(crate) fn rank_of(&self) -> Arc<[u32]> {
         self.group_of.iter().map(|&group| self.groups[group].rank as u32).collect()
     }
 
-    /// The groups of a RankThread.
-    pub(crate) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &Group> {
+    /// Returns the sub-clusters of a RankThread.
+    pub(crate) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &SubClusterSpec> {
         self.groups.iter().filter(move |group| group.rank == rank)
     }
 
-    /// For each model, its group's place among those of its RankThread.
-    pub(crate) fn place_on_rank(&self) -> Arc<[u32]> {
+    /// Returns, for each model, the index of its sub-cluster among those of its RankThread.
+    pub(crate) fn index_on_rank(&self) -> Arc<[u32]> {
         let place = |group: usize| {
             let rank = self.groups[group].rank;
             self.groups[..group].iter().filter(|before| before.rank == rank).count() as u32
@@ -109,8 +110,8 @@ impl Division {
     }
 }
 
-/// For each model, a group that can run it: those of its kind by turns.
-fn deal(config: &Config, groups: &[Group]) -> Vec<usize> {
+/// Returns, for each model, a sub-cluster that can run it: those of its kind in rotation.
+fn deal(config: &Config, groups: &[SubClusterSpec]) -> Vec<usize> {
     let places = config.model_slots();
     let mut group_of = vec![0; places.len()];
     for kind in KINDS {
@@ -148,37 +149,37 @@ mod tests {
         config
     }
 
-    fn gpus(division: &Division) -> Vec<(ExecutorKind, Range<u32>, usize)> {
-        division.groups.iter().map(|group| (group.kind, group.gpus.clone(), group.rank)).collect()
+    fn gpus(sub_clusters: &SubClusters) -> Vec<(ExecutorKind, Range<u32>, usize)> {
+        sub_clusters.groups.iter().map(|group| (group.kind, group.gpus.clone(), group.rank)).collect()
     }
 
     #[test]
     fn kinds_of_executors_are_sub_clusters_of_one_rank_thread() {
-        let division = Division::new(&config((2, 1), (8, 2)), 1).unwrap();
+        let sub_clusters = SubClusters::new(&config((2, 1), (8, 2)), 1).unwrap();
         let expected = [(ExecutorKind::Cpu, 0..2, 0), (ExecutorKind::Emulated, 2..10, 0)];
-        assert_eq!(gpus(&division), expected);
-        assert_eq!(*division.rank_of(), [0, 0, 0]);
-        assert_eq!(*division.place_on_rank(), [1, 1, 0]);
+        assert_eq!(gpus(&sub_clusters), expected);
+        assert_eq!(*sub_clusters.rank_of(), [0, 0, 0]);
+        assert_eq!(*sub_clusters.index_on_rank(), [1, 1, 0]);
     }
 
     #[test]
     fn the_largest_pool_is_split_until_each_rank_thread_has_a_sub_cluster() {
-        let division = Division::new(&config((2, 1), (11, 4)), 4).unwrap();
+        let sub_clusters = SubClusters::new(&config((2, 1), (11, 4)), 4).unwrap();
         let expected = [
             (ExecutorKind::Cpu, 0..2, 0),
             (ExecutorKind::Emulated, 2..6, 1),
             (ExecutorKind::Emulated, 6..10, 2),
             (ExecutorKind::Emulated, 10..13, 3),
         ];
-        assert_eq!(gpus(&division), expected);
-        assert_eq!(*division.rank_of(), [1, 2, 3, 1, 0]);
-        assert_eq!(*division.place_on_rank(), [0; 5]);
-        assert!((0..4).all(|rank| division.of_rank(rank).count() == 1));
+        assert_eq!(gpus(&sub_clusters), expected);
+        assert_eq!(*sub_clusters.rank_of(), [1, 2, 3, 1, 0]);
+        assert_eq!(*sub_clusters.index_on_rank(), [0; 5]);
+        assert!((0..4).all(|rank| sub_clusters.of_rank(rank).count() == 1));
     }
 
     #[test]
     fn a_rank_thread_without_an_executor_and_a_model_of_its_own_is_refused() {
-        let refusal = |ranks| Division::new(&config((2, 1), (8, 2)), ranks).unwrap_err().to_string();
+        let refusal = |ranks| SubClusters::new(&config((2, 1), (8, 2)), ranks).unwrap_err().to_string();
         assert_eq!(
             refusal(4),
             "RankThreads that each have an executor and a model of their own: 4 asked for; the limit is 3"

@@ -89,22 +89,22 @@ pub(crate) struct StopSignal {
 pub(crate) struct Member {
     pub(crate) role: String,
     pub(crate) agent: Box<dyn Agent + Send>,
-    pub(crate) ending: Arc<StopSignal>,
+    pub(crate) stop_signal: Arc<StopSignal>,
 }
 
 impl Member {
     fn has_ended(&self) -> bool {
-        self.ending.done.load(Ordering::Relaxed)
+        self.stop_signal.done.load(Ordering::Relaxed)
     }
 
     fn duty_cycle(&mut self, now: Nanos) -> usize {
         if self.has_ended() {
             return 0;
         }
-        if self.ending.asked.load(Ordering::Relaxed) {
+        if self.stop_signal.asked.load(Ordering::Relaxed) {
             self.agent.stop(now);
             // Release: what it wrote last must be seen by the thread that acts on its end.
-            self.ending.done.store(true, Ordering::Release);
+            self.stop_signal.done.store(true, Ordering::Release);
             return 1;
         }
         self.agent.poll(now)
@@ -114,7 +114,7 @@ impl Member {
 impl Drop for Member {
     /// Sets the answer: an agent whose thread panics has ended too, and nothing may wait for it.
     fn drop(&mut self) {
-        self.ending.done.store(true, Ordering::Release);
+        self.stop_signal.done.store(true, Ordering::Release);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
-use super::tracer::{Ran, Traced};
+use super::tracer::{Traced, TracedRun};
 use crate::telemetry::{InferOutcome, STAGES};
 use std::collections::{HashMap, HashSet, VecDeque};
 use symphony_transport::Nanos;
@@ -31,7 +31,7 @@ const ORIGIN_KNOWN: u32 = 0x100;
 const REMOTE_PARENT: u32 = 0x200;
 
 /// A batch: no GPU starts two at once.
-type Key = (GpuId, Nanos);
+type BatchKey = (GpuId, Nanos);
 
 /// The trace and the span of a batch that `gpu` started at `started`, of the server of this random
 /// number. A batch belongs to many requests, so it has a trace of its own.
@@ -53,7 +53,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// A batch that waits for further requests.
-struct Batch {
+struct WaitingBatch {
     seen: Nanos,
     span: Span,
 }
@@ -64,12 +64,12 @@ pub(super) struct Spans {
     /// The time of day at the engine's zero, in nanoseconds of Unix.
     epoch: u64,
     ready: VecDeque<Span>,
-    waiting: HashMap<Key, Batch>,
+    waiting: HashMap<BatchKey, WaitingBatch>,
     /// Those that wait, in the order in which they came.
-    order: VecDeque<Key>,
+    order: VecDeque<BatchKey>,
     /// Those that were sent, newest last, as far as they are remembered.
-    sent: VecDeque<Key>,
-    is_sent: HashSet<Key>,
+    sent: VecDeque<BatchKey>,
+    is_sent: HashSet<BatchKey>,
 }
 
 impl Spans {
@@ -111,8 +111,8 @@ impl Spans {
         let mut span = self.of_request(traced);
         if let Some(ran) = &traced.ran {
             self.add_stages(traced, ran);
-            if ran.started > Nanos::ZERO {
-                let (trace, id) = batch_ids(self.server, ran.gpu, ran.started);
+            if ran.timeline.has_run() {
+                let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
                 span.links.push(link(trace, id));
                 self.add_to_batch(traced, ran, now);
             }
@@ -149,11 +149,11 @@ impl Spans {
         if let Some(ran) = &traced.ran {
             attributes.push(KeyValue::number("symphony.class", ran.class.into()));
             attributes.push(KeyValue::number("symphony.rows", ran.rows as u64));
-            if ran.due != Nanos::MAX {
-                let ms = (ran.due - ran.arrival).as_millis_f64();
+            if ran.timeline.due != Nanos::MAX {
+                let ms = (ran.timeline.due - ran.timeline.arrival).as_millis_f64();
                 attributes.push(KeyValue::new("symphony.deadline_ms", Value::Real(ms)));
             }
-            if ran.started > Nanos::ZERO {
+            if ran.timeline.has_run() {
                 attributes.push(KeyValue::number("symphony.gpu", ran.gpu.0.into()));
                 attributes.push(KeyValue::number("symphony.batch.size", ran.batch_size.into()));
             }
@@ -177,12 +177,15 @@ impl Spans {
 
     /// The stages that the request came through. One that was dropped came to no other than the
     /// first.
-    fn add_stages(&mut self, traced: &Traced, ran: &Ran) {
-        let times = [ran.arrival, ran.batched, ran.started, ran.finished, ran.answered];
+    fn add_stages(&mut self, traced: &Traced, ran: &TracedRun) {
+        let mut stages = ran.timeline.stages();
         let own = u64::from_be_bytes(traced.span.0);
-        let stages = if ran.started > Nanos::ZERO { STAGES.len() } else { 1 };
-        for (at, (name, _)) in STAGES.iter().enumerate().take(stages) {
-            let end = if stages == 1 { ran.finished } else { times[at + 1] };
+        let mut count = stages.len();
+        if !ran.timeline.has_run() {
+            count = 1;
+            stages[0].1 = ran.timeline.finished;
+        }
+        for (at, ((name, _), (start, end))) in STAGES.iter().zip(stages).enumerate().take(count) {
             self.ready.push_back(Span {
                 trace_id: traced.trace.0.to_vec(),
                 span_id: mixed(own.wrapping_add(at as u64 + 1)).max(1).to_be_bytes().to_vec(),
@@ -190,22 +193,22 @@ impl Spans {
                 parent_span_id: traced.span.0.to_vec(),
                 name: (*name).to_owned(),
                 kind: SpanKind::Internal.into(),
-                start_time_unix_nano: self.unix(times[at]),
-                end_time_unix_nano: self.unix(end.max(times[at])),
+                start_time_unix_nano: self.unix(start),
+                end_time_unix_nano: self.unix(end.max(start)),
                 flags: SAMPLED | ORIGIN_KNOWN,
                 ..Span::default()
             });
         }
     }
 
-    fn add_to_batch(&mut self, traced: &Traced, ran: &Ran, now: Nanos) {
-        let key = (ran.gpu, ran.started);
+    fn add_to_batch(&mut self, traced: &Traced, ran: &TracedRun, now: Nanos) {
+        let key = (ran.gpu, ran.timeline.started);
         if self.is_sent.contains(&key) {
             return;
         }
         if !self.waiting.contains_key(&key) {
             let span = self.of_batch(traced, ran);
-            self.waiting.insert(key, Batch { seen: now, span });
+            self.waiting.insert(key, WaitingBatch { seen: now, span });
             self.order.push_back(key);
         }
         let span = &mut self.waiting.get_mut(&key).expect("it was put there").span;
@@ -216,15 +219,15 @@ impl Spans {
         }
     }
 
-    fn of_batch(&self, traced: &Traced, ran: &Ran) -> Span {
-        let (trace, id) = batch_ids(self.server, ran.gpu, ran.started);
+    fn of_batch(&self, traced: &Traced, ran: &TracedRun) -> Span {
+        let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
         Span {
             trace_id: trace.0.to_vec(),
             span_id: id.0.to_vec(),
             name: format!("batch {}", traced.model),
             kind: SpanKind::Internal.into(),
-            start_time_unix_nano: self.unix(ran.started),
-            end_time_unix_nano: self.unix(ran.finished.max(ran.started)),
+            start_time_unix_nano: self.unix(ran.timeline.started),
+            end_time_unix_nano: self.unix(ran.timeline.finished.max(ran.timeline.started)),
             attributes: vec![
                 KeyValue::text("symphony.model.name", &traced.model),
                 KeyValue::number("symphony.model.version", traced.version),
@@ -257,7 +260,7 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 pub(super) mod tests {
     use super::super::tracer::Call;
     use super::*;
-    use crate::runtime::frontend::{Class, ModelInfo, SlotState};
+    use crate::runtime::frontend::{Class, ModelInfo, SlotState, Timeline};
     use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 
@@ -276,22 +279,24 @@ pub(super) mod tests {
         }
     }
 
-    fn ran(gpu: u32, started: u64) -> Ran {
-        Ran {
+    fn ran(gpu: u32, started: u64) -> TracedRun {
+        TracedRun {
             rows: 2,
             class: 1,
-            arrival: Nanos(started - 40),
-            due: Nanos(started + 1_000_000),
-            batched: Nanos(started - 10),
-            started: Nanos(started),
-            finished: Nanos(started + 50),
-            answered: Nanos(started + 60),
+            timeline: Timeline {
+                arrival: Nanos(started - 40),
+                due: Nanos(started + 1_000_000),
+                batched: Nanos(started - 10),
+                started: Nanos(started),
+                finished: Nanos(started + 50),
+                answered: Nanos(started + 60),
+            },
             batch_size: 3,
             gpu: GpuId(gpu),
         }
     }
 
-    fn traced(number: u8, ran: Option<Ran>) -> Traced {
+    fn traced(number: u8, ran: Option<TracedRun>) -> Traced {
         Traced {
             trace: TraceId([number; 16]),
             span: SpanId([number; 8]),
@@ -388,7 +393,9 @@ pub(super) mod tests {
         spans.add(&traced(1, None), Nanos(0));
         let only = all(&mut spans);
         assert_eq!((only.len(), only[0].links.len(), &only[0].status), (1, 0, &None));
-        let dropped = Ran { batched: Nanos::ZERO, started: Nanos::ZERO, batch_size: 0, ..ran(5, 100) };
+        let ran = ran(5, 100);
+        let timeline = Timeline { batched: Nanos::ZERO, started: Nanos::ZERO, ..ran.timeline };
+        let dropped = TracedRun { timeline, batch_size: 0, ..ran };
         spans.add(&Traced { outcome: InferOutcome::Dropped, ..traced(1, Some(dropped)) }, Nanos(0));
         let both = all(&mut spans);
         assert_eq!(both.iter().map(|span| span.name.as_str()).collect::<Vec<_>>(), ["queue", "infer m"]);

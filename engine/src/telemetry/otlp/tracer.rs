@@ -5,7 +5,7 @@
 use super::TraceCounts;
 use super::context::{Parent, SpanId, TraceId};
 use crate::config::TraceConfig;
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, Timeline};
 use crate::telemetry::InferOutcome;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -35,25 +35,15 @@ impl Call {
     }
 }
 
-/// What the engine said of a request. Times are the engine's; zero where it did not come to that.
+/// The engine's answer to a traced request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ran {
-    /// How many rows it had.
+pub struct TracedRun {
+    /// The number of its rows.
     pub rows: usize,
     /// Its priority class, 0 to 3.
     pub class: u8,
-    /// When the engine accepted it.
-    pub arrival: Nanos,
-    /// When its answer was due; [`Nanos::MAX`] for never.
-    pub due: Nanos,
-    /// When its batch was put together.
-    pub batched: Nanos,
-    /// When its batch started.
-    pub started: Nanos,
-    /// When its batch finished, or when it was dropped.
-    pub finished: Nanos,
-    /// When the answer was back at the API core.
-    pub answered: Nanos,
+    /// The times of the request.
+    pub timeline: Timeline,
     /// The size of its batch.
     pub batch_size: u32,
     /// The GPU that its batch was sent to.
@@ -73,12 +63,12 @@ pub struct Traced {
     pub(super) began: Nanos,
     pub(super) ended: Nanos,
     pub(super) outcome: InferOutcome,
-    pub(super) ran: Option<Ran>,
+    pub(super) ran: Option<TracedRun>,
 }
 
 impl Traced {
     /// What the engine said of it.
-    pub fn saw(&mut self, ran: Ran) {
+    pub fn saw(&mut self, ran: TracedRun) {
         self.ran = Some(ran);
     }
 }

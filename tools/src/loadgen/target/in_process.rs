@@ -311,7 +311,7 @@ impl Run<'_> {
             if end == End::Failed {
                 tally.failed_since(|| "the executor failed on its batch".into());
             }
-            let ended = answer.answered - start;
+            let ended = answer.timeline.answered - start;
             tally.ended(Recorded { model, intended, sent, ended, end, told: told(&answer) });
             if let Some(thinking) = clients.get_mut(client) {
                 waiting.push(Reverse((ended + thinking.pause(), client)));
@@ -322,13 +322,13 @@ impl Run<'_> {
 
 fn told(answer: &Answer<'_>) -> Told {
     let times = StageTimes {
-        queued: answer.arrival,
-        batched: answer.batched,
-        started: answer.started,
-        finished: answer.finished,
-        answered: answer.answered,
+        queued: answer.timeline.arrival,
+        batched: answer.timeline.batched,
+        started: answer.timeline.started,
+        finished: answer.timeline.finished,
+        answered: answer.timeline.answered,
     };
-    let ran = answer.started > Nanos::ZERO;
+    let ran = answer.timeline.started > Nanos::ZERO;
     Told { batch_size: answer.batch_size, gpu: ran.then_some(answer.gpu.0), times: ran.then_some(times) }
 }
 

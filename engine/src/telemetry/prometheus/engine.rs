@@ -1,7 +1,7 @@
 //! What the engine's pinned threads count, as Prometheus text. The names are listed in
 //! docs/metrics.md.
 
-use super::text::{Kind, Text};
+use super::exposition::{Exposition, MetricKind};
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, DutyCycles, LATENESS_BUCKETS, Lateness, ModelTally, RankTally,
 };
@@ -9,9 +9,9 @@ use crate::runtime::rank_role;
 use symphony_transport::Nanos;
 
 /// A family of one number per thread: its name, its help, and where it is in a tally.
-type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+type TallyFamily<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const OF_MODELS: [Family<ModelTally>; 13] = [
+const OF_MODELS: [TallyFamily<ModelTally>; 13] = [
     ("requests_total", "Requests taken from the frontends.", |tally| tally.requests),
     ("settled_total", "Times that a model was re-selected since requests had come.", |tally| tally.settled),
     ("batches_total", "Batches sent to backends.", |tally| tally.batches),
@@ -33,7 +33,7 @@ const OF_MODELS: [Family<ModelTally>; 13] = [
     }),
 ];
 
-const OF_RANKS: [Family<RankTally>; 7] = [
+const OF_RANKS: [TallyFamily<RankTally>; 7] = [
     ("words_total", "Messages heard from ModelThreads.", |tally| tally.words),
     ("grants_total", "GPUs granted.", |tally| tally.grants),
     ("completions_total", "Batches that left their GPUs.", |tally| tally.completions),
@@ -47,7 +47,7 @@ const OF_RANKS: [Family<RankTally>; 7] = [
     }),
 ];
 
-const OF_BACKENDS: [Family<BackendTally>; 2] = [
+const OF_BACKENDS: [TallyFamily<BackendTally>; 2] = [
     ("batches_total", "Batches run.", |tally| tally.batches),
     ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
 ];
@@ -61,7 +61,7 @@ const LATENESSES: [LatenessFamily; 2] = [
 ];
 
 /// Adds the engine's counters to `text`.
-pub(super) fn write(text: &mut Text, counters: &CountersSnapshot) {
+pub(super) fn write(text: &mut Exposition, counters: &CountersSnapshot) {
     let models: Vec<_> =
         counters.models.iter().enumerate().map(|(at, t)| (format!("model-{at}"), t)).collect();
     let ranks: Vec<_> = counters.ranks.iter().enumerate().map(|(at, t)| (rank_role(at), t)).collect();
@@ -76,9 +76,9 @@ pub(super) fn write(text: &mut Text, counters: &CountersSnapshot) {
     turn_families(text, &turns);
 }
 
-fn families<T>(text: &mut Text, prefix: &str, families: &[Family<T>], threads: &[(String, &T)]) {
+fn families<T>(text: &mut Exposition, prefix: &str, families: &[TallyFamily<T>], threads: &[(String, &T)]) {
     for (name, help, value) in families {
-        let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
+        let kind = if name.ends_with("_total") { MetricKind::Counter } else { MetricKind::Gauge };
         text.family(&format!("{prefix}{name}"), kind, help);
         for (role, tally) in threads {
             text.sample(&[("thread", role)], value(tally));
@@ -86,16 +86,16 @@ fn families<T>(text: &mut Text, prefix: &str, families: &[Family<T>], threads: &
     }
 }
 
-fn latenesses(text: &mut Text, backends: &[(String, &BackendTally)]) {
+fn latenesses(text: &mut Exposition, backends: &[(String, &BackendTally)]) {
     for (name, help, of) in LATENESSES {
-        text.family(&format!("symphony_backend_{name}"), Kind::Histogram, help);
+        text.family(&format!("symphony_backend_{name}"), MetricKind::Histogram, help);
         for (role, tally) in backends {
             lateness(text, role, of(tally));
         }
     }
 }
 
-fn lateness(text: &mut Text, role: &str, lateness: &Lateness) {
+fn lateness(text: &mut Exposition, role: &str, lateness: &Lateness) {
     let mut below = 0;
     let bounded = lateness.buckets[..LATENESS_BUCKETS - 1].iter().enumerate();
     let up_to = bounded.map(|(at, count)| {
@@ -105,17 +105,17 @@ fn lateness(text: &mut Text, role: &str, lateness: &Lateness) {
     text.buckets(&[("thread", role)], up_to, lateness.total(), Nanos(lateness.sum_ns).as_secs_f64());
 }
 
-fn turn_families(text: &mut Text, turns: &[(&String, DutyCycles)]) {
-    text.family("symphony_thread_turns_total", Kind::Counter, "DutyCycles of a pinned thread's loop.");
+fn turn_families(text: &mut Exposition, turns: &[(&String, DutyCycles)]) {
+    text.family("symphony_thread_turns_total", MetricKind::Counter, "DutyCycles of a pinned thread's loop.");
     for (role, turns) in turns {
         text.sample(&[("thread", role)], turns.all);
     }
-    text.family("symphony_thread_busy_turns_total", Kind::Counter, "DutyCycles that found work.");
+    text.family("symphony_thread_busy_turns_total", MetricKind::Counter, "DutyCycles that found work.");
     for (role, turns) in turns {
         text.sample(&[("thread", role)], turns.busy);
     }
     let help = "The longest turn that found work.";
-    text.family("symphony_thread_longest_turn_seconds", Kind::Gauge, help);
+    text.family("symphony_thread_longest_turn_seconds", MetricKind::Gauge, help);
     for (role, turns) in turns {
         text.sample(&[("thread", role)], Nanos(turns.longest_ns).as_secs_f64());
     }
@@ -135,7 +135,7 @@ mod tests {
             ranks: vec![RankTally::default(), RankTally { grants: 9, ..RankTally::default() }],
             backends: vec![("emulated".to_owned(), tally)],
         };
-        let mut text = Text::default();
+        let mut text = Exposition::default();
         write(&mut text, &counters);
         let text = text.finish();
         let mut family = "";

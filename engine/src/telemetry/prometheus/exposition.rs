@@ -1,11 +1,11 @@
 //! Prometheus text, version 0.0.4: families with their help and kind, then their samples.
 
-use super::histogram::Latencies;
+use crate::telemetry::histogram::Latencies;
 use std::fmt::{Display, Write as _};
 
 /// What a family's numbers do.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     /// They only rise.
     Counter,
     /// They rise and fall.
@@ -14,12 +14,12 @@ pub(super) enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     const fn word(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         }
     }
 }
@@ -29,14 +29,14 @@ pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The text so far.
 #[derive(Default)]
-pub(super) struct Text {
+pub(super) struct Exposition {
     out: String,
     family: String,
 }
 
-impl Text {
+impl Exposition {
     /// Begins a family: the samples that follow are of it.
-    pub(super) fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         name.clone_into(&mut self.family);
         let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.word());
     }
@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn a_family_is_announced_and_its_labels_are_escaped() {
-        let mut text = Text::default();
-        text.family("x_total", Kind::Counter, "Things.");
+        let mut text = Exposition::default();
+        text.family("x_total", MetricKind::Counter, "Things.");
         text.sample(&[], 7);
         text.sample(&[("name", "a\\b\"c\nd"), ("n", "1")], 0.5);
-        text.family("y_seconds", Kind::Histogram, "Times.");
+        text.family("y_seconds", MetricKind::Histogram, "Times.");
         text.buckets(&[("of", "z")], [(0.1, 2)].into_iter(), 3, 1.5);
         assert_eq!(
             text.finish(),

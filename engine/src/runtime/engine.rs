@@ -1,0 +1,141 @@
+//! The running engine: its threads, and what can be read of them from outside.
+
+use super::clock::Clock;
+use super::counters::Counters;
+use super::frontend::{ModelInfo, ModelTable};
+use super::model_slots::ModelSlots;
+use super::start::layout::Layout;
+use super::threads::agent::{Agent, Member, StopSignal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+
+/// A running engine. [`Engine::start`] starts one; dropping it stops its threads.
+pub struct Engine {
+    pub(super) models: Arc<[ModelInfo]>,
+    pub(super) model_table: Arc<ModelTable>,
+    pub(super) profiles: Vec<Profile>,
+    pub(super) layout: Layout,
+    pub(super) clock: Clock,
+    pub(super) lateness: Nanos,
+    pub(super) accepting: Arc<AtomicBool>,
+    pub(super) counters: Counters,
+    pub(super) model_slots: Option<ModelSlots>,
+    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
+    /// executors come after.
+    pub(super) stages: [Stage; 3],
+    pub(super) stop_executors: Arc<AtomicBool>,
+    pub(super) threads: Vec<JoinHandle<()>>,
+}
+
+/// Roles that stop together, before those of the next stage.
+#[derive(Default)]
+pub(super) struct Stage {
+    stop_signals: Vec<Arc<StopSignal>>,
+}
+
+impl Stage {
+    /// Makes an agent a member of this stage.
+    pub(super) fn member(&mut self, role: String, agent: impl Agent + Send + 'static) -> Member {
+        let stop_signal = Arc::new(StopSignal::default());
+        self.stop_signals.push(Arc::clone(&stop_signal));
+        Member { role, agent: Box::new(agent), stop_signal }
+    }
+
+    /// Asks its members to end and waits until they have.
+    fn end(&self) {
+        self.stop_signals.iter().for_each(|signal| signal.asked.store(true, Ordering::Relaxed));
+        while !self.stop_signals.iter().all(|signal| signal.done.load(Ordering::Acquire)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the counters of its threads, which can be read at any time.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the model slots, to load and unload models while the engine runs; `None` if they
+    /// were taken already, if CONFIG has no repository from which models could be loaded later, and
+    /// if a flight recorder is on. They must be dropped, or used no more, before the engine is
+    /// stopped.
+    pub fn take_model_slots(&mut self) -> Option<ModelSlots> {
+        self.model_slots.take()
+    }
+
+    /// Returns the model table, which says what is served at the moment.
+    pub fn model_table(&self) -> &Arc<ModelTable> {
+        &self.model_table
+    }
+
+    /// Returns every model slot, by id, as it was at start-up.
+    pub fn models(&self) -> &Arc<[ModelInfo]> {
+        &self.models
+    }
+
+    /// Returns the profiles of the models that it started with, by id.
+    pub fn profiles(&self) -> &[Profile] {
+        &self.profiles
+    }
+
+    /// Returns its clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Returns the flag that is cleared when it accepts no more requests.
+    pub fn accepting(&self) -> &Arc<AtomicBool> {
+        &self.accepting
+    }
+
+    /// Returns the placements of its threads.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Returns the lateness with which this machine's threads see that a time has come, as measured
+    /// at start-up.
+    pub fn lateness(&self) -> Nanos {
+        self.lateness
+    }
+
+    /// Stops accepting requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
+    pub fn drain(&self) {
+        self.accepting.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the name of a thread that has died, which only a defect makes happen.
+    pub fn dead(&self) -> Option<String> {
+        self.threads
+            .iter()
+            .find(|thread| thread.is_finished())
+            .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
+    }
+
+    /// Stops every thread, in the order in which requests pass through them. Requests still under
+    /// way end as [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.drain();
+        self.stages.iter().for_each(Stage::end);
+        self.stop_executors.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic has been printed already, and Engine::dead reports it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

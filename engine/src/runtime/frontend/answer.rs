@@ -1,0 +1,70 @@
+//! How a request ended: its outcome, its output and its times.
+
+use super::timeline::Timeline;
+use std::fmt;
+use std::ops::Range;
+use symphony_transport::Nanos;
+use symphony_transport::message::{Ending, GpuId, ModelId};
+use symphony_transport::slab::SlotGuard;
+
+/// The way in which an accepted request ended, as its client should see it: that of its worst row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was answered in time.
+    Good,
+    /// It ran, but its answer came this long after it was due.
+    Late(Nanos),
+    /// It did not run, or failed; never [`Ending::Done`].
+    Bad(Ending),
+}
+
+/// An answer, lent to the callback of [`Frontend::poll`](super::Frontend::poll).
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The way in which the request ended.
+    pub outcome: Outcome,
+    /// The number of its rows.
+    pub rows: usize,
+    pub(super) output: Output<'a>,
+    /// The model that it was for.
+    pub model: ModelId,
+    /// The latency that the model promises.
+    pub slo: Nanos,
+    /// The times of the request.
+    pub timeline: Timeline,
+    /// The size of its batch, zero if it was in none. Of several batches the one that finished last
+    /// is meant, here and in `gpu`.
+    pub batch_size: u32,
+    /// The GPU that its batch was sent to.
+    pub gpu: GpuId,
+}
+
+impl Answer<'_> {
+    /// Returns the output of row `at`, from 0, in the layout of the model's
+    /// [`Signature`](symphony_gpu::Signature); empty unless all rows ran.
+    pub fn row(&self, at: usize) -> &[u8] {
+        let Output { range, first, others } = &self.output;
+        let slot = if at == 0 { first.as_ref() } else { others.get(at - 1) };
+        slot.and_then(|slot| slot.get(range.clone())).unwrap_or_default()
+    }
+
+    /// Returns a copy of the output of all rows, one after another; empty unless all rows ran.
+    pub fn to_vec(&self) -> Vec<u8> {
+        (0..self.rows).flat_map(|at| self.row(at)).copied().collect()
+    }
+}
+
+/// The slab slots that an answer's rows are in, where it has any.
+pub(super) struct Output<'a> {
+    /// The range of the output in each of them.
+    pub(super) range: Range<usize>,
+    pub(super) first: Option<SlotGuard<'a>>,
+    /// The slots of further rows: empty, without memory of its own, where there is one row.
+    pub(super) others: Vec<SlotGuard<'a>>,
+}
+
+impl fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("bytes_per_row", &self.range.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! What a frontend is asked, and why it may refuse.
+
+use symphony_transport::Nanos;
+use symphony_transport::message::{Class, ModelId};
+
+/// A request as its client states it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// The model that is to run.
+    pub model: ModelId,
+    /// The number of rows of input, at least 1. They run in one batch where that is possible.
+    pub rows: usize,
+    /// The time by which the answer is due.
+    pub due: Due,
+    /// The priority class. A request that is never due is of the lowest class where this says the
+    /// highest.
+    pub class: Class,
+}
+
+impl Ask {
+    /// Returns a request of one row, due within the model's SLO, of the highest class.
+    pub fn one(model: ModelId) -> Ask {
+        Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
+    }
+
+    /// Returns the class that it is served in.
+    pub(super) fn served_in(&self) -> Class {
+        match (self.due, self.class) {
+            (Due::Never, Class::HIGHEST) => Class::LOWEST,
+            (_, class) => class,
+        }
+    }
+}
+
+/// The time by which an answer is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Within the model's SLO.
+    Slo,
+    /// Within this time or the model's SLO, whichever is less.
+    Within(Nanos),
+    /// Never, as for a batch client: it waits until a GPU is left over.
+    Never,
+}
+
+/// The name of a request between [`Frontend::submit`](super::Frontend::submit) and its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket {
+    /// An index for side tables: below [`Frontend::capacity`](super::Frontend::capacity), and
+    /// shared by no two requests in flight.
+    pub index: usize,
+    /// A number that the frontend gives to no other request.
+    pub id: u64,
+}
+
+/// The reason why a request was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The slab has no free slot, or the ring to the model's thread is full.
+    #[error("the engine is overloaded: every slot for requests in flight is taken; try again later")]
+    Overloaded,
+    /// The engine is shutting down.
+    #[error("the engine is shutting down and accepts no more requests")]
+    Draining,
+    /// A request of this number of rows is never accepted.
+    #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
+    TooManyRows {
+        /// The rows of the request.
+        rows: usize,
+        /// The most rows that a request may have.
+        limit: usize,
+    },
+    /// The model was unloaded.
+    #[error("the model was unloaded")]
+    Unloaded,
+}

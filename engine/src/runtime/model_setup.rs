@@ -1,0 +1,76 @@
+//! What a model needs before it can be served, at start-up and later: its signature, its profile
+//! and its queues.
+
+use super::backends::executors::LoadReport;
+use super::frontend::Class;
+use crate::config::{Diagnostics, ModelConfig, ModelSource, ProfileSource};
+use std::ops::Range;
+use symphony_gpu::Signature;
+use symphony_scheduler::deferral::QueueConfig;
+use symphony_scheduler::model::ModelQueue;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+
+/// The parts of a model that can be served.
+pub(crate) struct ServableModel {
+    pub(crate) signature: Signature,
+    pub(crate) profile: Profile,
+}
+
+/// Checks a model against its configuration and what loading it has found.
+pub(crate) fn check_model(
+    model: &ModelConfig,
+    found: Option<LoadReport>,
+) -> Result<ServableModel, Diagnostics> {
+    let measured = found.as_ref().and_then(|found| found.measured.as_ref());
+    let profile = match (&model.profile, measured) {
+        (ProfileSource::Given(profile), _) => profile.clone(),
+        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies()).map_err(|error| {
+            Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
+        })?,
+        (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
+    };
+    let alone = profile.latency(1);
+    if alone > model.slo {
+        let wrong = format!(
+            "{:.3} ms is less than one request takes, {:.3} ms",
+            model.slo.as_millis_f64(),
+            alone.as_millis_f64()
+        );
+        let right = "give the time that a batch of a few takes, and as much again for waiting";
+        return Err(Diagnostics(vec![model.locations.slo.diagnostic(wrong, right)]));
+    }
+    let signature = match (&model.source, found) {
+        (ModelSource::Emulated { signature }, _) => signature.clone(),
+        (ModelSource::Cpu { .. }, Some(found)) => found.signature,
+        (ModelSource::Cpu { .. }, None) => unreachable!("an executor has loaded every CPU model"),
+    };
+    let undeclared = model.declared.check(&signature);
+    if !undeclared.is_empty() {
+        return Err(Diagnostics(undeclared));
+    }
+    Ok(ServableModel { signature, profile })
+}
+
+/// Returns an empty queue for requests of this class, of a model whose own class is `own`.
+pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
+    let queue = ModelQueue::new(terms, from);
+    match class {
+        Class::HIGHEST if own == class => queue,
+        Class::HIGHEST => queue.unexpected(),
+        _ => queue.below_others(),
+    }
+}
+
+/// Returns the name that the API has for what runs a model.
+pub(crate) fn platform(source: &ModelSource) -> &'static str {
+    match source {
+        ModelSource::Cpu { .. } => "onnx_rten",
+        ModelSource::Emulated { .. } => "emulated",
+    }
+}
+
+/// Returns the range of a row's outputs in its slab slot: behind its inputs.
+pub(crate) fn output_range(signature: &Signature) -> Range<usize> {
+    signature.input_bytes()..signature.input_bytes() + signature.output_bytes()
+}

@@ -1,0 +1,155 @@
+//! The agents of an engine, each made with its ends of the rings, and the threads that they share.
+
+use super::builder::EngineBuilder;
+use super::error::StartError;
+use super::findings::Findings;
+use super::layout::rank_role;
+use super::rings::{EngineRings, ModelThreadRings};
+use super::sub_clusters::SubClusterSpec;
+use crate::config::ExecutorKind;
+use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder};
+use crate::runtime::backends::emulated::EmulatedBackend;
+use crate::runtime::backends::executors::ExecutorRings;
+use crate::runtime::frontend::{Class, ModelInfo};
+use crate::runtime::model_setup::{output_range, queue_of_class};
+use crate::runtime::queue_ids::QueueIds;
+use crate::runtime::threads::agenda::Agenda;
+use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement};
+use crate::runtime::threads::measures_from;
+use crate::runtime::threads::model_thread::{ReservationProgress, ModelThread, Outbox, RingOutlets};
+use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankThread, RankMonitor, SubCluster};
+use crate::runtime::threads::monitor::ModelMonitor;
+use std::sync::Arc;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits;
+use symphony_scheduler::model::ModelQueue;
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rank::RankState;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Request};
+use symphony_transport::ring::Consumer;
+
+/// The composite agents of an engine: a thread each.
+#[derive(Default)]
+pub(super) struct CompositeAgents(pub(super) Vec<(Placement, CompositeAgent)>);
+
+impl CompositeAgents {
+    /// Adds a role: to the composite agent of its core if it shares that, else to one of its own.
+    pub(super) fn add(&mut self, placement: Placement, member: Member) {
+        // Threads that spin need not be on one core where none is known.
+        let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
+        match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
+            Some((_, composite)) => composite.0.push(member),
+            None => self.0.push((placement, CompositeAgent(vec![member]))),
+        }
+    }
+}
+
+impl EngineBuilder {
+    pub(super) fn emulated_backend(
+        &self,
+        models: &[ModelInfo],
+        ExecutorRings { inbox, answers }: ExecutorRings,
+    ) -> EmulatedBackend {
+        let mut groups = self.sub_clusters.groups.iter().filter(|group| group.kind == ExecutorKind::Emulated);
+        // Their numbers follow each other.
+        let first = groups.next().map_or(0..0, |group| group.gpus.clone());
+        let end = groups.next_back().map_or(first.end, |last| last.gpus.end);
+        let outputs = models.iter().map(|model| output_range(&model.signature)).collect();
+        EmulatedBackend::new(inbox, answers, first.start, end - first.start, outputs, self.clock.now())
+    }
+
+    pub(super) fn rank_thread(
+        &self,
+        at: usize,
+        rings: &mut EngineRings,
+    ) -> Result<RankThread<Consumer<Completion>>, StartError> {
+        let queue_ids = self.queue_ids();
+        let terms = |group: &SubClusterSpec| ClusterTerms {
+            gpus: group.gpus.len(),
+            keep_late: self.config.drop == DropRule::Fcfs,
+            completion_delay: self.config.network.control,
+            first_gpu: group.gpus.start,
+        };
+        let terms: Vec<ClusterTerms> = self.sub_clusters.of_rank(at).map(terms).collect();
+        let sub_cluster = |terms: &ClusterTerms| {
+            let state =
+                RankState::new(terms.gpus, queue_ids.count(), terms.keep_late, terms.completion_delay);
+            SubCluster::new(state.among_classes(queue_ids.class_of_each()), terms.first_gpu)
+        };
+        let classes = queue_ids.class_of_each();
+        let create = |to| RankRecorder::create(to, &rank_role(at), queue_ids.count(), &classes, &terms);
+        let recorder = self.options.record.as_ref().map(create).transpose()?;
+        let (links, completions) = rings.rank_thread(at);
+        Ok(RankThread {
+            monitor: RankMonitor { counting: rings.counters.of_rank(at), recorder },
+            clusters: terms.iter().map(sub_cluster).collect(),
+            cluster_of: queue_ids.each(&self.sub_clusters.index_on_rank()),
+            backfill: BackfillPhase::default(),
+            messages: links.messages,
+            completions,
+            grants: Grants { thread_of: Arc::clone(&rings.thread_of), threads: links.grants },
+        })
+    }
+
+    pub(super) fn model_thread(
+        &self,
+        at: usize,
+        Findings { models, profiles, lateness }: &Findings,
+        rings: &mut EngineRings,
+    ) -> Result<ModelThread<Consumer<Request>, RingOutlets>, StartError> {
+        let (now, queue_ids) = (self.clock.now(), self.queue_ids());
+        let own: Vec<&ModelInfo> = models.iter().filter(|model| model.thread == at).collect();
+        let mut place = vec![None; models.len()];
+        let (mut queues, mut names) = (Vec::new(), Vec::new());
+        let make_config = self.queue_config();
+        for class in QueueIds::classes() {
+            for (nth, model) in own.iter().enumerate() {
+                let queue_id = queue_ids.of(model.id, class);
+                place[model.id.0 as usize] = Some(nth as u32);
+                names.push((name_of_queue(&model.name, class), class));
+                let from = measures_from(now, nth, own.len());
+                let config = |slo, profile| make_config(queue_id, slo, profile, *lateness);
+                queues.push(match profiles.get(model.id.0 as usize) {
+                    Some(profile) => {
+                        queue_of_class(config(model.slo, profile.clone()), class, model.class, from)
+                    }
+                    None => ModelQueue::of_nothing(config(Nanos::ZERO, Profile::of_nothing()), from),
+                });
+            }
+        }
+        let largest_batch = if self.changes_later() { limits::MAX_BATCH } else { 1 };
+        let largest_batch = own.iter().map(|model| model.max_batch).fold(largest_batch, usize::max);
+        let ModelThreadRings { requests, links, frames, answers } = rings.model_thread(at);
+        let outlets = RingOutlets {
+            backends: frames,
+            backend_of: Arc::clone(&rings.backend_of),
+            frontends: answers,
+            largest_batch_frames: BatchHeader::frames(largest_batch),
+        };
+        let outbox = Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
+        let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
+        let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
+        let create = |to| ModelRecorder::create(to, &role, named, first_batch);
+        let recorder = self.options.record.as_ref().map(create).transpose()?;
+        Ok(ModelThread {
+            monitor: ModelMonitor { counting: rings.counters.of_models(at), recorder },
+            agenda: Agenda::new(queues.len()),
+            queues,
+            place,
+            requests,
+            grants: links.grants,
+            outbox,
+            changes: None,
+            reservations: ReservationProgress::new(own.len(), self.layout.ranks.len()),
+        })
+    }
+}
+
+/// Returns the name that a recording has for a model's queue of this class.
+fn name_of_queue(model: &str, class: Class) -> String {
+    match class {
+        Class::HIGHEST => model.to_owned(),
+        lower => format!("{model} (class {})", lower.number()),
+    }
+}

@@ -1,0 +1,109 @@
+//! What is known while an engine is put together, and what follows from the configuration alone.
+
+use super::error::StartError;
+use super::layout::Layout;
+use super::options::Options;
+use super::sub_clusters::SubClusters;
+use crate::config::{Config, RepositoryControl};
+use crate::runtime::callbacks::Progress;
+use crate::runtime::clock::Clock;
+use crate::runtime::queue_ids::QueueIds;
+use crate::runtime::threads::slack_for;
+use std::ops::Range;
+use std::sync::Arc;
+use symphony_scheduler::deferral::{Deferral, QueueConfig};
+use symphony_scheduler::limits;
+use symphony_scheduler::policy;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+use symphony_transport::message::QueueId;
+
+/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
+/// for it would leave no time to wait for a batch to grow.
+const LATENESS_IN_SLO: u64 = 50;
+
+/// What is known while an engine is put together.
+pub(super) struct EngineBuilder {
+    pub(super) config: Arc<Config>,
+    pub(super) layout: Layout,
+    pub(super) clock: Clock,
+    pub(super) progress: Progress,
+    pub(super) sub_clusters: SubClusters,
+    pub(super) deferral: &'static dyn Deferral,
+    pub(super) options: Options,
+}
+
+impl EngineBuilder {
+    /// Takes in what is asked for.
+    ///
+    /// Errors: a limit would be exceeded, or the policy is none for pinned threads.
+    pub(super) fn new(
+        config: Config,
+        layout: Layout,
+        progress: Progress,
+        options: Options,
+    ) -> Result<EngineBuilder, StartError> {
+        let gpus: usize = config.executors.iter().map(|executor| executor.count).sum();
+        StartError::at_most("GPUs and other executors", gpus, limits::MAX_GPUS)?;
+        StartError::at_most("models", config.model_slots().len(), limits::MAX_MODELS)?;
+        StartError::at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
+        let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
+        let own =
+            own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
+        let deferral = config.when.map_or(own, |rule| rule);
+        let sub_clusters = SubClusters::new(&config, layout.ranks.len())?;
+        Ok(EngineBuilder {
+            config: Arc::new(config),
+            layout,
+            clock: Clock::start(),
+            progress,
+            sub_clusters,
+            deferral,
+            options,
+        })
+    }
+
+    /// The backend threads: their roles and their GPUs' numbers. Those of CPU executors come first.
+    pub(super) fn backends(&self, executors: u32) -> Vec<(String, Range<u32>)> {
+        let gpus = self.sub_clusters.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
+        let cpus = (0..executors).map(|at| (format!("cpu-{at}"), at..at + 1));
+        let emulated = self.layout.emulated.map(|_| ("emulated".to_owned(), executors..gpus));
+        cpus.chain(emulated).collect()
+    }
+
+    /// Whether models may be loaded later. A flight recorder is told of the models once, as it
+    /// begins.
+    pub(super) fn changes_later(&self) -> bool {
+        let repository = self.config.repository.as_ref();
+        self.options.record.is_none() && repository.is_some_and(|from| from.control != RepositoryControl::None)
+    }
+
+    /// The most bytes that a row of a model that is loaded later may have.
+    pub(super) fn later_row(&self) -> usize {
+        let repository = self.config.repository.as_ref().filter(|_| self.changes_later());
+        repository.map_or(0, |repository| repository.max_row_bytes)
+    }
+
+    pub(super) fn queue_ids(&self) -> QueueIds {
+        QueueIds::new(self.sub_clusters.model_slots())
+    }
+
+    /// Returns a function that makes the configuration of a per-class queue: from its id, the model's
+    /// SLO and profile, and the lateness of the machine.
+    pub(super) fn queue_config(
+        &self,
+    ) -> impl Fn(QueueId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {
+        let (network, drop, deferral) = (self.config.network, self.config.drop, self.deferral);
+        let (sub_clusters, queue_ids) = (self.sub_clusters.clone(), self.queue_ids());
+        move |queue, slo, profile, lateness: Nanos| QueueConfig {
+            queue,
+            profile,
+            slo,
+            network,
+            drop,
+            deferral,
+            slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
+            gpus: sub_clusters.gpus_for(queue_ids.model(queue).0 as usize),
+        }
+    }
+}

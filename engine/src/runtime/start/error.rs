@@ -1,0 +1,45 @@
+//! The reasons why an engine does not start.
+
+use crate::config::Diagnostics;
+use crate::recorder::RecordError;
+use symphony_transport::slab::SlabError;
+
+/// The reason why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is at fault, its models included.
+    #[error("{0}")]
+    Config(#[from] Diagnostics),
+    /// A limit of the engine would be exceeded.
+    #[error("{what}: {asked} asked for; the limit is {limit}")]
+    Limit {
+        /// The things that there would be too many of.
+        what: &'static str,
+        /// The number asked for.
+        asked: usize,
+        /// The most that there may be.
+        limit: usize,
+    },
+    /// The policy needs more than the pinned threads have.
+    #[error("policy {0} runs in `simulate` only; serve with one of: {1}")]
+    Policy(String, String),
+    /// The machine did not give memory for requests in flight.
+    #[error("{0}")]
+    Slab(#[from] SlabError),
+    /// The machine did not give a thread.
+    #[error("the system gave no thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The flight recorder's files can't be had.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// A thread died while it loaded its models.
+    #[error("executor {0} died while it loaded its models; its last words are above")]
+    Died(usize),
+}
+
+impl StartError {
+    /// Checks that `asked` is within `limit`.
+    pub(super) fn at_most(what: &'static str, asked: usize, limit: usize) -> Result<(), StartError> {
+        if asked <= limit { Ok(()) } else { Err(StartError::Limit { what, asked, limit }) }
+    }
+}

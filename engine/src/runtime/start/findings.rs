@@ -1,0 +1,72 @@
+//! What start-up finds out about the models and the machine.
+
+use super::builder::EngineBuilder;
+use super::error::StartError;
+use crate::config::Diagnostics;
+use crate::runtime::backends::executors::{self, ExecutorSetup, LoadReport, LoadingExecutor};
+use crate::runtime::frontend::{Class, ModelInfo, SlotState};
+use crate::runtime::model_setup::{ServableModel, check_model, platform};
+use crate::runtime::threads::agent::measure_lateness;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+/// What start-up has found out about the models and the machine.
+pub(super) struct Findings {
+    /// Every place for a model; those that have none come last.
+    pub(super) models: Arc<[ModelInfo]>,
+    /// Of each model that there is.
+    pub(super) profiles: Vec<Profile>,
+    /// How late threads see that a time has come.
+    pub(super) lateness: Nanos,
+}
+
+impl EngineBuilder {
+    pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<LoadingExecutor>, StartError> {
+        let setup = ExecutorSetup {
+            config: Arc::clone(&self.config),
+            clock: self.clock.clone(),
+            stop: Arc::clone(stop),
+            progress: Arc::clone(&self.progress),
+        };
+        let placements = self.layout.executors.iter().enumerate();
+        Ok(placements
+            .map(|(at, &placement)| executors::start(at, placement, setup.clone()))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// What there is to know of every model, from the configuration and the executors; and of the
+    /// machine.
+    pub(super) fn find_out(&self, loading: &[LoadingExecutor]) -> Result<Findings, StartError> {
+        let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
+        for (at, executor) in loading.iter().enumerate().rev() {
+            let report = executor.wait().ok_or(StartError::Died(at))?;
+            found = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+        }
+        let mut infos = Vec::new();
+        let mut profiles = Vec::new();
+        for (at, (model, found)) in self.config.models.iter().zip(found).enumerate() {
+            let ServableModel { signature, profile } = check_model(model, found)?;
+            infos.push(ModelInfo {
+                id: ModelId(at as u32),
+                name: model.name.clone(),
+                version: model.version,
+                platform: platform(&model.source).to_owned(),
+                signature,
+                slo: model.slo,
+                max_batch: profile.max_batch(),
+                class: Class::new(model.priority).unwrap_or(Class::LOWEST),
+                thread: at % self.layout.models.len(),
+                state: SlotState::Serving,
+            });
+            profiles.push(profile);
+        }
+        let vacant = infos.len()..self.config.model_slots().len();
+        infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
+        let lateness =
+            self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
+        Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
+    }
+}

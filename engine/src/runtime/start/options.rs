@@ -1,0 +1,19 @@
+//! The options of a start that are no part of the configuration.
+
+use crate::recorder::RecordConfig;
+use crate::runtime::callbacks::ThreadHook;
+use crate::runtime::threads::agent::Idle;
+
+/// The options of a start besides the configuration. By default there is no recorder, and the
+/// layout decides how threads idle.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// The folder and the size of the flight recorder's files; `None` for no recorder.
+    pub record: Option<RecordConfig>,
+    /// A callback on each thread of ModelThreads, of RankThreads and of the emulated GPUs, after it
+    /// is pinned and before its first duty cycle: to watch or limit a thread, or to set its
+    /// priority.
+    pub on_thread_start: Option<ThreadHook>,
+    /// The way in which ModelThreads and RankThreads idle, in place of what the layout says.
+    pub idle: Option<Idle>,
+}

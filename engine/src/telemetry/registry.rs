@@ -1,0 +1,196 @@
+//! What all API cores share: the counts of each of them, the health of the engine's threads and the
+//! last seconds' history.
+
+use super::advice;
+use super::health::{NotReady, ThreadHealth};
+use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
+use super::metrics::{CoreCounts, Metrics, ModelRequests};
+use super::otlp::TraceCounts;
+use super::outcome::InferOutcome;
+use crate::runtime::Engine;
+use crate::runtime::clock::Clock;
+use crate::runtime::counters::Counters;
+use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+/// The telemetry of a server, shared by all of its API cores.
+#[derive(Debug)]
+pub struct Telemetry {
+    clock: Clock,
+    model_table: Arc<ModelTable>,
+    /// By model; empty where they are not known.
+    profiles: Vec<Profile>,
+    counters: Counters,
+    accepting: Arc<AtomicBool>,
+    cores: Mutex<Vec<Arc<CoreCounts>>>,
+    health: Mutex<ThreadHealth>,
+    history: Mutex<LoadHistory>,
+    traces: Option<Arc<TraceCounts>>,
+}
+
+impl Telemetry {
+    /// Returns the telemetry of `engine`.
+    pub fn of(engine: &Engine) -> Telemetry {
+        Telemetry {
+            clock: engine.clock().clone(),
+            model_table: Arc::clone(engine.model_table()),
+            profiles: engine.profiles().to_vec(),
+            counters: engine.counters().clone(),
+            accepting: Arc::clone(engine.accepting()),
+            cores: Mutex::default(),
+            health: Mutex::new(ThreadHealth::new(engine.profiles())),
+            history: Mutex::default(),
+            traces: None,
+        }
+    }
+
+    /// Returns the telemetry of one frontend, where there is no engine at hand: requests only.
+    pub fn through(frontend: &Frontend) -> Telemetry {
+        Telemetry {
+            clock: frontend.clock().clone(),
+            model_table: Arc::clone(frontend.model_table()),
+            profiles: Vec::new(),
+            counters: Counters::default(),
+            accepting: Arc::clone(frontend.accepting_flag()),
+            cores: Mutex::default(),
+            health: Mutex::new(ThreadHealth::new(&[])),
+            history: Mutex::default(),
+            traces: None,
+        }
+    }
+
+    /// Adds the counts of traces, if there are any.
+    pub fn with_traces(self, traces: Option<Arc<TraceCounts>>) -> Telemetry {
+        Telemetry { traces, ..self }
+    }
+
+    /// Adds an API core and returns the metrics that it counts with.
+    pub fn add_core(&self) -> Metrics {
+        let counts = Arc::new(CoreCounts::new());
+        lock(&self.cores).push(Arc::clone(&counts));
+        Metrics::new(counts)
+    }
+
+    /// Returns every model slot at the moment, by id. The table must not be held for long.
+    pub fn models(&self) -> Arc<[ModelInfo]> {
+        self.model_table.models()
+    }
+
+    /// Returns a model's profile; `None` where it is not known.
+    pub fn profile(&self, model: ModelId) -> Option<&Profile> {
+        self.profiles.get(model.0 as usize)
+    }
+
+    /// Returns the counters of the engine's threads.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the engine's time.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Returns what all cores have counted of a model; `None` if it never got a request.
+    pub fn requests(&self, model: ModelId) -> Option<ModelRequests> {
+        let mut sum = ModelRequests::default();
+        let read = lock(&self.cores).iter().filter(|core| core.read_model(model, &mut sum)).count();
+        (read > 0).then_some(sum)
+    }
+
+    /// Returns the models that have got a request, by id.
+    pub fn models_asked_for(&self) -> Vec<ModelId> {
+        let cores = lock(&self.cores);
+        let models = self.models();
+        let ids = models.iter().map(|model| model.id);
+        ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
+    }
+
+    /// Returns the counts of traces, if there are any.
+    pub fn traces(&self) -> Option<&TraceCounts> {
+        self.traces.as_deref()
+    }
+
+    /// Returns the HTTP responses of all cores by status.
+    pub fn responses(&self) -> BTreeMap<u16, u64> {
+        let mut sum = BTreeMap::new();
+        for core in lock(&self.cores).iter() {
+            core.responses().for_each(|(status, count)| *sum.entry(status).or_default() += count);
+        }
+        sum
+    }
+
+    /// Returns the connections ever opened to any core, and those open now.
+    pub fn connections(&self) -> (u64, u64) {
+        let cores = lock(&self.cores);
+        let all = cores.iter().map(|core| core.connections());
+        all.fold((0, 0), |sum, core| (sum.0 + core.0, sum.1 + core.1))
+    }
+
+    /// Returns `Ok` if requests can be served.
+    ///
+    /// Errors: every reason why not.
+    pub fn readiness(&self) -> Result<(), Vec<NotReady>> {
+        let mut reasons = Vec::new();
+        if !self.accepting.load(Ordering::Relaxed) {
+            reasons.push(NotReady::Draining);
+        }
+        if ModelInfo::served(&self.models()).next().is_none() {
+            reasons.push(NotReady::NoModel);
+        }
+        reasons.extend(lock(&self.health).trouble());
+        if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    /// Returns the share of the last seconds in which each GPU ran batches, 0 to 1; empty before
+    /// [`Telemetry::observe`] was called.
+    pub fn utilization(&self) -> Vec<f64> {
+        self.history(LoadHistory::utilization)
+    }
+
+    /// Returns the number of GPUs that would serve the load of the last seconds, as
+    /// docs/dashboard.md describes; `None` before there was a second.
+    pub fn advised_gpus(&self) -> Option<usize> {
+        self.history(LoadHistory::load).map(|load| advice::advised_gpus(&load))
+    }
+
+    /// Samples the progress of the engine's threads and the load of its GPUs. It must be called
+    /// several times a second. `dead` is the name of a thread that has died.
+    pub fn observe(&self, dead: Option<&str>) {
+        let now = self.now();
+        lock(&self.health).observe(now, &self.counters, dead);
+        if self.history(|history| history.is_due(now)) {
+            let (second, busy) = self.sample(now);
+            lock(&self.history).add(second, busy);
+        }
+    }
+
+    /// Returns the counts up to now, and the time that each GPU was busy.
+    fn sample(&self, now: Nanos) -> (HistorySample, Vec<Nanos>) {
+        let mut second = HistorySample { at: now, ..HistorySample::default() };
+        for model in self.models_asked_for() {
+            let mut outcomes = [0; InferOutcome::COUNT];
+            lock(&self.cores).iter().for_each(|core| core.read_outcomes(model, &mut outcomes));
+            second.outcomes.iter_mut().zip(outcomes).for_each(|(sum, count)| *sum += count);
+            if second.models.len() < HISTORY_MODELS {
+                second.models.push((model, OutcomeTotals::of(&outcomes)));
+            }
+        }
+        (second, self.counters.executions().of_gpus().map(|gpu| gpu.busy).collect())
+    }
+
+    /// Reads the history.
+    pub(super) fn history<T>(&self, look: impl FnOnce(&LoadHistory) -> T) -> T {
+        look(&lock(&self.history))
+    }
+}
+
+/// Locks a mutex, even after a panic: no change of the data behind these leaves it inconsistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
