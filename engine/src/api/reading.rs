@@ -5,10 +5,10 @@
 
 use super::grpc::{self, messages};
 use super::http;
-use super::inference::Inference;
-use super::problem::Problem;
-use super::regions::Regions;
-use super::tensors::{elements, json};
+use crate::api::inference::Inference;
+use crate::api::inference::tensors::{elements, json};
+use crate::api::problem::Problem;
+use crate::api::services::shared_memory::Regions;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use hyper::header::HeaderMap;
@@ -109,10 +109,10 @@ impl Reader {
                 _ => text.contains("null"),
             };
             let data = RawValue::from_string(text).expect("it was written as JSON");
-            (!lost).then(|| Input { data: Some(data), ..Input::of(spec, shape) })
+            (!lost).then(|| WrittenInput { data: Some(data), ..WrittenInput::of(spec, shape) })
         });
-        let inputs: Vec<Input> = inputs.into_iter().collect::<Option<_>>()?;
-        Some(Body { id: &request.id, inputs }.text())
+        let inputs: Vec<WrittenInput> = inputs.into_iter().collect::<Option<_>>()?;
+        Some(WrittenBody { id: &request.id, inputs }.text())
     }
 
     /// A body of JSON with raw tensors behind it that says the same, and the length of the JSON.
@@ -121,10 +121,10 @@ impl Reader {
         let inputs = self.tensors(request, |spec, shape, bytes| {
             let wire = wire(spec, bytes);
             raw.extend_from_slice(&wire);
-            let parameters = Some(Parameters { binary_data_size: wire.len() });
-            Input { parameters, ..Input::of(spec, shape) }
+            let parameters = Some(WrittenParameters { binary_data_size: wire.len() });
+            WrittenInput { parameters, ..WrittenInput::of(spec, shape) }
         });
-        let mut body = Body { id: &request.id, inputs }.text();
+        let mut body = WrittenBody { id: &request.id, inputs }.text();
         let json_bytes = body.len();
         body.extend(raw);
         (body, json_bytes)
@@ -173,37 +173,37 @@ impl Reader {
 /// A body, to be written. Numbers stay the text that they are: read as a value in between, some
 /// would change.
 #[derive(Serialize)]
-struct Body<'a> {
+struct WrittenBody<'a> {
     id: &'a str,
-    inputs: Vec<Input>,
+    inputs: Vec<WrittenInput>,
 }
 
-impl Body<'_> {
+impl WrittenBody<'_> {
     fn text(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("these are JSON, and memory takes them")
     }
 }
 
 #[derive(Serialize)]
-struct Input {
+struct WrittenInput {
     name: String,
     datatype: &'static str,
     shape: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Parameters>,
+    parameters: Option<WrittenParameters>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Box<RawValue>>,
 }
 
-impl Input {
-    fn of(spec: &TensorSpec, shape: &[i64]) -> Input {
+impl WrittenInput {
+    fn of(spec: &TensorSpec, shape: &[i64]) -> WrittenInput {
         let (name, datatype) = (spec.name.clone(), spec.datatype.name());
-        Input { name, datatype, shape: shape.to_vec(), parameters: None, data: None }
+        WrittenInput { name, datatype, shape: shape.to_vec(), parameters: None, data: None }
     }
 }
 
 #[derive(Serialize)]
-struct Parameters {
+struct WrittenParameters {
     binary_data_size: usize,
 }
 

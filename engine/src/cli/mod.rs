@@ -10,7 +10,7 @@ pub use top::top;
 
 use self::access::Access;
 use crate::api;
-use crate::api::{ApiConfig, ApiError, Shared};
+use crate::api::{ApiConfig, ApiError, SharedState};
 use crate::config::{
     AccessConfig, Config, Control, Diagnostic, Diagnostics, ExecutorKind, HttpLimits, ModelConfig,
     ModelSource, RepositoryFlags, read_config_with,
@@ -205,7 +205,7 @@ pub fn serve(
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
     let observatory = Arc::new(Observatory::of(&engine).with_traces(traces));
     let mut servers = Vec::new();
-    let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
+    let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let api = api_config(addresses, &http_limits, api_threads, &observatory);
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());

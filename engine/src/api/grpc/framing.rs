@@ -2,38 +2,30 @@
 //! a header. That is all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in
 //! the buffer that they came in.
 
-use super::Mirror;
-use crate::api::compression::Coding;
-use crate::api::core::OUTCOME;
-use crate::api::problem::{GrpcCode, Problem, quoted};
-use crate::api::reply::{Reply, ReplyBody};
-use crate::telemetry::InferOutcome;
+use super::status::GrpcStatus;
+use crate::api::net::compression::Coding;
+use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::problem::{Problem, quoted};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use prost::Message;
-use std::time::Duration;
 use symphony_transport::Nanos;
 
 /// In front of a message: whether it is compressed, and its length.
 pub(super) const PREFIX: usize = 5;
 
+/// The path of every call, up to the call's name.
+pub(super) const SERVICE: &str = "/inference.GRPCInferenceService/";
+
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const CODINGS: HeaderValue = HeaderValue::from_static("identity,deflate,gzip");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// Tells a client to try again, after this many milliseconds.
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-
-/// What a `grpc-message` can't hold as it is.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// How the messages of a call are wrapped: the answers as the requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope(Mirror);
+pub(super) struct Envelope(Option<Coding>);
 
 impl Envelope {
     /// What a call's headers announce.
@@ -95,64 +87,15 @@ pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
     M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
 }
 
-/// How a call ended.
-pub(super) struct Status<'a> {
-    /// Its number.
-    pub(super) code: GrpcCode,
-    /// Why; empty for none.
-    pub(super) message: &'a str,
-    /// Of an infer request.
-    pub(super) outcome: Option<InferOutcome>,
-    /// After what time it may be tried again, where that is no matter of course.
-    pub(super) again: Option<Duration>,
-}
-
-impl Status<'_> {
-    /// The status of a call that got no result.
-    pub(super) fn of(problem: &Problem) -> Status<'_> {
-        Status {
-            code: GrpcCode::of(problem.status),
-            message: &problem.message,
-            outcome: Some(problem.outcome),
-            again: problem.again,
-        }
-    }
-
-    /// As the trailers that end a call.
-    pub(super) fn trailers(&self) -> HeaderMap {
-        let mut trailers = HeaderMap::with_capacity(4);
-        self.write(&mut trailers);
-        trailers
-    }
-
-    fn write(&self, headers: &mut HeaderMap) {
-        headers.insert(STATUS, HeaderValue::from(self.code as u16));
-        if !self.message.is_empty() {
-            let escaped = percent_encode(self.message.as_bytes(), ESCAPED).to_string();
-            headers.insert(
-                MESSAGE,
-                HeaderValue::try_from(escaped).expect("what a header can't hold is escaped"),
-            );
-        }
-        if let Some(outcome) = self.outcome {
-            headers.insert(OUTCOME, HeaderValue::from_static(outcome.name()));
-        }
-        if self.code == GrpcCode::ResourceExhausted {
-            let wait = self.again.unwrap_or(Duration::from_secs(1));
-            headers.insert(PUSHBACK, HeaderValue::from(wait.as_millis().clamp(1, 3_600_000) as u32));
-        }
-    }
-}
-
 /// The response to a call that ends with a status alone.
-pub(super) fn without_message(status: &Status<'_>) -> Reply {
-    let mut response = headers(ReplyBody::whole(Bytes::new()), Envelope(None));
+pub(super) fn without_message(status: &GrpcStatus<'_>) -> ApiResponse {
+    let mut response = headers(ResponseBody::whole(Bytes::new()), Envelope(None));
     status.write(response.headers_mut());
     response
 }
 
 /// The response to a call, with what goes in front of its messages.
-pub(super) fn headers(body: ReplyBody, envelope: Envelope) -> Reply {
+pub(super) fn headers(body: ResponseBody, envelope: Envelope) -> ApiResponse {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
@@ -216,14 +159,5 @@ mod tests {
         for wrong in [&b""[..], b"m", b"25", b"-1m", b"+1m", b"123456789n", b"1s", b"\xffm"] {
             assert!(timeout(wrong).unwrap_err().message.contains("grpc-timeout"));
         }
-    }
-
-    #[test]
-    fn what_a_header_cannot_hold_is_escaped() {
-        let status =
-            Status { code: GrpcCode::NotFound, message: "no \"é\"\n100%", outcome: None, again: None };
-        let trailers = status.trailers();
-        assert_eq!(trailers[STATUS], "5");
-        assert_eq!(trailers[MESSAGE], "no \"%C3%A9\"%0A100%25");
     }
 }

@@ -1,6 +1,6 @@
 //! Which path means what, and which methods it takes. Pure.
 
-use crate::api::dashboard;
+use crate::api::services::dashboard;
 use hyper::Method;
 
 /// What a path asks for.
@@ -15,7 +15,7 @@ pub(super) enum Route {
     /// `/metrics`
     Metrics,
     /// `/dashboard` and what is below.
-    Dashboard(dashboard::Part),
+    Dashboard(dashboard::DashboardPart),
     /// `/v2/models/stats`
     Statistics,
     /// `/v2/models/NAME[/versions/VERSION]` and what follows.
@@ -91,7 +91,7 @@ impl Route {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         Some(match segments[..] {
             ["metrics"] => Route::Metrics,
-            ["dashboard", ref rest @ ..] => Route::Dashboard(dashboard::Part::of(rest)?),
+            ["dashboard", ref rest @ ..] => Route::Dashboard(dashboard::DashboardPart::of(rest)?),
             ["v2"] => Route::Server,
             ["v2", "health", "live"] => Route::Live,
             ["v2", "health", "ready"] => Route::Ready,

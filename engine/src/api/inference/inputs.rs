@@ -2,9 +2,9 @@
 //! Nothing is copied here: bytes go from where they came to, or from shared memory, straight into
 //! the engine's slots ([`Inputs::fill`]).
 
+use super::tensors::{elements, json};
 use crate::api::problem::{Problem, names, quoted};
-use crate::api::regions::{Place, Regions, View};
-use crate::api::tensors::{elements, json};
+use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use symphony_gpu::{DataType, TensorSpec};
 
 /// One input as a client gave it.
 #[derive(Debug)]
-pub(in crate::api) struct Given<'a> {
+pub(in crate::api) struct GivenInput<'a> {
     /// The input's name.
     pub(in crate::api) name: &'a str,
     /// The protocol's name of its type.
@@ -20,31 +20,31 @@ pub(in crate::api) struct Given<'a> {
     /// With or without the batch dimension.
     pub(in crate::api) shape: &'a [i64],
     /// Its elements.
-    pub(in crate::api) data: Data<'a>,
+    pub(in crate::api) data: InputData<'a>,
 }
 
 /// Where an input's elements are.
 #[derive(Debug)]
-pub(in crate::api) enum Data<'a> {
+pub(in crate::api) enum InputData<'a> {
     /// In valid JSON.
     Json(&'a str),
     /// In the protocol's binary form.
     Wire(Bytes),
     /// In shared memory, in the same form.
-    Region(Place<'a>),
+    Region(RegionPart<'a>),
     /// Nowhere.
     Missing,
 }
 
 /// Where the bytes of an input come from, checked to be as many as all rows need.
 #[derive(Debug)]
-enum Source {
+enum RowSource {
     /// Elements of one size.
     Whole(Bytes),
     /// Elements of BYTES, and how far those of the rows before went.
     Elements(Bytes, Cell<usize>),
     /// Elements of one size in shared memory.
-    Region(View),
+    Region(RegionView),
 }
 
 /// How many rows a request has.
@@ -62,7 +62,7 @@ pub(in crate::api) struct Inputs {
     /// Of each.
     pub(in crate::api) rows: Rows,
     /// By the signature's order.
-    sources: Vec<Source>,
+    sources: Vec<RowSource>,
 }
 
 impl Inputs {
@@ -71,12 +71,12 @@ impl Inputs {
     /// Errors: 400 with what was wrong, where, and what would be right.
     pub(in crate::api) fn new<'a>(
         model: &ModelInfo,
-        given: impl IntoIterator<Item = Given<'a>>,
+        given: impl IntoIterator<Item = GivenInput<'a>>,
         regions: &Regions,
         most_rows: usize,
     ) -> Result<Inputs, Problem> {
         let specs = &model.signature.inputs;
-        let mut found: Vec<Option<Given<'_>>> = specs.iter().map(|_| None).collect();
+        let mut found: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
         for given in given {
             let at = position(specs, given.name, "input")?;
             if let Some(twice) = found[at].replace(given) {
@@ -105,7 +105,7 @@ impl Inputs {
         &mut self,
         at: usize,
         spec: &TensorSpec,
-        given: &Given<'_>,
+        given: &GivenInput<'_>,
         most_rows: usize,
     ) -> Result<(), String> {
         if given.datatype != spec.datatype.name() {
@@ -128,9 +128,9 @@ impl Inputs {
             let to = &mut slot[model.signature.input_range(at)];
             let from = row * to.len();
             match source {
-                Source::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
-                Source::Region(view) => view.read(from, to),
-                Source::Elements(wire, before) => {
+                RowSource::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+                RowSource::Region(view) => view.read(from, to),
+                RowSource::Elements(wire, before) => {
                     let DataType::Bytes(most) = spec.datatype else { unreachable!("only BYTES come so") };
                     let rest = elements::fill(&wire[before.get()..], to, most);
                     before.set(wire.len() - rest.len());
@@ -173,42 +173,47 @@ fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, Stri
     }
 }
 
-fn source(spec: &TensorSpec, given: Given<'_>, rows: usize, regions: &Regions) -> Result<Source, String> {
+fn source(
+    spec: &TensorSpec,
+    given: GivenInput<'_>,
+    rows: usize,
+    regions: &Regions,
+) -> Result<RowSource, String> {
     let count = rows.saturating_mul(spec.elements());
     let needed = rows.saturating_mul(spec.bytes());
     let wire = match given.data {
-        Data::Json(text) => {
+        InputData::Json(text) => {
             let shape: Vec<usize> = given.shape.iter().map(|&d| d as usize).collect();
             Bytes::from(json::parse(text, spec.datatype, &shape)?)
         }
-        Data::Wire(bytes) => bytes,
-        Data::Region(place) => {
+        InputData::Wire(bytes) => bytes,
+        InputData::Region(part) => {
             let fits = match spec.datatype {
-                DataType::Bytes(_) => place.bytes <= needed as u64,
-                _ => place.bytes == needed as u64,
+                DataType::Bytes(_) => part.bytes <= needed as u64,
+                _ => part.bytes == needed as u64,
             };
             if !fits {
-                return Err(length(place.bytes, spec, given.shape, needed));
+                return Err(length(part.bytes, spec, given.shape, needed));
             }
-            let view = regions.view(place)?;
+            let view = regions.view(part)?;
             match spec.datatype {
                 // Lengths that were checked must not change any more.
                 DataType::Bytes(_) => Bytes::from(view.to_vec()),
-                _ => return Ok(Source::Region(view)),
+                _ => return Ok(RowSource::Region(view)),
             }
         }
-        Data::Missing => {
+        InputData::Missing => {
             return Err("has no elements: give \"data\", binary data or a shared memory region".into());
         }
     };
     if let DataType::Bytes(most) = spec.datatype {
         elements::check(&wire, count, most)?;
-        return Ok(Source::Elements(wire, Cell::new(0)));
+        return Ok(RowSource::Elements(wire, Cell::new(0)));
     }
     if wire.len() != needed {
         return Err(length(wire.len() as u64, spec, given.shape, needed));
     }
-    Ok(Source::Whole(wire))
+    Ok(RowSource::Whole(wire))
 }
 
 fn length(is: u64, spec: &TensorSpec, shape: &[i64], needed: usize) -> String {

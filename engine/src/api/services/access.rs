@@ -1,62 +1,36 @@
-//! What a client may do: which listener it came in by (its [`ListenerRules`]), and which token it
-//! brought. Both protocol adapters ask here before they do anything for it.
+//! Access control: a client's permissions follow from the listener that it connected to (its
+//! [`ListenerRules`]) and from the token that it sent. Both protocol adapters check them before they
+//! do anything for it.
 
-use super::core::Core;
-use super::problem::{Problem, quoted};
 use super::tokens::{Token, Tokens};
+use crate::api::net::peer::ListenerRules;
+use crate::api::problem::{Problem, quoted};
 use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A listener, as far as it says what its clients may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ListenerRules {
-    /// Whether admin calls are answered.
-    pub(super) admin: bool,
-    /// Whether clients speak TLS.
-    pub(super) tls: bool,
-}
-
-/// What is known of a connection's client.
-#[derive(Clone)]
-pub(super) struct Peer {
-    /// Where it came in.
-    pub(super) listener: ListenerRules,
-    /// Cloned for each request of it at hand, until its answer is taken.
-    pub(super) at_hand: Rc<()>,
-}
-
-impl Peer {
-    /// How many requests of it are at hand.
-    pub(super) fn requests_at_hand(&self) -> usize {
-        // The connection has one for itself, and each task of it that asks this another at most.
-        Rc::strong_count(&self.at_hand) - 1
-    }
-}
-
-/// Who makes a call.
+/// The client that makes a call.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(in crate::api) struct Caller {
     listener: ListenerRules,
-    /// Where admin calls are answered besides.
+    /// The address at which admin calls are answered besides.
     admin_addr: Option<SocketAddr>,
     token: Option<(Tokens, Arc<Token>)>,
 }
 
 impl Caller {
-    /// Whether it may use the model of this name.
-    pub(super) fn may_use(&self, model: &str) -> bool {
+    /// Returns true if it may use the model of this name.
+    pub(in crate::api) fn may_use(&self, model: &str) -> bool {
         self.token.as_ref().is_none_or(|(_, token)| token.grant.is_for(model))
     }
 
-    /// Sees to it that it may use the model of this name, which need not exist.
+    /// Checks that it may use the model of this name, which need not exist.
     ///
     /// Errors: 403.
-    pub(super) fn see_model(&self, model: &str) -> Result<(), Problem> {
+    pub(in crate::api) fn check_model(&self, model: &str) -> Result<(), Problem> {
         match &self.token {
             Some((_, token)) if !token.grant.is_for(model) => {
                 let message = format!(
@@ -71,10 +45,10 @@ impl Caller {
         }
     }
 
-    /// Sees to it that it may make admin calls.
+    /// Checks that it may make admin calls.
     ///
-    /// Errors: 403, with where they are answered or which tokens are for them.
-    pub(super) fn see_admin(&self) -> Result<(), Problem> {
+    /// Errors: 403, with the address that answers them or the tokens that permit them.
+    pub(in crate::api) fn check_admin(&self) -> Result<(), Problem> {
         let refused = |message: String| Err(Problem::invalid(StatusCode::FORBIDDEN, message));
         match (&self.token, self.admin_addr) {
             _ if self.listener.admin => {}
@@ -96,10 +70,10 @@ impl Caller {
         }
     }
 
-    /// Counts a call, or one request of a stream.
+    /// Counts a call, or one request of a stream, against the token's rate.
     ///
-    /// Errors: 429, with when there may be another.
-    pub(super) fn count(&self) -> Result<(), Problem> {
+    /// Errors: 429, with the time until the next call may be made.
+    pub(in crate::api) fn count(&self) -> Result<(), Problem> {
         let Some((tokens, token)) = &self.token else { return Ok(()) };
         tokens.count(token).map_err(|wait: Duration| {
             let rate = token.grant.rate.map_or(0.0, |rate| rate.rps);
@@ -113,28 +87,45 @@ impl Caller {
     }
 }
 
-impl Core {
-    /// Who makes a call with these headers, which is not counted yet.
+/// The rules about which client may make which call.
+#[derive(Debug)]
+pub(in crate::api) struct AccessControl {
+    tokens: Option<Tokens>,
+    /// The address at which admin calls are answered besides.
+    admin_addr: Option<SocketAddr>,
+}
+
+impl AccessControl {
+    /// Creates the rules: every client may make every call if there are no `tokens`.
+    pub(in crate::api) fn new(tokens: Option<Tokens>, admin_addr: Option<SocketAddr>) -> AccessControl {
+        AccessControl { tokens, admin_addr }
+    }
+
+    /// Returns the caller that these headers identify. The call is not counted yet.
     ///
-    /// Errors: 401 where tokens are asked for and it brings none that is valid.
-    pub(super) fn identify(&self, listener: ListenerRules, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let token = match &self.config.tokens {
+    /// Errors: 401 if tokens are required and the headers have no valid one.
+    pub(in crate::api) fn identify(
+        &self,
+        listener: ListenerRules,
+        headers: &HeaderMap,
+    ) -> Result<Caller, Problem> {
+        let token = match &self.tokens {
             None => None,
             Some(tokens) => {
                 let token = bearer(headers).and_then(|sent| tokens.find(sent)).ok_or_else(no_token)?;
                 Some((tokens.clone(), token))
             }
         };
-        Ok(Caller { listener, admin_addr: self.config.admin, token })
+        Ok(Caller { listener, admin_addr: self.admin_addr, token })
     }
 
-    /// Whoever asks whether the server lives: nobody has to say who that is.
-    pub(super) fn anybody(&self, listener: ListenerRules) -> Caller {
-        Caller { listener, admin_addr: self.config.admin, token: None }
+    /// Returns an unidentified caller, for health checks, which need no token.
+    pub(in crate::api) fn anonymous(&self, listener: ListenerRules) -> Caller {
+        Caller { listener, admin_addr: self.admin_addr, token: None }
     }
 }
 
-/// The token in `Authorization: Bearer TOKEN`.
+/// Returns the token in `Authorization: Bearer TOKEN`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
@@ -151,7 +142,7 @@ mod tests {
     use hyper::header::HeaderValue;
 
     #[test]
-    fn a_token_stands_behind_the_word_bearer() {
+    fn a_token_follows_the_scheme_bearer() {
         for (header, token) in [
             ("Bearer abc", Some(&b"abc"[..])),
             ("bearer  abc ", Some(b"abc")),

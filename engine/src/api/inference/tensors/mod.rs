@@ -2,5 +2,5 @@
 //! writes them as JSON, `elements` those of BYTES, which differ in length on the wire and take the
 //! same room each in a row. All other types lie in a row as they come over the wire.
 
-pub(super) mod elements;
-pub(super) mod json;
+pub(in crate::api) mod elements;
+pub(in crate::api) mod json;

@@ -10,7 +10,7 @@ use symphony_transport::Nanos;
 
 /// A value of a request's parameters, of whatever type a client gave it.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::api) enum Word {
+pub(in crate::api) enum ParameterValue {
     /// A whole number.
     Number(i128),
     /// A string.
@@ -19,20 +19,20 @@ pub(in crate::api) enum Word {
     Other,
 }
 
-impl Word {
+impl ParameterValue {
     /// The whole number that it is, or that it says in digits.
     fn number(&self) -> Option<i128> {
         match self {
-            Word::Number(number) => Some(*number),
-            Word::Text(text) => text.parse().ok(),
-            Word::Other => None,
+            ParameterValue::Number(number) => Some(*number),
+            ParameterValue::Text(text) => text.parse().ok(),
+            ParameterValue::Other => None,
         }
     }
 }
 
-/// The terms of one request, as far as they are known.
+/// The deadline of one request, as far as they are known.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct Terms {
+pub(in crate::api) struct RequestDeadline {
     /// When the request's head was there.
     start: Instant,
     /// From the request's own parameters: counts from when the engine has it.
@@ -44,10 +44,10 @@ pub(in crate::api) struct Terms {
     class: Option<Class>,
 }
 
-impl Terms {
-    /// The terms of a request whose head is there now, and says nothing of them.
-    pub(in crate::api) fn new() -> Terms {
-        Terms { start: Instant::now(), timeout: None, patience: None, never: false, class: None }
+impl RequestDeadline {
+    /// The deadline of a request whose head is there now, and says nothing of them.
+    pub(in crate::api) fn new() -> RequestDeadline {
+        RequestDeadline { start: Instant::now(), timeout: None, patience: None, never: false, class: None }
     }
 
     /// Takes in the header `X-Request-Deadline-Ms`.
@@ -74,10 +74,10 @@ impl Terms {
         self.patience = Some(self.patience.map_or(time, |other| other.min(time)));
     }
 
-    /// Takes in the parameter of this name, if it is about the terms.
+    /// Takes in the parameter of this name, if it is about the deadline.
     ///
     /// Errors: 400 if its value makes no sense.
-    pub(in crate::api) fn parameter(&mut self, name: &str, value: &Word) -> Result<(), Problem> {
+    pub(in crate::api) fn parameter(&mut self, name: &str, value: &ParameterValue) -> Result<(), Problem> {
         match name {
             "timeout" => self.timeout = timeout(value)?,
             "priority" => self.class = class(value)?,
@@ -92,7 +92,7 @@ impl Terms {
         Ok(())
     }
 
-    /// Sees to it that the terms do not contradict each other.
+    /// Sees to it that the deadline do not contradict each other.
     ///
     /// Errors: 400.
     pub(in crate::api) fn check(&self) -> Result<(), Problem> {
@@ -128,7 +128,7 @@ impl Terms {
 }
 
 /// Zero is no limit, as with Triton's clients.
-fn timeout(value: &Word) -> Result<Option<Nanos>, Problem> {
+fn timeout(value: &ParameterValue) -> Result<Option<Nanos>, Problem> {
     let us = value.number().and_then(|us| u64::try_from(us).ok()).ok_or_else(|| {
         Problem::bad("parameters.timeout must be a whole number of microseconds, such as 20000")
     })?;
@@ -136,7 +136,7 @@ fn timeout(value: &Word) -> Result<Option<Nanos>, Problem> {
 }
 
 /// Triton's priorities: 0 is the model's own, 1 the highest.
-fn class(value: &Word) -> Result<Option<Class>, Problem> {
+fn class(value: &ParameterValue) -> Result<Option<Class>, Problem> {
     match value.number() {
         Some(0) => Ok(None),
         Some(priority @ 1..=4) => Ok(Class::new(priority as u8 - 1)),
@@ -146,16 +146,17 @@ fn class(value: &Word) -> Result<Option<Class>, Problem> {
     }
 }
 
-fn never(value: &Word) -> Result<bool, Problem> {
+fn never(value: &ParameterValue) -> Result<bool, Problem> {
     match value {
-        Word::Text(text) if text == "none" => Ok(true),
-        Word::Text(text) if text == "slo" => Ok(false),
+        ParameterValue::Text(text) if text == "none" => Ok(true),
+        ParameterValue::Text(text) if text == "slo" => Ok(false),
         _ => Err(Problem::bad("parameters.deadline must be \"none\", for no deadline at all, or \"slo\"")),
     }
 }
 
-fn is_no_sequence(value: &Word) -> bool {
-    matches!(value, Word::Number(0)) || matches!(value, Word::Text(text) if text.is_empty())
+fn is_no_sequence(value: &ParameterValue) -> bool {
+    matches!(value, ParameterValue::Number(0))
+        || matches!(value, ParameterValue::Text(text) if text.is_empty())
 }
 
 #[cfg(test)]
@@ -166,65 +167,65 @@ mod tests {
         Nanos::from_millis(ms)
     }
 
-    fn number(number: i128) -> Word {
-        Word::Number(number)
+    fn number(number: i128) -> ParameterValue {
+        ParameterValue::Number(number)
     }
 
     #[test]
     fn the_tightest_time_counts() {
-        let mut terms = Terms::new();
-        assert_eq!(terms.due(), Due::Slo);
-        terms.parameter("timeout", &number(5_000)).unwrap();
-        terms.within(ms(60_000));
-        assert_eq!(terms.due(), Due::Within(ms(5)));
-        terms.parameter("timeout", &number(0)).unwrap();
-        terms.deadline_header(b"30000.5").unwrap();
-        let Due::Within(time) = terms.due() else { panic!("{:?}", terms.due()) };
+        let mut deadline = RequestDeadline::new();
+        assert_eq!(deadline.due(), Due::Slo);
+        deadline.parameter("timeout", &number(5_000)).unwrap();
+        deadline.within(ms(60_000));
+        assert_eq!(deadline.due(), Due::Within(ms(5)));
+        deadline.parameter("timeout", &number(0)).unwrap();
+        deadline.deadline_header(b"30000.5").unwrap();
+        let Due::Within(time) = deadline.due() else { panic!("{:?}", deadline.due()) };
         assert!(time <= Nanos::from_micros(30_000_500) && time > ms(20_000), "{time:?}");
     }
 
     #[test]
     fn no_deadline_at_all_can_be_asked_for_and_contradicts_a_time_out() {
-        let mut terms = Terms::new();
-        terms.deadline_header(b"None").unwrap();
-        terms.within(ms(1));
-        terms.check().unwrap();
-        assert_eq!(terms.due(), Due::Never);
-        terms.parameter("timeout", &number(1)).unwrap();
-        assert!(terms.check().unwrap_err().message.contains("leave one of them out"));
-        let mut terms = Terms::new();
-        terms.parameter("deadline", &Word::Text("none".into())).unwrap();
-        assert_eq!(terms.due(), Due::Never);
+        let mut deadline = RequestDeadline::new();
+        deadline.deadline_header(b"None").unwrap();
+        deadline.within(ms(1));
+        deadline.check().unwrap();
+        assert_eq!(deadline.due(), Due::Never);
+        deadline.parameter("timeout", &number(1)).unwrap();
+        assert!(deadline.check().unwrap_err().message.contains("leave one of them out"));
+        let mut deadline = RequestDeadline::new();
+        deadline.parameter("deadline", &ParameterValue::Text("none".into())).unwrap();
+        assert_eq!(deadline.due(), Due::Never);
     }
 
     #[test]
     fn what_makes_no_sense_is_told_what_would() {
-        let mut terms = Terms::new();
+        let mut deadline = RequestDeadline::new();
         for (name, value) in [
             ("timeout", number(-1)),
-            ("timeout", Word::Other),
-            ("timeout", Word::Text("soon".into())),
+            ("timeout", ParameterValue::Other),
+            ("timeout", ParameterValue::Text("soon".into())),
             ("priority", number(5)),
             ("priority", number(-1)),
-            ("deadline", Word::Text("never".into())),
+            ("deadline", ParameterValue::Text("never".into())),
             ("sequence_id", number(7)),
         ] {
-            let message = terms.parameter(name, &value).unwrap_err().message;
+            let message = deadline.parameter(name, &value).unwrap_err().message;
             assert!(message.contains(&format!("parameters.{name}")), "{message}");
         }
         for header in ["", "soon", "-1", "0", "NaN", "inf"] {
-            let message = terms.deadline_header(header.as_bytes()).unwrap_err().message;
+            let message = deadline.deadline_header(header.as_bytes()).unwrap_err().message;
             assert!(message.contains("X-Request-Deadline-Ms"), "{message}");
         }
-        assert_eq!(terms.due(), Due::Slo);
+        assert_eq!(deadline.due(), Due::Slo);
     }
 
     #[test]
     fn a_priority_of_1_is_the_highest_class() {
         for (priority, class) in [(1, 0), (2, 1), (4, 3)] {
-            let mut terms = Terms::new();
-            terms.parameter("priority", &number(priority)).unwrap();
-            assert_eq!(terms.class, Class::new(class));
+            let mut deadline = RequestDeadline::new();
+            deadline.parameter("priority", &number(priority)).unwrap();
+            assert_eq!(deadline.class, Class::new(class));
         }
     }
 }

@@ -1,15 +1,13 @@
 //! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever
 //! its first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
-//! connection that nobody uses for [`ApiConfig::idle_timeout`], a head that is not complete in
+//! connection that nobody uses for [`ConnectionLimits::idle_timeout`], a head that is not complete in
 //! `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
 //! connection is gone after one of them.
-//!
-//! [`ApiConfig::idle_timeout`]: super::server::ApiConfig::idle_timeout
 
-use super::access::{ListenerRules, Peer};
-use super::core::Core;
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
-use super::reply::{Progress, Reply};
+use super::limits::ConnectionLimits;
+use super::peer::{ListenerRules, Peer};
+use super::response::{ApiResponse, DeliveryProgress};
 use super::socket::Socket;
 use super::tls::{Tls, TlsIo};
 use futures_channel::oneshot;
@@ -49,7 +47,7 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/j
 
 /// What the connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The first byte of a request.
     Idle,
     /// The rest of a head.
@@ -60,32 +58,32 @@ enum Phase {
     Responding,
 }
 
-struct Watch {
-    phase: Cell<Phase>,
+struct ConnectionWatch {
+    phase: Cell<ConnectionPhase>,
     since: Cell<Instant>,
     /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be
     /// many.
-    at_hand: Rc<()>,
+    in_flight: Rc<()>,
     /// Whether the client takes its answers, which over HTTP/2 the socket does not tell.
-    progress: Rc<Progress>,
+    progress: Rc<DeliveryProgress>,
 }
 
-impl Watch {
-    fn enter(&self, phase: Phase) {
+impl ConnectionWatch {
+    fn enter(&self, phase: ConnectionPhase) {
         self.phase.set(phase);
         self.since.set(Instant::now());
     }
 }
 
 /// The socket as hyper sees it: tells the watch what happens on it.
-struct Watched {
+struct WatchedSocket {
     io: Socket,
     /// What was read to find out which protocol it is, until hyper has it.
     first: Vec<u8>,
-    watch: Rc<Watch>,
+    watch: Rc<ConnectionWatch>,
 }
 
-impl Read for Watched {
+impl Read for WatchedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,14 +97,14 @@ impl Read for Watched {
         }
         let before = self.io.bytes_read();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        if self.io.bytes_read() > before && self.watch.phase.get() == Phase::Idle {
-            self.watch.enter(Phase::Head);
+        if self.io.bytes_read() > before && self.watch.phase.get() == ConnectionPhase::Idle {
+            self.watch.enter(ConnectionPhase::Head);
         }
         result
     }
 }
 
-impl Write for Watched {
+impl Write for WatchedSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
@@ -114,8 +112,8 @@ impl Write for Watched {
     /// hyper flushes when everything it had was written: the client has its response.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
-        if self.watch.phase.get() == Phase::Responding {
-            self.watch.enter(Phase::Idle);
+        if self.watch.phase.get() == ConnectionPhase::Responding {
+            self.watch.enter(ConnectionPhase::Idle);
         }
         Poll::Ready(Ok(()))
     }
@@ -126,36 +124,52 @@ impl Write for Watched {
     }
 }
 
-/// Hands each request to the core and tells the watch.
-struct Requests {
-    core: Rc<Core>,
-    watch: Rc<Watch>,
+/// What answers the requests of connections, with the limits that connections keep for it.
+pub(in crate::api) trait RequestHandler: 'static {
+    /// Returns the limits of each connection.
+    fn limits(&self) -> &ConnectionLimits;
+
+    /// Returns the certificate for listeners that speak TLS.
+    fn tls(&self) -> Option<&Tls>;
+
+    /// Answers one request of `peer`.
+    fn respond(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> impl Future<Output = ApiResponse> + 'static;
+}
+
+/// Hands each request to the handler, and reports to the watch what the connection waits for.
+struct RequestService<H> {
+    handler: Rc<H>,
+    watch: Rc<ConnectionWatch>,
     listener: ListenerRules,
 }
 
-impl Service<Request<Incoming>> for Requests {
-    type Response = Reply;
+impl<H: RequestHandler> Service<Request<Incoming>> for RequestService<H> {
+    type Response = ApiResponse;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>>>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ApiResponse, Infallible>>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (core, watch) = (self.core.clone(), self.watch.clone());
-        watch.enter(Phase::Busy);
-        let at_hand = watch.at_hand.clone();
-        let peer = Peer { listener: self.listener, at_hand: at_hand.clone() };
+        let (handler, watch) = (self.handler.clone(), self.watch.clone());
+        watch.enter(ConnectionPhase::Busy);
+        let in_flight = watch.in_flight.clone();
+        let peer = Peer { listener: self.listener, in_flight: in_flight.clone() };
         Box::pin(async move {
-            let response = core.respond(request, peer).await;
-            watch.enter(Phase::Responding);
-            Ok(response.map(|body| body.counted(at_hand, &watch.progress)))
+            let response = handler.respond(request, peer).await;
+            watch.enter(ConnectionPhase::Responding);
+            Ok(response.map(|body| body.counted(in_flight, &watch.progress)))
         })
     }
 }
 
 /// Runs what hyper spawns, a task for each HTTP/2 request, on the connection's own thread.
 #[derive(Clone, Copy)]
-struct Local;
+struct TaskExecutor;
 
-impl<F> Executor<F> for Local
+impl<F> Executor<F> for TaskExecutor
 where
     F: Future + 'static,
     F::Output: 'static,
@@ -166,46 +180,51 @@ where
 }
 
 /// A connection in the protocol that its client speaks.
-enum Http {
-    One(Box<http1::Connection<Watched, Requests>>),
-    Two(Box<http2::Connection<Watched, Requests, Local>>),
+enum HttpConnection<H: RequestHandler> {
+    One(Box<http1::Connection<WatchedSocket, RequestService<H>>>),
+    Two(Box<http2::Connection<WatchedSocket, RequestService<H>, TaskExecutor>>),
 }
 
-impl Http {
-    fn new(core: &Core, io: Watched, service: Requests, two: bool) -> Http {
+impl<H: RequestHandler> HttpConnection<H> {
+    fn new(
+        limits: &ConnectionLimits,
+        io: WatchedSocket,
+        service: RequestService<H>,
+        two: bool,
+    ) -> HttpConnection<H> {
         if two {
-            let mut builder = http2::Builder::new(Local);
+            let mut builder = http2::Builder::new(TaskExecutor);
             builder
                 .timer(GlommioTimer)
-                .keep_alive_interval(core.config.keep_alive)
-                .keep_alive_timeout(core.config.keep_alive)
-                .max_concurrent_streams(u32::try_from(core.config.max_requests_at_once).unwrap_or(u32::MAX))
-                .max_header_list_size(u32::try_from(core.config.max_head_bytes).unwrap_or(u32::MAX));
-            return Http::Two(Box::new(builder.serve_connection(io, service)));
+                .keep_alive_interval(limits.keep_alive)
+                .keep_alive_timeout(limits.keep_alive)
+                .max_concurrent_streams(u32::try_from(limits.max_requests_at_once).unwrap_or(u32::MAX))
+                .max_header_list_size(u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX));
+            return HttpConnection::Two(Box::new(builder.serve_connection(io, service)));
         }
         let mut builder = http1::Builder::new();
-        builder.max_header_size(core.config.max_head_bytes);
-        Http::One(Box::new(builder.serve_connection(io, service)))
+        builder.max_header_size(limits.max_head_bytes);
+        HttpConnection::One(Box::new(builder.serve_connection(io, service)))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         match self {
-            Http::One(http) => Pin::new(&mut **http).poll(cx),
-            Http::Two(http) => Pin::new(&mut **http).poll(cx),
+            HttpConnection::One(http) => Pin::new(&mut **http).poll(cx),
+            HttpConnection::Two(http) => Pin::new(&mut **http).poll(cx),
         }
     }
 
     fn graceful_shutdown(&mut self) {
         match self {
-            Http::One(http) => Pin::new(&mut **http).graceful_shutdown(),
-            Http::Two(http) => Pin::new(&mut **http).graceful_shutdown(),
+            HttpConnection::One(http) => Pin::new(&mut **http).graceful_shutdown(),
+            HttpConnection::Two(http) => Pin::new(&mut **http).graceful_shutdown(),
         }
     }
 }
 
 /// Why a connection came to its end.
 #[derive(PartialEq)]
-enum End {
+enum ConnectionEnd {
     /// As HTTP has it: the client left, or one of both asked to close.
     Closed,
     /// hyper gave up: what came was no HTTP, or the socket broke.
@@ -217,31 +236,34 @@ enum End {
 }
 
 /// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
-pub(super) async fn serve(
-    core: Rc<Core>,
+pub(in crate::api) async fn serve<H: RequestHandler>(
+    handler: Rc<H>,
     io: GlommioIo,
     listener: ListenerRules,
     mut stop: oneshot::Receiver<()>,
 ) {
+    let limits = *handler.limits();
     // Only a zero is refused, which then means no limit.
-    let _ = io.set_write_timeout(core.config.write_timeout);
-    let mut io = match core.config.tls.as_ref().filter(|_| listener.tls) {
+    let _ = io.set_write_timeout(limits.write_timeout);
+    let mut io = match handler.tls().filter(|_| listener.tls) {
         None => Socket::Plain(io),
-        Some(tls) => match handshake(&core, tls, io, &mut stop).await {
+        Some(tls) => match handshake(&limits, tls, io, &mut stop).await {
             Some(io) => Socket::Tls(io),
             None => return,
         },
     };
-    let first = match first_bytes(&core, &mut io, &mut stop).await {
+    let first = match first_bytes(&limits, &mut io, &mut stop).await {
         Ok(first) => first,
         Err(end) => return close(io, end, false).await,
     };
     let two = first == PREFACE;
-    let (phase, since) = (Cell::new(Phase::Head), Cell::new(Instant::now()));
-    let watch = Rc::new(Watch { phase, since, at_hand: Rc::new(()), progress: Progress::new() });
-    let service = Requests { core: core.clone(), watch: watch.clone(), listener };
-    let mut http = Http::new(&core, Watched { io, first, watch: watch.clone() }, service, two);
-    let tick = core.config.header_timeout.min(core.config.idle_timeout).min(core.config.write_timeout) / 4;
+    let (phase, since) = (Cell::new(ConnectionPhase::Head), Cell::new(Instant::now()));
+    let watch =
+        Rc::new(ConnectionWatch { phase, since, in_flight: Rc::new(()), progress: DeliveryProgress::new() });
+    let service = RequestService { handler, watch: watch.clone(), listener };
+    let mut http =
+        HttpConnection::new(&limits, WatchedSocket { io, first, watch: watch.clone() }, service, two);
+    let tick = limits.header_timeout.min(limits.idle_timeout).min(limits.write_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));
     let mut timer = glommio::timer::Timer::new(tick);
     let mut stopping = false;
@@ -251,13 +273,13 @@ pub(super) async fn serve(
             http.graceful_shutdown();
         }
         if let Poll::Ready(result) = http.poll(cx) {
-            return Poll::Ready(if result.is_ok() { End::Closed } else { End::Broken });
+            return Poll::Ready(if result.is_ok() { ConnectionEnd::Closed } else { ConnectionEnd::Broken });
         }
-        if stopping && !two && matches!(watch.phase.get(), Phase::Idle | Phase::Head) {
-            return Poll::Ready(End::Unused);
+        if stopping && !two && matches!(watch.phase.get(), ConnectionPhase::Idle | ConnectionPhase::Head) {
+            return Poll::Ready(ConnectionEnd::Unused);
         }
         while Pin::new(&mut timer).poll(cx).is_ready() {
-            if let Some(end) = if two { overdue_two(&core, &watch) } else { overdue(&core, &watch) } {
+            if let Some(end) = if two { overdue_two(&limits, &watch) } else { overdue(&limits, &watch) } {
                 return Poll::Ready(end);
             }
             timer = glommio::timer::Timer::new(tick);
@@ -266,21 +288,21 @@ pub(super) async fn serve(
     })
     .await;
     // An HTTP/2 connection has said goodbye itself.
-    if let Http::One(http) = http {
+    if let HttpConnection::One(http) = http {
         close(http.into_parts().io.io, end, stopping).await;
     }
 }
 
 /// TLS's handshake: the connection, if it came to one in time.
 async fn handshake(
-    core: &Core,
+    limits: &ConnectionLimits,
     tls: &Tls,
     io: GlommioIo,
     stop: &mut oneshot::Receiver<()>,
 ) -> Option<Box<TlsIo>> {
     let mut io = Box::new(TlsIo::new(tls, io).ok()?);
     let shaken = within(
-        core.config.header_timeout,
+        limits.header_timeout,
         poll_fn(|cx| {
             if Pin::new(&mut *stop).poll(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -294,7 +316,7 @@ async fn handshake(
             if io.began_in_plain() {
                 let mut io = Socket::Plain(io.into_socket());
                 write_now(&mut io, NOT_TLS).await;
-                close(io, End::Broken, false).await;
+                close(io, ConnectionEnd::Broken, false).await;
             }
             None
         }
@@ -303,25 +325,29 @@ async fn handshake(
 
 /// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what
 /// differs from it.
-async fn first_bytes(core: &Core, io: &mut Socket, stop: &mut oneshot::Receiver<()>) -> Result<Vec<u8>, End> {
+async fn first_bytes(
+    limits: &ConnectionLimits,
+    io: &mut Socket,
+    stop: &mut oneshot::Receiver<()>,
+) -> Result<Vec<u8>, ConnectionEnd> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let begun = Instant::now();
     while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
         let (limit, end) = match first.len() {
-            0 => (core.config.idle_timeout, End::Unused),
-            _ => (core.config.header_timeout.saturating_sub(begun.elapsed()), End::SlowHead),
+            0 => (limits.idle_timeout, ConnectionEnd::Unused),
+            _ => (limits.header_timeout.saturating_sub(begun.elapsed()), ConnectionEnd::SlowHead),
         };
         let mut next = pin!(within(limit, read_some(io, PREFACE.len() - first.len())));
         let read = poll_fn(|cx| {
             if Pin::new(&mut *stop).poll(cx).is_ready() {
-                return Poll::Ready(Err(End::Unused));
+                return Poll::Ready(Err(ConnectionEnd::Unused));
             }
             next.as_mut().poll(cx).map(Ok)
         });
         match read.await?.ok_or(end)? {
             Ok(more) if !more.is_empty() => first.extend(more),
             // Gone before it said anything of use.
-            _ => return Err(End::Unused),
+            _ => return Err(ConnectionEnd::Unused),
         }
     }
     Ok(first)
@@ -337,44 +363,44 @@ async fn read_some(io: &mut Socket, most: usize) -> io::Result<Vec<u8>> {
     Ok(memory)
 }
 
-fn overdue(core: &Core, watch: &Watch) -> Option<End> {
+fn overdue(limits: &ConnectionLimits, watch: &ConnectionWatch) -> Option<ConnectionEnd> {
     let waited = watch.since.get().elapsed();
     match watch.phase.get() {
-        Phase::Idle => (waited >= core.config.idle_timeout).then_some(End::Unused),
-        Phase::Head => (waited >= core.config.header_timeout).then_some(End::SlowHead),
-        Phase::Busy | Phase::Responding => None,
+        ConnectionPhase::Idle => (waited >= limits.idle_timeout).then_some(ConnectionEnd::Unused),
+        ConnectionPhase::Head => (waited >= limits.header_timeout).then_some(ConnectionEnd::SlowHead),
+        ConnectionPhase::Busy | ConnectionPhase::Responding => None,
     }
 }
 
 /// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client
 /// lets their answers come. Their bodies have limits of their own.
-fn overdue_two(core: &Core, watch: &Watch) -> Option<End> {
-    if watch.progress.stalled() >= core.config.write_timeout {
-        return Some(End::Unused);
+fn overdue_two(limits: &ConnectionLimits, watch: &ConnectionWatch) -> Option<ConnectionEnd> {
+    if watch.progress.stalled() >= limits.write_timeout {
+        return Some(ConnectionEnd::Unused);
     }
-    if Rc::strong_count(&watch.at_hand) > 1 {
+    if Rc::strong_count(&watch.in_flight) > 1 {
         watch.since.set(Instant::now());
         return None;
     }
-    (watch.since.get().elapsed() >= core.config.idle_timeout).then_some(End::Unused)
+    (watch.since.get().elapsed() >= limits.idle_timeout).then_some(ConnectionEnd::Unused)
 }
 
 /// Says goodbye, and where bytes may still be on their way, lets them come.
-async fn close(mut io: Socket, end: End, in_haste: bool) {
-    if end == End::SlowHead {
+async fn close(mut io: Socket, end: ConnectionEnd, in_haste: bool) {
+    if end == ConnectionEnd::SlowHead {
         write_now(&mut io, SLOW_HEAD).await;
     }
     let _ = poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await;
-    if end != End::Unused && !in_haste {
+    if end != ConnectionEnd::Unused && !in_haste {
         within(LINGER, discard(&mut io)).await;
     }
 }
 
 /// Tells a client that there is no room for it, and closes.
-pub(super) async fn refuse(io: GlommioIo) {
+pub(in crate::api) async fn refuse(io: GlommioIo) {
     let mut io = Socket::Plain(io);
     write_now(&mut io, TOO_MANY).await;
-    close(io, End::Broken, false).await;
+    close(io, ConnectionEnd::Broken, false).await;
 }
 
 /// Writes what the socket takes at once: a client that is to be closed is not waited for.

@@ -83,9 +83,9 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// A token in use.
 #[derive(Debug)]
-pub(super) struct Token {
+pub(in crate::api) struct Token {
     /// What it is for.
-    pub(super) grant: TokenGrant,
+    pub(in crate::api) grant: TokenGrant,
     bucket: Option<Bucket>,
 }
 
@@ -127,12 +127,12 @@ impl Bucket {
     }
 }
 
-type Table = HashMap<u64, Arc<Token>>;
+type TokenTable = HashMap<u64, Arc<Token>>;
 
 /// All tokens. Cloned, it is still the same.
 #[derive(Clone)]
 pub struct Tokens {
-    table: Arc<RwLock<Table>>,
+    table: Arc<RwLock<TokenTable>>,
     start: Instant,
 }
 
@@ -165,7 +165,7 @@ impl Tokens {
     }
 
     /// The token that a client sent, if it is one.
-    pub(super) fn find(&self, sent: &[u8]) -> Option<Arc<Token>> {
+    pub(in crate::api) fn find(&self, sent: &[u8]) -> Option<Arc<Token>> {
         let fingerprint = Fingerprint::of(sent);
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let token = table.get(&fingerprint.key())?;
@@ -175,7 +175,7 @@ impl Tokens {
     /// Counts a call by this token.
     ///
     /// Errors: how long it takes until there may be one again.
-    pub(super) fn count(&self, token: &Token) -> Result<(), Duration> {
+    pub(in crate::api) fn count(&self, token: &Token) -> Result<(), Duration> {
         let Some(bucket) = &token.bucket else { return Ok(()) };
         bucket.take(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }

@@ -6,7 +6,7 @@
 //! or remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and
 //! here is a short read. A copy it is either way.
 
-use super::problem::{Problem, names, quoted};
+use crate::api::problem::{Problem, names, quoted};
 use hyper::StatusCode;
 use rustix::fs::Mode;
 use rustix::shm;
@@ -20,45 +20,45 @@ const MAX_REGIONS: usize = 1_024;
 
 /// A client's memory, or a part of it.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(in crate::api) struct SharedMemoryRegion {
     /// What requests call it.
-    pub(super) name: String,
+    pub(in crate::api) name: String,
     /// The POSIX shared memory object that it is in.
-    pub(super) key: String,
+    pub(in crate::api) key: String,
     /// Where in that it begins, in bytes.
-    pub(super) offset: u64,
+    pub(in crate::api) offset: u64,
     /// Its length in bytes.
-    pub(super) bytes: u64,
+    pub(in crate::api) bytes: u64,
     file: File,
 }
 
 /// A part of a region, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place<'a> {
+pub(in crate::api) struct RegionPart<'a> {
     /// The region's name.
-    pub(super) region: &'a str,
+    pub(in crate::api) region: &'a str,
     /// Where in the region it begins, in bytes.
-    pub(super) offset: u64,
+    pub(in crate::api) offset: u64,
     /// Its length in bytes.
-    pub(super) bytes: u64,
+    pub(in crate::api) bytes: u64,
 }
 
 /// A part of a region that a request at hand uses; it stays usable when the region is unregistered.
 #[derive(Clone, Debug)]
-pub(super) struct View {
-    region: Arc<Region>,
+pub(in crate::api) struct RegionView {
+    region: Arc<SharedMemoryRegion>,
     /// From the region's beginning.
     offset: u64,
     /// Its length in bytes.
-    pub(super) bytes: u64,
+    pub(in crate::api) bytes: u64,
 }
 
 /// All regions, by name.
 #[derive(Default, Debug)]
-pub(super) struct Regions(Mutex<BTreeMap<String, Arc<Region>>>);
+pub(in crate::api) struct Regions(Mutex<BTreeMap<String, Arc<SharedMemoryRegion>>>);
 
 impl Regions {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Region>>> {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SharedMemoryRegion>>> {
         // Each change of the table is one call: a panic elsewhere leaves it whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +67,13 @@ impl Regions {
     ///
     /// Errors: the name is taken (409), there are too many (429), no such memory, or it is smaller
     /// (400).
-    pub(super) fn register(&self, name: &str, key: &str, offset: u64, bytes: u64) -> Result<(), Problem> {
+    pub(in crate::api) fn register(
+        &self,
+        name: &str,
+        key: &str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), Problem> {
         let wrong = |what: String| Problem::bad(format!("shared memory region {}: {what}", quoted(name)));
         if name.is_empty() || bytes == 0 {
             return Err(wrong("a region needs a name and a byte_size of at least 1".into()));
@@ -76,7 +82,7 @@ impl Regions {
             wrong(format!("no shared memory object {} can be opened ({error})", quoted(key)))
         })?;
         let file = File::from(fd);
-        let region = Region { name: name.to_owned(), key: key.to_owned(), offset, bytes, file };
+        let region = SharedMemoryRegion { name: name.to_owned(), key: key.to_owned(), offset, bytes, file };
         let length = region.file_bytes().map_err(wrong)?;
         if offset.checked_add(bytes).is_none_or(|end| end > length) {
             return Err(wrong(format!(
@@ -99,7 +105,7 @@ impl Regions {
 
     /// Forgets a region, or all if the name is empty. One that is not there is forgotten already.
     /// Requests at hand go on with it.
-    pub(super) fn unregister(&self, name: &str) {
+    pub(in crate::api) fn unregister(&self, name: &str) {
         let mut table = self.table();
         if name.is_empty() {
             table.clear();
@@ -111,7 +117,7 @@ impl Regions {
     /// The region of this name, or all if it is empty.
     ///
     /// Errors: 404.
-    pub(super) fn list(&self, name: &str) -> Result<Vec<Arc<Region>>, Problem> {
+    pub(in crate::api) fn list(&self, name: &str) -> Result<Vec<Arc<SharedMemoryRegion>>, Problem> {
         let table = self.table();
         if name.is_empty() {
             return Ok(table.values().cloned().collect());
@@ -127,8 +133,8 @@ impl Regions {
     /// it was registered.
     ///
     /// Errors: no such region, or it has no such part.
-    pub(super) fn view(&self, place: Place<'_>) -> Result<View, String> {
-        let Place { region: name, offset, bytes } = place;
+    pub(in crate::api) fn view(&self, part: RegionPart<'_>) -> Result<RegionView, String> {
+        let RegionPart { region: name, offset, bytes } = part;
         let table = self.table();
         let region = table.get(name).cloned().ok_or_else(|| {
             let known = names(table.keys().map(String::as_str));
@@ -142,11 +148,17 @@ impl Regions {
                 quoted(name)
             ));
         }
-        Ok(View { region, offset, bytes })
+        Ok(RegionView { region, offset, bytes })
     }
 }
 
-impl Region {
+/// Returns the refusal to register a region of CUDA shared memory.
+pub(in crate::api) fn no_cuda_memory() -> Problem {
+    let message = "CUDA shared memory is not supported by this server; use system shared memory";
+    Problem::invalid(StatusCode::NOT_IMPLEMENTED, message)
+}
+
+impl SharedMemoryRegion {
     fn file_bytes(&self) -> Result<u64, String> {
         let metadata = self.file.metadata().map_err(|error| format!("it can't be looked at ({error})"))?;
         if !metadata.is_file() {
@@ -156,20 +168,20 @@ impl Region {
     }
 }
 
-impl View {
+impl RegionView {
     /// The name of its region.
-    pub(super) fn region(&self) -> &str {
+    pub(in crate::api) fn region(&self) -> &str {
         &self.region.name
     }
 
     /// From its region's beginning, in bytes.
-    pub(super) fn offset(&self) -> u64 {
+    pub(in crate::api) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Copies what lies `from` bytes into it to `to`. Memory that its owner has cut off meanwhile
     /// reads as zeros.
-    pub(super) fn read(&self, from: usize, to: &mut [u8]) {
+    pub(in crate::api) fn read(&self, from: usize, to: &mut [u8]) {
         let mut at = self.region.offset + self.offset + from as u64;
         let mut rest = to;
         while !rest.is_empty() {
@@ -184,7 +196,7 @@ impl View {
     }
 
     /// Copies all of it.
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(in crate::api) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes as usize];
         self.read(0, &mut bytes);
         bytes
@@ -193,7 +205,7 @@ impl View {
     /// Writes `bytes` at its beginning.
     ///
     /// Errors: they do not fit, or the memory is gone.
-    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), String> {
+    pub(in crate::api) fn write(&self, bytes: &[u8]) -> Result<(), String> {
         if bytes.len() as u64 > self.bytes {
             return Err(format!(
                 "{} bytes do not fit in the {} given in shared memory region {}",
@@ -236,8 +248,8 @@ mod tests {
         }
     }
 
-    fn place(region: &str, offset: u64, bytes: u64) -> Place<'_> {
-        Place { region, offset, bytes }
+    fn part(region: &str, offset: u64, bytes: u64) -> RegionPart<'_> {
+        RegionPart { region, offset, bytes }
     }
 
     #[test]
@@ -245,7 +257,7 @@ mod tests {
         let (memory, file) = Memory::new("view", b"0123456789");
         let regions = Regions::default();
         regions.register("r", &memory.0, 2, 6).unwrap();
-        let view = regions.view(place("r", 1, 4)).unwrap();
+        let view = regions.view(part("r", 1, 4)).unwrap();
         assert_eq!(view.to_vec(), b"3456");
         let mut two = [0; 2];
         view.read(2, &mut two);
@@ -276,9 +288,9 @@ mod tests {
         regions.register("r", &memory.0, 0, 8).unwrap();
         assert_eq!(regions.register("r", &memory.0, 0, 8).unwrap_err().status, StatusCode::CONFLICT);
         for (offset, bytes) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
-            assert!(regions.view(place("r", offset, bytes)).unwrap_err().contains("which has 8"));
+            assert!(regions.view(part("r", offset, bytes)).unwrap_err().contains("which has 8"));
         }
-        assert!(regions.view(place("s", 0, 1)).unwrap_err().contains(r#"registered are ["r"]"#));
+        assert!(regions.view(part("s", 0, 1)).unwrap_err().contains(r#"registered are ["r"]"#));
         assert_eq!(regions.list("s").unwrap_err().status, StatusCode::NOT_FOUND);
     }
 
@@ -287,12 +299,12 @@ mod tests {
         let (memory, file) = Memory::new("cut", b"01234567");
         let regions = Regions::default();
         regions.register("r", &memory.0, 0, 8).unwrap();
-        let view = regions.view(place("r", 0, 8)).unwrap();
+        let view = regions.view(part("r", 0, 8)).unwrap();
         file.set_len(3).unwrap();
         assert_eq!(view.to_vec(), b"012\0\0\0\0\0");
         assert!(view.write(b"abcdefgh").unwrap_err().contains("shrunk"));
         assert_eq!(file.metadata().unwrap().len(), 3);
-        assert!(regions.view(place("r", 0, 8)).unwrap_err().contains("which has 3"));
+        assert!(regions.view(part("r", 0, 8)).unwrap_err().contains("which has 3"));
     }
 
     #[test]
@@ -300,10 +312,10 @@ mod tests {
         let (memory, _file) = Memory::new("outlive", b"01");
         let regions = Regions::default();
         regions.register("r", &memory.0, 0, 2).unwrap();
-        let view = regions.view(place("r", 0, 2)).unwrap();
+        let view = regions.view(part("r", 0, 2)).unwrap();
         regions.unregister("r");
         regions.unregister("r");
-        assert!(regions.view(place("r", 0, 2)).is_err());
+        assert!(regions.view(part("r", 0, 2)).is_err());
         drop(memory);
         assert_eq!(view.to_vec(), b"01");
     }

@@ -1,7 +1,7 @@
 //! What Triton's clients call inference statistics: counts and times of each model's requests. Each
 //! API core counts its own; whoever asks gets the sum over all cores.
 
-use super::answers::Reply;
+use crate::api::services::engine_client::EngineReply;
 use crate::runtime::frontend::{ModelInfo, Outcome};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +11,20 @@ use symphony_transport::message::Ending;
 
 /// How often something happened, and how long it took together.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub(super) struct Span {
+pub(in crate::api) struct TimeSum {
     /// How often.
-    pub(super) count: u64,
+    pub(in crate::api) count: u64,
     /// How long, in nanoseconds.
-    pub(super) ns: u64,
+    pub(in crate::api) ns: u64,
 }
 
-impl Span {
+impl TimeSum {
     fn add(&mut self, time: Nanos) {
         self.count += 1;
         self.ns += time.0;
     }
 
-    fn merge(&mut self, other: Span) {
+    fn merge(&mut self, other: TimeSum) {
         self.count += other.count;
         self.ns += other.ns;
     }
@@ -33,29 +33,29 @@ impl Span {
 /// The batches of one size, as far as requests of these cores were in them: a request of r rows has
 /// r/b of a batch of b, and all requests of a batch together have one.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub(super) struct Batches {
+pub(in crate::api) struct BatchStatistics {
     executions: f64,
     infer_ns: f64,
     output_ns: f64,
 }
 
-impl Batches {
+impl BatchStatistics {
     /// How many there were.
-    pub(super) fn executions(&self) -> u64 {
+    pub(in crate::api) fn executions(&self) -> u64 {
         self.executions.round() as u64
     }
 
     /// The times that they ran.
-    pub(super) fn infer(&self) -> Span {
-        Span { count: self.executions(), ns: self.infer_ns as u64 }
+    pub(in crate::api) fn infer(&self) -> TimeSum {
+        TimeSum { count: self.executions(), ns: self.infer_ns as u64 }
     }
 
     /// The times that their results took to their API core.
-    pub(super) fn output(&self) -> Span {
-        Span { count: self.executions(), ns: self.output_ns as u64 }
+    pub(in crate::api) fn output(&self) -> TimeSum {
+        TimeSum { count: self.executions(), ns: self.output_ns as u64 }
     }
 
-    fn merge(&mut self, other: &Batches) {
+    fn merge(&mut self, other: &BatchStatistics) {
         self.executions += other.executions;
         self.infer_ns += other.infer_ns;
         self.output_ns += other.output_ns;
@@ -64,32 +64,32 @@ impl Batches {
 
 /// The statistics of one model.
 #[derive(Clone, Default, PartialEq, Debug)]
-pub(super) struct ModelStatistics {
+pub(in crate::api) struct ModelStatistics {
     /// When a request last ran, in milliseconds since 1970; 0 for never.
-    pub(super) last_ms: u64,
+    pub(in crate::api) last_ms: u64,
     /// Rows answered in time.
-    pub(super) rows: u64,
+    pub(in crate::api) rows: u64,
     /// Requests answered in time, from arrival to answer.
-    pub(super) success: Span,
+    pub(in crate::api) success: TimeSum,
     /// All others that were right in themselves, the late ones included.
-    pub(super) fail: Span,
+    pub(in crate::api) fail: TimeSum,
     /// From arrival to the batch's start. This and the next two are of requests answered in time.
-    pub(super) queue: Span,
+    pub(in crate::api) queue: TimeSum,
     /// The batch's run.
-    pub(super) infer: Span,
+    pub(in crate::api) infer: TimeSum,
     /// From the batch's end to the API core.
-    pub(super) output: Span,
+    pub(in crate::api) output: TimeSum,
     /// By size.
-    pub(super) batches: BTreeMap<u32, Batches>,
+    pub(in crate::api) batches: BTreeMap<u32, BatchStatistics>,
 }
 
 impl ModelStatistics {
     /// How many batches ran.
-    pub(super) fn executions(&self) -> u64 {
+    pub(in crate::api) fn executions(&self) -> u64 {
         self.batches.values().map(|batches| batches.executions).sum::<f64>().round() as u64
     }
 
-    fn count(&mut self, reply: &Reply, rows: usize) {
+    fn count(&mut self, reply: &EngineReply, rows: usize) {
         let total = reply.answered - reply.arrival;
         let ran = matches!(reply.outcome, Outcome::Good | Outcome::Late(_));
         if ran {
@@ -128,15 +128,15 @@ impl ModelStatistics {
     }
 }
 
-/// The statistics of the model that a place has, or had last.
+/// The statistics of the model that a slot has, or had last.
 #[derive(Default, Debug)]
-struct Place {
+struct SlotStatistics {
     name: String,
     version: u64,
     statistics: ModelStatistics,
 }
 
-impl Place {
+impl SlotStatistics {
     fn is_of(&self, model: &ModelInfo) -> bool {
         self.version == model.version && self.name == model.name
     }
@@ -145,33 +145,33 @@ impl Place {
 /// What one API core counts. Only its thread writes, so the lock is free but for the moments when
 /// somebody asks.
 #[derive(Clone, Default, Debug)]
-pub(super) struct CoreStatistics(Arc<Mutex<Vec<Place>>>);
+pub(in crate::api) struct CoreStatistics(Arc<Mutex<Vec<SlotStatistics>>>);
 
 impl CoreStatistics {
-    fn model_slots(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn model_slots(&self) -> MutexGuard<'_, Vec<SlotStatistics>> {
         // A panic while counting leaves a count off by one at the worst.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request of so many rows that the engine accepted and has answered.
-    pub(super) fn count(&self, model: &ModelInfo, rows: usize, reply: &Reply) {
-        let mut places = self.model_slots();
+    pub(in crate::api) fn count(&self, model: &ModelInfo, rows: usize, reply: &EngineReply) {
+        let mut slots = self.model_slots();
         let at = model.id.0 as usize;
-        if at >= places.len() {
-            places.resize_with(at + 1, Place::default);
+        if at >= slots.len() {
+            slots.resize_with(at + 1, SlotStatistics::default);
         }
-        let place = &mut places[at];
-        if !place.is_of(model) {
+        let slot = &mut slots[at];
+        if !slot.is_of(model) {
             let statistics = ModelStatistics::default();
-            *place = Place { name: model.name.clone(), version: model.version, statistics };
+            *slot = SlotStatistics { name: model.name.clone(), version: model.version, statistics };
         }
-        place.statistics.count(reply, rows);
+        slot.statistics.count(reply, rows);
     }
 }
 
 /// The statistics of all API cores.
 #[derive(Default, Debug)]
-pub(super) struct Statistics(Mutex<Vec<CoreStatistics>>);
+pub(in crate::api) struct Statistics(Mutex<Vec<CoreStatistics>>);
 
 impl Statistics {
     fn cores(&self) -> MutexGuard<'_, Vec<CoreStatistics>> {
@@ -179,19 +179,19 @@ impl Statistics {
     }
 
     /// A new core's own.
-    pub(super) fn join(&self) -> CoreStatistics {
+    pub(in crate::api) fn join(&self) -> CoreStatistics {
         let core = CoreStatistics::default();
         self.cores().push(core.clone());
         core
     }
 
     /// One model's, over all cores.
-    pub(super) fn of(&self, model: &ModelInfo) -> ModelStatistics {
+    pub(in crate::api) fn of(&self, model: &ModelInfo) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
         for core in &*self.cores() {
-            let places = core.model_slots();
-            let place = places.get(model.id.0 as usize).filter(|place| place.is_of(model));
-            place.iter().for_each(|place| sum.merge(&place.statistics));
+            let slots = core.model_slots();
+            let slot = slots.get(model.id.0 as usize).filter(|slot| slot.is_of(model));
+            slot.iter().for_each(|slot| sum.merge(&slot.statistics));
         }
         sum
     }
@@ -204,8 +204,8 @@ mod tests {
     use symphony_gpu::Signature;
     use symphony_transport::message::{GpuId, ModelId};
 
-    fn reply(outcome: Outcome, batch_size: u32) -> Reply {
-        Reply {
+    fn reply(outcome: Outcome, batch_size: u32) -> EngineReply {
+        EngineReply {
             outcome,
             output: Vec::new(),
             arrival: Nanos(1_000),
@@ -246,8 +246,11 @@ mod tests {
         one.count(&model(1), 4, &reply(Outcome::Bad(Ending::Withdrawn), 0));
         let sum = all.of(&model(1));
         assert_eq!((sum.rows, sum.executions()), (4, 2));
-        assert_eq!((sum.success, sum.fail), (Span { count: 3, ns: 13_500 }, Span { count: 2, ns: 9_000 }));
-        assert_eq!(sum.queue, Span { count: 3, ns: 3_000 });
+        assert_eq!(
+            (sum.success, sum.fail),
+            (TimeSum { count: 3, ns: 13_500 }, TimeSum { count: 2, ns: 9_000 })
+        );
+        assert_eq!(sum.queue, TimeSum { count: 3, ns: 3_000 });
         assert_eq!((sum.infer.ns, sum.output.ns), (9_000, 1_500));
         let sizes: Vec<_> =
             sum.batches.iter().map(|(size, b)| (*size, b.executions(), b.infer().ns)).collect();
@@ -255,10 +258,6 @@ mod tests {
         assert!(sum.last_ms > 0);
         assert_eq!(all.of(&model(2)), ModelStatistics::default());
         one.count(&model(2), 1, &reply(Outcome::Good, 1));
-        assert_eq!(
-            (all.of(&model(2)).rows, all.of(&model(1)).rows),
-            (1, 3),
-            "a place that another model got"
-        );
+        assert_eq!((all.of(&model(2)).rows, all.of(&model(1)).rows), (1, 3), "a slot that another model got");
     }
 }

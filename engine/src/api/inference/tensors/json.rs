@@ -23,7 +23,7 @@ const QUOTED: usize = 40;
 ///
 /// Errors: what was wrong, at which element, and what would be right.
 pub(in crate::api) fn parse(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
-    let place = Place { json, datatype, shape };
+    let place = JsonElements { json, datatype, shape };
     match datatype {
         DataType::Bool => place.fill(|text| match text {
             "true" => Some([1]),
@@ -72,13 +72,13 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
 }
 
 /// What is read, and as what.
-struct Place<'a> {
+struct JsonElements<'a> {
     json: &'a str,
     datatype: DataType,
     shape: &'a [usize],
 }
 
-impl Place<'_> {
+impl JsonElements<'_> {
     /// Reads elements of `N` bytes.
     fn fill<const N: usize>(&self, element: impl Fn(&str) -> Option<[u8; N]>) -> Result<Vec<u8>, String> {
         self.read(|text, out| element(text).map(|bytes| out.extend(bytes)))
@@ -86,7 +86,7 @@ impl Place<'_> {
 
     /// Reads all elements; `element` appends one to the bytes, or says that it is none of the type.
     fn read(&self, element: impl Fn(&str, &mut Vec<u8>) -> Option<()>) -> Result<Vec<u8>, String> {
-        let Place { json, datatype, shape } = *self;
+        let JsonElements { json, datatype, shape } = *self;
         let expected: usize = shape.iter().product();
         // A shape may promise more than comes: an element takes two characters at the least, and 8
         // bytes at most.

@@ -1,7 +1,7 @@
 //! gzip and deflate, of requests and of answers, in both protocols. What is unpacked is bounded: a
 //! small body can't become a large one.
 
-use super::problem::{Problem, quoted};
+use crate::api::problem::{Problem, quoted};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 
 /// A form of compression that both sides know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Coding {
+pub(in crate::api) enum Coding {
     /// RFC 1952.
     Gzip,
     /// RFC 1950, which both protocols call so.
@@ -22,7 +22,7 @@ impl Coding {
     /// What a header that names one says; `None` for no compression.
     ///
     /// Errors: 415 for any other.
-    pub(super) fn named(name: &[u8]) -> Result<Option<Coding>, Problem> {
+    pub(in crate::api) fn named(name: &[u8]) -> Result<Option<Coding>, Problem> {
         match name {
             b"" | b"identity" => Ok(None),
             b"gzip" => Ok(Some(Coding::Gzip)),
@@ -36,7 +36,7 @@ impl Coding {
     }
 
     /// The one to answer in, of those that a client lists as acceptable: gzip first.
-    pub(super) fn acceptable(list: &str) -> Option<Coding> {
+    pub(in crate::api) fn acceptable(list: &str) -> Option<Coding> {
         let accepts = |name: &str| {
             list.split(',').any(|item| {
                 let (coding, weight) = item.split_once(';').unwrap_or((item, ""));
@@ -51,7 +51,7 @@ impl Coding {
     }
 
     /// Its name in headers.
-    pub(super) const fn name(self) -> &'static str {
+    pub(in crate::api) const fn name(self) -> &'static str {
         match self {
             Coding::Gzip => "gzip",
             Coding::Deflate => "deflate",
@@ -59,7 +59,7 @@ impl Coding {
     }
 
     /// The bytes in this form.
-    pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
+    pub(in crate::api) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         let packed = match self {
             Coding::Gzip => {
                 written(GzEncoder::new(Vec::new(), Compression::fast()), bytes, GzEncoder::finish)
@@ -74,7 +74,7 @@ impl Coding {
     /// The bytes that `packed` is this form of, at most `limit`.
     ///
     /// Errors: 400 where it is no such form, 413 where it becomes too large.
-    pub(super) fn unpack(self, packed: &[u8], limit: usize) -> Result<Bytes, Problem> {
+    pub(in crate::api) fn unpack(self, packed: &[u8], limit: usize) -> Result<Bytes, Problem> {
         let mut bytes = Vec::new();
         let most = limit as u64 + 1;
         let read = match self {

@@ -1,18 +1,18 @@
 //! What the server says of itself and of its models, without a protocol's form.
 
-use super::problem::{Problem, quoted};
+use crate::api::problem::{Problem, quoted};
 use crate::control::{IndexEntry, State};
 use crate::runtime::frontend::ModelInfo;
 use symphony_gpu::TensorSpec;
 
 /// The server's name.
-pub(super) const NAME: &str = "symphony";
+pub(in crate::api) const NAME: &str = "symphony";
 
 /// The server's version.
-pub(super) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(in crate::api) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The extensions of the Open Inference Protocol that are spoken here, by Triton's names.
-pub(super) const EXTENSIONS: [&str; 10] = [
+pub(in crate::api) const EXTENSIONS: [&str; 10] = [
     "binary_tensor_data",
     "bytes_tensor_data",
     "classification",
@@ -26,17 +26,17 @@ pub(super) const EXTENSIONS: [&str; 10] = [
 ];
 
 /// A tensor's shape for metadata: -1 is the batch dimension.
-pub(super) fn batched_shape(spec: &TensorSpec) -> impl Iterator<Item = i64> {
+pub(in crate::api) fn batched_shape(spec: &TensorSpec) -> impl Iterator<Item = i64> {
     std::iter::once(-1).chain(dimensions(spec))
 }
 
 /// A tensor's shape without the batch dimension.
-pub(super) fn dimensions(spec: &TensorSpec) -> impl Iterator<Item = i64> {
+pub(in crate::api) fn dimensions(spec: &TensorSpec) -> impl Iterator<Item = i64> {
     spec.shape.iter().map(|&dimension| dimension as i64)
 }
 
 /// The type's name in a model's configuration.
-pub(super) fn config_type(spec: &TensorSpec) -> String {
+pub(in crate::api) fn config_type(spec: &TensorSpec) -> String {
     match spec.datatype.name() {
         "BYTES" => "TYPE_STRING".to_owned(),
         name => format!("TYPE_{name}"),
@@ -44,14 +44,14 @@ pub(super) fn config_type(spec: &TensorSpec) -> String {
 }
 
 /// What a model's configuration says beyond Triton's fields.
-pub(super) fn parameters(model: &ModelInfo) -> [(&'static str, String); 2] {
+pub(in crate::api) fn parameters(model: &ModelInfo) -> [(&'static str, String); 2] {
     // Triton counts priorities from 1.
     let priority = model.class.number() + 1;
     [("slo_ms", model.slo.as_millis_f64().to_string()), ("priority", priority.to_string())]
 }
 
 /// The version, empty for none, and the state of a model in the repository, in Triton's words.
-pub(super) fn index_words(entry: &IndexEntry) -> (String, &'static str) {
+pub(in crate::api) fn index_words(entry: &IndexEntry) -> (String, &'static str) {
     let state = match entry.state {
         State::Ready => "READY",
         State::Loading => "LOADING",
@@ -62,7 +62,7 @@ pub(super) fn index_words(entry: &IndexEntry) -> (String, &'static str) {
 }
 
 /// Why a parameter of a request to load a model is not taken.
-pub(super) fn no_load_parameter(name: &str) -> Problem {
+pub(in crate::api) fn no_load_parameter(name: &str) -> Problem {
     Problem::bad(format!(
         "parameter {} is not taken: a model's files and its configuration come from the repository",
         quoted(name)

@@ -5,14 +5,14 @@ use crate::telemetry::{Observatory, Query};
 use hyper::header::HeaderValue;
 
 /// What may be loaded and from where: the page's own parts, from this server.
-pub(super) const POLICY: HeaderValue = HeaderValue::from_static(
+pub(in crate::api) const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
 /// A part of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(in crate::api) enum DashboardPart {
     /// `/dashboard`
     Page,
     /// `/dashboard/dashboard.js`
@@ -23,14 +23,14 @@ pub(super) enum Part {
     Data,
 }
 
-impl Part {
+impl DashboardPart {
     /// The part at a path below `/dashboard`.
-    pub(super) fn of(rest: &[&str]) -> Option<Part> {
+    pub(in crate::api) fn of(rest: &[&str]) -> Option<DashboardPart> {
         Some(match rest {
-            [] => Part::Page,
-            ["dashboard.js"] => Part::Script,
-            ["dashboard.css"] => Part::Style,
-            ["data"] => Part::Data,
+            [] => DashboardPart::Page,
+            ["dashboard.js"] => DashboardPart::Script,
+            ["dashboard.css"] => DashboardPart::Style,
+            ["data"] => DashboardPart::Data,
             _ => return None,
         })
     }
@@ -38,18 +38,22 @@ impl Part {
     /// Its content type and its body. `query` is what the URL has after its `?`.
     ///
     /// Errors: what is wrong with the query.
-    pub(super) fn body(
+    pub(in crate::api) fn body(
         self,
         observatory: &Observatory,
         query: &str,
     ) -> Result<(HeaderValue, String), String> {
         let (content_type, body) = match self {
-            Part::Page => ("text/html; charset=utf-8", include_str!("dashboard/dashboard.html").to_owned()),
-            Part::Script => {
+            DashboardPart::Page => {
+                ("text/html; charset=utf-8", include_str!("dashboard/dashboard.html").to_owned())
+            }
+            DashboardPart::Script => {
                 ("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js").to_owned())
             }
-            Part::Style => ("text/css; charset=utf-8", include_str!("dashboard/dashboard.css").to_owned()),
-            Part::Data => ("application/json", observatory.view(&Query::parse(query)?)),
+            DashboardPart::Style => {
+                ("text/css; charset=utf-8", include_str!("dashboard/dashboard.css").to_owned())
+            }
+            DashboardPart::Data => ("application/json", observatory.view(&Query::parse(query)?)),
         };
         Ok((HeaderValue::from_static(content_type), body))
     }

@@ -90,7 +90,7 @@ fn read(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> 
 }
 
 /// A connection over TLS that hyper can drive.
-pub(super) struct TlsIo {
+pub(in crate::api) struct TlsIo {
     io: GlommioIo,
     tls: ServerConnection,
     /// What was read of the socket, and which of it rustls has not taken yet.
@@ -108,7 +108,7 @@ impl TlsIo {
     /// The server's side of a connection that has said nothing yet.
     ///
     /// Errors: rustls's own.
-    pub(super) fn new(tls: &Tls, io: GlommioIo) -> io::Result<TlsIo> {
+    pub(in crate::api) fn new(tls: &Tls, io: GlommioIo) -> io::Result<TlsIo> {
         let mut tls = ServerConnection::new(tls.config()).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(UNSENT));
         let inbox = vec![0; READ_AT_ONCE].into_boxed_slice();
@@ -125,19 +125,19 @@ impl TlsIo {
     }
 
     /// The socket below.
-    pub(super) fn into_socket(self) -> GlommioIo {
+    pub(in crate::api) fn into_socket(self) -> GlommioIo {
         self.io
     }
 
     /// How many bytes of what the client says have come.
-    pub(super) fn bytes_read(&self) -> u64 {
+    pub(in crate::api) fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
     /// Goes on with the handshake until it is done.
     ///
     /// Errors: the client's first bytes are not TLS ([`io::ErrorKind::InvalidData`]), or it left.
-    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(in crate::api) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.is_handshaking() {
             if self.tls.wants_write() {
                 ready!(self.poll_send(cx))?;
@@ -149,7 +149,7 @@ impl TlsIo {
     }
 
     /// Whether the client began as HTTP without TLS does.
-    pub(super) fn began_in_plain(&self) -> bool {
+    pub(in crate::api) fn began_in_plain(&self) -> bool {
         self.in_plain == Some(true)
     }
 

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// A connection's socket.
-pub(super) enum Socket {
+pub(in crate::api) enum Socket {
     /// As it is.
     Plain(GlommioIo),
     /// With TLS, whose handshake is done.
@@ -17,7 +17,7 @@ pub(super) enum Socket {
 
 impl Socket {
     /// How many bytes have come so far.
-    pub(super) fn bytes_read(&self) -> u64 {
+    pub(in crate::api) fn bytes_read(&self) -> u64 {
         match self {
             Socket::Plain(io) => io.bytes_read(),
             Socket::Tls(io) => io.bytes_read(),

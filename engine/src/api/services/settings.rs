@@ -2,12 +2,12 @@
 //! giving it another is a diagnostic; so a client never believes to have switched on what does not
 //! exist.
 
-use super::problem::{Problem, names, quoted};
+use crate::api::problem::{Problem, names, quoted};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The value of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Value {
+pub(in crate::api) enum SettingValue {
     /// On or off.
     Bool(bool),
     /// A number.
@@ -21,39 +21,41 @@ const MOST_VERBOSE: u32 = 1;
 
 /// The log's settings, of all API cores.
 #[derive(Default, Debug)]
-pub(super) struct LogSettings {
+pub(in crate::api) struct LogSettings {
     verbose: AtomicU32,
 }
 
 impl LogSettings {
     /// Whether each infer request gets a line.
-    pub(super) fn is_verbose(&self) -> bool {
+    pub(in crate::api) fn is_verbose(&self) -> bool {
         self.verbose.load(Ordering::Relaxed) > 0
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> [(&'static str, Value); 6] {
+    pub(in crate::api) fn all(&self) -> [(&'static str, SettingValue); 6] {
         let verbose = self.verbose.load(Ordering::Relaxed);
         [
-            ("log_file", Value::Text(String::new())),
-            ("log_info", Value::Bool(true)),
-            ("log_warning", Value::Bool(true)),
-            ("log_error", Value::Bool(true)),
-            ("log_verbose_level", Value::Number(verbose)),
-            ("log_format", Value::Text("default".into())),
+            ("log_file", SettingValue::Text(String::new())),
+            ("log_info", SettingValue::Bool(true)),
+            ("log_warning", SettingValue::Bool(true)),
+            ("log_error", SettingValue::Bool(true)),
+            ("log_verbose_level", SettingValue::Number(verbose)),
+            ("log_format", SettingValue::Text("default".into())),
         ]
     }
 
     /// Changes the settings given, all or none.
     ///
     /// Errors: 400, naming the settings that there are or the values that one may have.
-    pub(super) fn update(&self, given: &[(String, Value)]) -> Result<(), Problem> {
+    pub(in crate::api) fn update(&self, given: &[(String, SettingValue)]) -> Result<(), Problem> {
         let all = self.all();
         let mut verbose = None;
         for (name, value) in given {
             let (_, now) = known(&all, "log", name)?;
             match (name.as_str(), value) {
-                ("log_verbose_level", Value::Number(level @ 0..=MOST_VERBOSE)) => verbose = Some(*level),
+                ("log_verbose_level", SettingValue::Number(level @ 0..=MOST_VERBOSE)) => {
+                    verbose = Some(*level)
+                }
                 ("log_verbose_level", _) => {
                     return Err(Problem::bad(
                         "log setting log_verbose_level must be 0 or 1, a line per request",
@@ -72,19 +74,19 @@ impl LogSettings {
     }
 }
 
-impl Value {
+impl SettingValue {
     fn shown(&self) -> String {
         match self {
-            Value::Bool(on) => on.to_string(),
-            Value::Number(number) => number.to_string(),
-            Value::Text(text) => quoted(text),
+            SettingValue::Bool(on) => on.to_string(),
+            SettingValue::Number(number) => number.to_string(),
+            SettingValue::Text(text) => quoted(text),
         }
     }
 }
 
 /// Triton's trace settings and the values that they always have: traces of single requests are not
 /// written; when what happened to a request stands in its answer's parameters.
-pub(super) const TRACE: [(&str, &str); 6] = [
+pub(in crate::api) const TRACE: [(&str, &str); 6] = [
     ("trace_level", "OFF"),
     ("trace_rate", "1000"),
     ("trace_count", "-1"),
@@ -96,7 +98,7 @@ pub(super) const TRACE: [(&str, &str); 6] = [
 /// Takes in trace settings: each as its words, none of them for the default.
 ///
 /// Errors: 400 for a setting that there is not, or a value that it can't have.
-pub(super) fn update_trace(given: &[(String, Vec<String>)]) -> Result<(), Problem> {
+pub(in crate::api) fn update_trace(given: &[(String, Vec<String>)]) -> Result<(), Problem> {
     for (name, words) in given {
         let (_, value) = known(&TRACE, "trace", name)?;
         if words.iter().any(|word| word != value) {
@@ -125,7 +127,7 @@ fn known<'a, T>(
 mod tests {
     use super::*;
 
-    fn update(settings: &LogSettings, given: &[(&str, Value)]) -> Result<(), String> {
+    fn update(settings: &LogSettings, given: &[(&str, SettingValue)]) -> Result<(), String> {
         let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
         settings.update(&given).map_err(|problem| problem.message)
     }
@@ -134,14 +136,23 @@ mod tests {
     fn the_verbose_level_is_changed_and_what_means_nothing_here_is_refused() {
         let settings = LogSettings::default();
         assert!(!settings.is_verbose());
-        update(&settings, &[("log_info", Value::Bool(true)), ("log_verbose_level", Value::Number(1))])
-            .unwrap();
+        update(
+            &settings,
+            &[("log_info", SettingValue::Bool(true)), ("log_verbose_level", SettingValue::Number(1))],
+        )
+        .unwrap();
         assert!(settings.is_verbose());
         assert!(
-            update(&settings, &[("log_verbose_level", Value::Number(2))]).unwrap_err().contains("0 or 1")
+            update(&settings, &[("log_verbose_level", SettingValue::Number(2))])
+                .unwrap_err()
+                .contains("0 or 1")
         );
-        assert!(update(&settings, &[("log_info", Value::Bool(false))]).unwrap_err().contains("always true"));
-        let mixed = [("log_verbose_level", Value::Number(0)), ("log_level", Value::Number(0))];
+        assert!(
+            update(&settings, &[("log_info", SettingValue::Bool(false))])
+                .unwrap_err()
+                .contains("always true")
+        );
+        let mixed = [("log_verbose_level", SettingValue::Number(0)), ("log_level", SettingValue::Number(0))];
         assert!(update(&settings, &mixed).unwrap_err().contains("there are [\"log_file\""));
         assert!(settings.is_verbose(), "all or none");
     }

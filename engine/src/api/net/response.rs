@@ -13,51 +13,51 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 /// A response to whatever was asked.
-pub(super) type Reply = Response<ReplyBody>;
+pub(in crate::api) type ApiResponse = Response<ResponseBody>;
 
-/// Frames that come as they are ready.
-pub(super) type Frames = Pin<Box<dyn Body<Data = Bytes, Error = Infallible>>>;
+/// BodyFrames that come as they are ready.
+pub(in crate::api) type BodyFrames = Pin<Box<dyn Body<Data = Bytes, Error = Infallible>>>;
 
 /// A response's body.
-pub(super) struct ReplyBody {
-    parts: Parts,
+pub(in crate::api) struct ResponseBody {
+    parts: BodyParts,
     /// Its connection counts the clones, so that it knows when all its responses were taken.
-    _at_hand: Option<Rc<()>>,
-    taking: Option<Taken>,
+    _in_flight: Option<Rc<()>>,
+    taking: Option<Delivery>,
 }
 
 /// What of a body is there for its client.
-enum Taken {
+enum Delivery {
     /// All of it.
-    All(Taking),
+    All(Undelivered),
     /// The pieces that there are so far.
-    Pieces(Rc<Progress>),
+    Pieces(Rc<DeliveryProgress>),
 }
 
 /// Whether a connection's client takes what is there for it. Over HTTP/2 it may leave an answer
 /// with the server although its connection goes on.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(in crate::api) struct DeliveryProgress {
     untaken: Cell<usize>,
     since: Cell<Instant>,
 }
 
-impl Progress {
+impl DeliveryProgress {
     /// Nothing is there.
-    pub(super) fn new() -> Rc<Progress> {
-        Rc::new(Progress { untaken: Cell::new(0), since: Cell::new(Instant::now()) })
+    pub(in crate::api) fn new() -> Rc<DeliveryProgress> {
+        Rc::new(DeliveryProgress { untaken: Cell::new(0), since: Cell::new(Instant::now()) })
     }
 
     /// How long there has been something of which nothing was taken.
-    pub(super) fn stalled(&self) -> Duration {
+    pub(in crate::api) fn stalled(&self) -> Duration {
         if self.untaken.get() == 0 { Duration::ZERO } else { self.since.get().elapsed() }
     }
 
-    fn count(self: &Rc<Progress>) -> Taking {
+    fn count(self: &Rc<DeliveryProgress>) -> Undelivered {
         if self.untaken.replace(self.untaken.get() + 1) == 0 {
             self.moved();
         }
-        Taking(self.clone())
+        Undelivered(self.clone())
     }
 
     fn moved(&self) {
@@ -67,9 +67,9 @@ impl Progress {
 
 /// Something that is there for a client until this is dropped.
 #[derive(Debug)]
-struct Taking(Rc<Progress>);
+struct Undelivered(Rc<DeliveryProgress>);
 
-impl Drop for Taking {
+impl Drop for Undelivered {
     fn drop(&mut self) {
         self.0.untaken.set(self.0.untaken.get() - 1);
         self.0.moved();
@@ -78,12 +78,12 @@ impl Drop for Taking {
 
 /// Bytes of a body, which are counted until they are sent.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(in crate::api) struct BodyPiece {
     bytes: Bytes,
-    taking: Option<Taking>,
+    taking: Option<Undelivered>,
 }
 
-impl Buf for Piece {
+impl Buf for BodyPiece {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }
@@ -100,66 +100,66 @@ impl Buf for Piece {
     }
 }
 
-enum Parts {
+enum BodyParts {
     Whole { data: Option<Bytes>, trailers: Option<HeaderMap> },
-    Stream(Frames),
+    Stream(BodyFrames),
 }
 
-impl ReplyBody {
+impl ResponseBody {
     /// All of it.
-    pub(super) fn whole(data: impl Into<Bytes>) -> ReplyBody {
+    pub(in crate::api) fn whole(data: impl Into<Bytes>) -> ResponseBody {
         let data = Some(data.into()).filter(|data| !data.is_empty());
-        ReplyBody::of(Parts::Whole { data, trailers: None })
+        ResponseBody::of(BodyParts::Whole { data, trailers: None })
     }
 
     /// All of it with trailers, which HTTP/2 has.
-    pub(super) fn with_trailers(data: Bytes, trailers: HeaderMap) -> ReplyBody {
-        ReplyBody::of(Parts::Whole { data: Some(data), trailers: Some(trailers) })
+    pub(in crate::api) fn with_trailers(data: Bytes, trailers: HeaderMap) -> ResponseBody {
+        ResponseBody::of(BodyParts::Whole { data: Some(data), trailers: Some(trailers) })
     }
 
     /// As it comes.
-    pub(super) fn stream(frames: Frames) -> ReplyBody {
-        ReplyBody::of(Parts::Stream(frames))
+    pub(in crate::api) fn stream(frames: BodyFrames) -> ResponseBody {
+        ResponseBody::of(BodyParts::Stream(frames))
     }
 
-    fn of(parts: Parts) -> ReplyBody {
-        ReplyBody { parts, _at_hand: None, taking: None }
+    fn of(parts: BodyParts) -> ResponseBody {
+        ResponseBody { parts, _in_flight: None, taking: None }
     }
 
-    /// The same, counted by `at_hand` until it is sent or dropped, and by `progress` as it is
+    /// The same, counted by `in_flight` until it is sent or dropped, and by `progress` as it is
     /// taken.
-    pub(super) fn counted(self, at_hand: Rc<()>, progress: &Rc<Progress>) -> ReplyBody {
+    pub(in crate::api) fn counted(self, in_flight: Rc<()>, progress: &Rc<DeliveryProgress>) -> ResponseBody {
         let taking = match self.parts {
-            Parts::Whole { .. } => Taken::All(progress.count()),
-            Parts::Stream(_) => Taken::Pieces(progress.clone()),
+            BodyParts::Whole { .. } => Delivery::All(progress.count()),
+            BodyParts::Stream(_) => Delivery::Pieces(progress.clone()),
         };
-        ReplyBody { _at_hand: Some(at_hand), taking: Some(taking), ..self }
+        ResponseBody { _in_flight: Some(in_flight), taking: Some(taking), ..self }
     }
 
     /// A piece of it, counted too. Of a stream nothing is there but its pieces.
-    fn piece(&self, bytes: Bytes) -> Piece {
+    fn piece(&self, bytes: Bytes) -> BodyPiece {
         let taking = self.taking.as_ref().map(|taking| match taking {
-            Taken::All(Taking(progress)) | Taken::Pieces(progress) => progress.count(),
+            Delivery::All(Undelivered(progress)) | Delivery::Pieces(progress) => progress.count(),
         });
-        Piece { bytes, taking }
+        BodyPiece { bytes, taking }
     }
 }
 
-impl Body for ReplyBody {
-    type Data = Piece;
+impl Body for ResponseBody {
+    type Data = BodyPiece;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<BodyPiece>, Infallible>>> {
         let (data, trailers) = match &mut self.parts {
-            Parts::Whole { data, trailers } => {
+            BodyParts::Whole { data, trailers } => {
                 let data = data.take();
                 let trailers = if data.is_none() { trailers.take() } else { None };
                 (data, trailers)
             }
-            Parts::Stream(frames) => match ready!(frames.as_mut().poll_frame(cx)) {
+            BodyParts::Stream(frames) => match ready!(frames.as_mut().poll_frame(cx)) {
                 None => (None, None),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => (Some(data), None),
@@ -173,19 +173,19 @@ impl Body for ReplyBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.parts {
-            Parts::Whole { data, trailers } => data.is_none() && trailers.is_none(),
-            Parts::Stream(frames) => frames.is_end_stream(),
+            BodyParts::Whole { data, trailers } => data.is_none() && trailers.is_none(),
+            BodyParts::Stream(frames) => frames.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.parts {
-            Parts::Whole { data, trailers: None } => {
+            BodyParts::Whole { data, trailers: None } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
             // gRPC's messages have their lengths in front; nobody misses another.
-            Parts::Whole { .. } => SizeHint::default(),
-            Parts::Stream(frames) => frames.size_hint(),
+            BodyParts::Whole { .. } => SizeHint::default(),
+            BodyParts::Stream(frames) => frames.size_hint(),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Between the connections of one API core and its [`Frontend`]: [`Answers::ask`] submits a request
-//! and waits, one [`Answers::pump`] task polls the frontend and wakes whoever waits. All on one
+//! Between the connections of one API core and its [`Frontend`]: [`EngineClient::ask`] submits a request
+//! and waits, one [`EngineClient::pump`] task polls the frontend and wakes whoever waits. All on one
 //! thread.
 //!
-//! The engine answers through rings in memory, which nobody can sleep on, so the pump polls. Where
+//! The engine client through rings in memory, which nobody can sleep on, so the pump polls. Where
 //! the core is its own it polls every microsecond, between looks at the sockets. Where threads
 //! share cores it polls every 10 us for a while after anything happened, as an answer may be about
 //! to come, and after that every 0.1 ms: requests wait milliseconds for their batch, and a busy
@@ -11,7 +11,7 @@
 //! with nothing in flight it sleeps until a request is sent, and looks up every 50 ms, for what is
 //! served may change.
 
-use super::glommio_io::within;
+use crate::api::net::glommio_io::within;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket};
 use crate::telemetry::Metrics;
@@ -43,32 +43,32 @@ const IDLE_POLL: Duration = Duration::from_millis(50);
 
 /// An [`Answer`] that the handler may keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Reply {
+pub(in crate::api) struct EngineReply {
     /// How it ended.
-    pub(super) outcome: Outcome,
+    pub(in crate::api) outcome: Outcome,
     /// The output rows, one after another; empty unless it ran.
-    pub(super) output: Vec<u8>,
+    pub(in crate::api) output: Vec<u8>,
     /// When the request was accepted.
-    pub(super) arrival: Nanos,
+    pub(in crate::api) arrival: Nanos,
     /// When the answer was due.
-    pub(super) due: Nanos,
+    pub(in crate::api) due: Nanos,
     /// When its batch was put together; zero where it did not come to that. So for the next two.
-    pub(super) batched: Nanos,
+    pub(in crate::api) batched: Nanos,
     /// When its batch started.
-    pub(super) started: Nanos,
+    pub(in crate::api) started: Nanos,
     /// When its batch finished, or when the request was dropped.
-    pub(super) finished: Nanos,
+    pub(in crate::api) finished: Nanos,
     /// When the answer reached the frontend.
-    pub(super) answered: Nanos,
+    pub(in crate::api) answered: Nanos,
     /// Its batch's size.
-    pub(super) batch_size: u32,
+    pub(in crate::api) batch_size: u32,
     /// The GPU that its batch was sent to.
-    pub(super) gpu: GpuId,
+    pub(in crate::api) gpu: GpuId,
 }
 
-impl Reply {
-    fn keep(answer: Answer<'_>) -> Reply {
-        Reply {
+impl EngineReply {
+    fn keep(answer: Answer<'_>) -> EngineReply {
+        EngineReply {
             outcome: answer.outcome,
             output: (0..answer.rows).flat_map(|row| answer.row(row)).copied().collect(),
             arrival: answer.arrival,
@@ -84,36 +84,36 @@ impl Reply {
 }
 
 /// The frontend of an API core with everybody who waits for an answer from it.
-pub(super) struct Answers {
+pub(in crate::api) struct EngineClient {
     frontend: RefCell<Frontend>,
     recorder: Rc<Metrics>,
     idle: Idle,
     /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the
     /// answer is still taken from the frontend, once, and forgotten.
-    waiting: RefCell<Vec<Option<oneshot::Sender<Reply>>>>,
+    waiting: RefCell<Vec<Option<oneshot::Sender<EngineReply>>>>,
     pump: RefCell<Option<Waker>>,
     /// Counts up when a request is sent, so that the pump is fast again.
     sent: Cell<u64>,
 }
 
 /// Somebody waits for an answer.
-struct Waiting<'a> {
-    answers: &'a Answers,
+struct PendingRequest<'a> {
+    client: &'a EngineClient,
     ticket: Ticket,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        self.answers.frontend.borrow_mut().cancel(self.ticket);
+        self.client.frontend.borrow_mut().cancel(self.ticket);
     }
 }
 
-impl Answers {
-    /// Takes over `frontend`; what it takes and answers is told to `recorder`. Someone must run
-    /// [`Answers::pump`], on a thread that is `idle` in this way.
-    pub(super) fn new(frontend: Frontend, recorder: Rc<Metrics>, idle: Idle) -> Answers {
+impl EngineClient {
+    /// Takes over `frontend`; what it takes and client is told to `recorder`. Someone must run
+    /// [`EngineClient::pump`], on a thread that is `idle` in this way.
+    pub(in crate::api) fn new(frontend: Frontend, recorder: Rc<Metrics>, idle: Idle) -> EngineClient {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
-        Answers {
+        EngineClient {
             frontend: RefCell::new(frontend),
             recorder,
             idle,
@@ -124,7 +124,7 @@ impl Answers {
     }
 
     /// What is served at the moment: who holds it may ask any of it.
-    pub(super) fn models(&self) -> Arc<[ModelInfo]> {
+    pub(in crate::api) fn models(&self) -> Arc<[ModelInfo]> {
         let mut frontend = self.frontend.borrow_mut();
         let models = Arc::clone(frontend.newest_models());
         frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
@@ -132,12 +132,12 @@ impl Answers {
     }
 
     /// Requests sent and not yet answered, with or without someone who waits.
-    pub(super) fn in_flight(&self) -> usize {
+    pub(in crate::api) fn in_flight(&self) -> usize {
         self.frontend.borrow().in_flight()
     }
 
     /// The most rows that a request for this model may have.
-    pub(super) fn most_rows(&self, model: ModelId) -> usize {
+    pub(in crate::api) fn most_rows(&self, model: ModelId) -> usize {
         self.frontend.borrow().most_rows(model)
     }
 
@@ -145,7 +145,11 @@ impl Answers {
     /// as when the client has left, takes the request back.
     ///
     /// Errors: a [`Refusal`], at once.
-    pub(super) async fn ask(&self, ask: &Ask, fill: impl FnMut(usize, &mut [u8])) -> Result<Reply, Refusal> {
+    pub(in crate::api) async fn ask(
+        &self,
+        ask: &Ask,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<EngineReply, Refusal> {
         let ticket = {
             let mut frontend = self.frontend.borrow_mut();
             let ticket = frontend.submit(ask, fill);
@@ -158,12 +162,12 @@ impl Answers {
         self.sent.set(self.sent.get() + 1);
         self.wake_pump();
         // Once there is an answer, to take the request back does nothing.
-        let _cancelled_if_dropped = Waiting { answers: self, ticket };
-        Ok(receiver.await.expect("the pump answers every request before it lets go of the sender"))
+        let _cancelled_if_dropped = PendingRequest { client: self, ticket };
+        Ok(receiver.await.expect("the pump client every request before it lets go of the sender"))
     }
 
-    /// Delivers answers until it is dropped. One task of the core runs it.
-    pub(super) async fn pump(&self) {
+    /// Delivers client until it is dropped. One task of the core runs it.
+    pub(in crate::api) async fn pump(&self) {
         let (mut empty, mut sent) = (0, 0);
         loop {
             if self.in_flight() == 0 {
@@ -193,7 +197,7 @@ impl Answers {
             let waiter = waiting[ticket.index].take();
             if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
                 // A waiter that leaves between the check and here is gone all the same.
-                let _ = waiter.send(Reply::keep(answer));
+                let _ = waiter.send(EngineReply::keep(answer));
             }
         });
         frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
