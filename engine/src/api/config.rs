@@ -13,57 +13,57 @@ use std::time::Duration;
 /// Limits and time-outs of an API core. The defaults are safe on an open port.
 #[derive(Clone, Debug)]
 pub struct ApiConfig {
-    /// Where to listen. Port 0 takes any free port: see [`ApiHandle::local_addr`].
+    /// The address to listen at. Port 0 takes any free port: see
+    /// [`ApiHandle::local_addr`](super::ApiHandle::local_addr).
     pub addr: SocketAddr,
-    /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
+    /// A second address, usually with gRPC's port. Both ports speak both protocols.
     pub grpc: Option<SocketAddr>,
-    /// Where admin calls are answered; where there is none, the other ports answer them if they are
-    /// on loopback, and nobody does if not. This port speaks both protocols too.
+    /// The address at which admin calls are answered, in both protocols. Without it the other ports
+    /// answer admin calls if they are on loopback, and otherwise no port does.
     pub admin: Option<SocketAddr>,
-    /// The certificate by which clients are spoken to; on an admin port on loopback without it all
-    /// the same.
+    /// The certificate for TLS. An admin port on loopback does not use it.
     pub tls: Option<Tls>,
-    /// Who may ask for what; without, everybody may.
+    /// The tokens and their permissions; without them every client may make every call.
     pub tokens: Option<Tokens>,
-    /// Let other API cores listen at the same addresses; without, a port in use is an error.
+    /// Lets other API cores listen at the same addresses; otherwise a port in use is an error.
     pub share_port: bool,
-    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the
-    /// core is its own.
+    /// The core of the thread, and its waiting: [`Idle::Spin`] if no other thread uses the core.
     pub placement: Placement,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// What all bodies that are being read may hold together, in bytes.
+    /// The most bytes that all bodies being read may hold together.
     pub max_bodies_bytes: usize,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,
-    /// Connections at once.
+    /// The most open connections.
     pub max_connections: usize,
-    /// Requests at once on an HTTP/2 connection.
+    /// The most requests in flight on an HTTP/2 connection.
     pub max_requests_at_once: usize,
-    /// From a head's first byte to its last.
+    /// The longest time from a head's first byte to its last.
     pub header_timeout: Duration,
     /// The longest pause in a body.
     pub read_timeout: Duration,
-    /// The whole body.
+    /// The longest time for a whole body.
     pub body_timeout: Duration,
-    /// How long a client may take nothing of its response.
+    /// The longest time in which a client may take nothing of its response.
     pub write_timeout: Duration,
-    /// How long a connection may stay open between requests.
+    /// The longest time that a connection stays open between requests.
     pub idle_timeout: Duration,
-    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is
-    /// there; without an answer in as long again it is closed, with all its calls.
+    /// The time without bytes after which an HTTP/2 connection is sent a PING; without an answer in
+    /// as long again it is closed, with all its calls.
     pub keep_alive: Duration,
-    /// How long [`ApiHandle::stop`] waits for requests at hand.
+    /// The longest time that [`ApiHandle::stop`](super::ApiHandle::stop) waits for requests in
+    /// flight.
     pub stop_timeout: Duration,
-    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one
-    /// of its own.
+    /// The metrics of all API cores of an engine, from which `/metrics` is answered; a core makes
+    /// its own if there are none.
     pub observatory: Option<Arc<Observatory>>,
-    /// What it shares with the other API cores of its server.
+    /// The state that it shares with the other API cores of its server.
     pub shared: SharedState,
 }
 
 impl ApiConfig {
-    /// The defaults, listening at `addr`.
+    /// Returns the defaults, listening at `addr`.
     pub fn at(addr: SocketAddr) -> ApiConfig {
         ApiConfig {
             addr,

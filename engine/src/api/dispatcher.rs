@@ -1,5 +1,5 @@
-//! The dispatcher of one API core: makes its services out of a [`Frontend`] and a configuration, and
-//! hands each request to the adapter of the protocol that it speaks.
+//! The dispatcher of one API core: makes its services out of a [`Frontend`] and a configuration,
+//! and hands each request to the adapter of the protocol that it speaks.
 
 use super::config::ApiConfig;
 use super::net::body::BodyBudget;

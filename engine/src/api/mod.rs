@@ -20,8 +20,8 @@
 //!  problem, headers
 //! ```
 //!
-//! `config` (the configuration of a core) is used by `server` and `dispatcher`; [`reading`] uses the
-//! adapters to read requests without a socket.
+//! `config` (the configuration of a core) is used by `server` and `dispatcher`; [`reading`] uses
+//! the adapters to read requests without a socket.
 //!
 //! **Architecture invariant:** adapters translate and do not decide. What a request means and which
 //! problems it can have is written once, in `inference` and `services`.

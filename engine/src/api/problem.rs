@@ -1,5 +1,5 @@
-//! The reason that a request gets no result: its HTTP status, and a message that says what was wrong,
-//! where, and what would be right. The gRPC adapter derives its own status from it.
+//! The reason that a request gets no result: its HTTP status, and a message that says what was
+//! wrong, where, and what would be right. The gRPC adapter derives its own status from it.
 
 use crate::runtime::frontend::Refusal;
 use crate::telemetry::InferOutcome;

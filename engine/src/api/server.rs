@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 /// After an error of `accept` (out of file descriptors, most likely) this passes before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a stopping core looks whether all is answered.
+/// The interval at which a stopping core checks that all requests are answered.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 
-/// Clients over the limit that are told so at the same time; further ones are closed without a
-/// word.
+/// The most clients over the limit that are answered 503 at the same time; further ones are closed
+/// without an answer.
 const REFUSED_AT_ONCE: usize = 64;
 
-/// Why an API core can't serve.
+/// The reason that an API core can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The port is taken.
@@ -52,7 +52,7 @@ pub enum ApiError {
     /// The machine lacks what the executor needs.
     #[error("can't start the API: {0}")]
     Machine(#[from] MachineError),
-    /// No thread could be had.
+    /// The system refused to create the thread.
     #[error("can't start the API's thread: {0}")]
     Thread(io::Error),
     /// The thread ended by a panic: a bug.
@@ -120,22 +120,22 @@ fn no_port(addr: SocketAddr, error: io::Error) -> ApiError {
 }
 
 impl ApiHandle {
-    /// Where it listens, with the real port.
+    /// Returns the address that it listens at, with the real port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Where it listens besides, with the real port.
+    /// Returns the second address that it listens at, with the real port.
     pub fn grpc_addr(&self) -> Option<SocketAddr> {
         self.grpc_addr
     }
 
-    /// Where admin calls are answered besides, with the real port.
+    /// Returns the address for admin calls, with the real port.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr
     }
 
-    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still
+    /// Stops accepting, lets the requests in flight be answered (by the engine, which must still
     /// run), closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`]
     /// and a little.
     ///

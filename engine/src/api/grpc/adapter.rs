@@ -19,13 +19,13 @@ use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response, StatusCode, Version};
 use std::rc::Rc;
 
-/// Whether a request is a gRPC call.
+/// Returns true if a request is a gRPC call.
 pub(in crate::api) fn is_grpc(request: &Request<Incoming>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Answers one call, whatever it is.
+/// Answers one call.
 pub(in crate::api) async fn respond(
     services: &Rc<CoreServices>,
     request: Request<Incoming>,
@@ -42,7 +42,7 @@ pub(in crate::api) async fn respond(
         Ok(envelope) => envelope,
         Err(problem) => return refuse(services, &problem),
     };
-    let caller = match caller(services, method, &head.headers, &peer) {
+    let caller = match identify(services, method, &head.headers, &peer) {
         Ok(caller) => caller,
         Err(problem) => return refuse(services, &problem),
     };
@@ -67,10 +67,10 @@ pub(in crate::api) async fn respond(
     }
 }
 
-/// Who makes a call, which is counted.
+/// Returns the caller of a call, and counts the call.
 ///
 /// Errors: 401, 403, 429.
-fn caller(
+fn identify(
     services: &CoreServices,
     method: &str,
     headers: &HeaderMap,
@@ -92,8 +92,8 @@ fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
     framing::without_message(&GrpcStatus::of(problem))
 }
 
-/// One call with one message each way: the answer's message in its envelope. `outcome` is told how
-/// an infer request ended.
+/// Makes a call with one message each way and returns the answer's message in its envelope. Sets
+/// `outcome` if it was an infer request that has a result.
 async fn call(
     services: &CoreServices,
     caller: &Caller,
@@ -107,7 +107,7 @@ async fn call(
     let mut lease = services.bodies.read(headers, body).await?;
     let message = envelope.open(lease.bytes(), services.bodies.max_body_bytes())?;
     if method == "ModelInfer" {
-        header_terms(headers, &mut deadline)?;
+        read_deadline(headers, &mut deadline)?;
         let request = framing::decode(message)?;
         let response = infer::infer(
             services,
@@ -124,7 +124,7 @@ async fn call(
     admin::call(services, caller, method, message, envelope).await
 }
 
-/// Reads what a call of `ModelInfer` for `model` carries, as a connection's is read.
+/// Reads the body of a call of `ModelInfer` for `model`.
 ///
 /// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
 pub(in crate::api) fn read(
@@ -137,19 +137,19 @@ pub(in crate::api) fn read(
 ) -> Result<Inference, Problem> {
     let mut deadline = RequestDeadline::new();
     let message = Envelope::of(headers)?.open(body, limit)?;
-    header_terms(headers, &mut deadline)?;
+    read_deadline(headers, &mut deadline)?;
     infer::parse(framing::decode(message)?, deadline, model, regions, most_rows)
 }
 
-fn header_terms(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<(), Problem> {
+fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<(), Problem> {
     if let Some(timeout) = headers.get("grpc-timeout") {
         deadline.within(framing::timeout(timeout.as_bytes())?);
     }
     headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))
 }
 
-/// The header that gives each request of a stream a deadline of its own; `grpc-timeout` is the
-/// whole stream's.
+/// Returns the header that gives each request of a stream a deadline of its own; `grpc-timeout` is
+/// the whole stream's.
 fn deadline_header(headers: &HeaderMap) -> Option<Vec<u8>> {
     headers.get(DEADLINE).map(|deadline| deadline.as_bytes().to_vec())
 }

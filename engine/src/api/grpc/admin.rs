@@ -1,4 +1,4 @@
-//! Every call that is not an infer request.
+//! All gRPC calls but infer requests.
 
 use super::framing::{Envelope, SERVICE, decode};
 use super::messages::log_settings_request::setting_value::ParameterChoice as GivenSetting;
@@ -22,15 +22,15 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use symphony_gpu::TensorSpec;
 
-/// Whether a call is an admin call, whatever its message: one that changes the server. Settings are
-/// one if they are given.
+/// Returns true if a call is an admin call whatever its message: one that changes the server.
+/// `TraceSetting` and `LogSettings` are admin calls only if they bring settings.
 pub(super) fn is_admin(method: &str) -> bool {
     matches!(method, "RepositoryModelLoad" | "RepositoryModelUnload") || method.contains("SharedMemory")
 }
 
-/// Makes the call named `method` with `message`: the answer in its envelope.
+/// Makes the call named `method` with `message` and returns the answer in its envelope.
 ///
-/// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the
+/// Errors: 501 for a call that does not exist, 400 for a message that is not the call's, or the
 /// call's own.
 pub(super) async fn call(
     services: &CoreServices,
@@ -202,7 +202,7 @@ fn index(
 ) -> RepositoryIndexResponse {
     let all = repository::index(&services.shared, &services.engine, caller).into_iter();
     let models = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
-        let (version, state) = describe::index_words(&entry);
+        let (version, state) = describe::index_terms(&entry);
         ModelIndex { name: entry.name, version, state: state.into(), reason: entry.reason }
     });
     RepositoryIndexResponse { models: models.collect() }

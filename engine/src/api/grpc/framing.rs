@@ -1,6 +1,5 @@
-//! gRPC's envelope around messages: five bytes in front of each, statuses in trailers, time-outs in
-//! a header. That is all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in
-//! the buffer that they came in.
+//! gRPC's envelope around messages: five bytes in front of each, and the headers of a call. A
+//! message's tensors stay in the buffer that they came in.
 
 use super::status::GrpcStatus;
 use crate::api::net::compression::Coding;
@@ -12,7 +11,7 @@ use hyper::{Response, StatusCode};
 use prost::Message;
 use symphony_transport::Nanos;
 
-/// In front of a message: whether it is compressed, and its length.
+/// The length of a message's prefix: one byte for compression, four for the message's length.
 pub(super) const PREFIX: usize = 5;
 
 /// The path of every call, up to the call's name.
@@ -23,29 +22,29 @@ const CODINGS: HeaderValue = HeaderValue::from_static("identity,deflate,gzip");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// How the messages of a call are wrapped: the answers as the requests.
+/// The compression of a call's messages, which answers share with requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope(Option<Coding>);
 
 impl Envelope {
-    /// What a call's headers announce.
+    /// Returns the envelope that a call's headers announce.
     ///
-    /// Errors: a compression that is not known here.
+    /// Errors: 415 for an unknown compression.
     pub(super) fn of(headers: &HeaderMap) -> Result<Envelope, Problem> {
         headers.get(ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes())).map(Envelope)
     }
 
-    /// The length of the first message in `bytes`, its prefix included; `None` while that is not
-    /// there.
+    /// Returns the length of the first message in `bytes`, its prefix included; `None` while the
+    /// prefix is incomplete.
     pub(super) fn length(bytes: &[u8]) -> Option<usize> {
         let (prefix, _) = bytes.split_first_chunk::<PREFIX>()?;
         let [_, a, b, c, d] = *prefix;
         Some(PREFIX + u32::from_be_bytes([a, b, c, d]) as usize)
     }
 
-    /// The one message that `bytes` must be.
+    /// Returns the one message that `bytes` must be.
     ///
-    /// Errors: they are not one message, or it unpacks to more than `limit` bytes.
+    /// Errors: 400 if they are not one message, 413 if it unpacks to more than `limit` bytes.
     pub(super) fn open(self, mut bytes: Bytes, limit: usize) -> Result<Bytes, Problem> {
         if Envelope::length(&bytes) != Some(bytes.len()) {
             let message =
@@ -61,7 +60,7 @@ impl Envelope {
         }
     }
 
-    /// A message with its prefix.
+    /// Returns a message with its prefix.
     pub(super) fn seal(self, message: &impl Message) -> Bytes {
         let Some(coding) = self.0 else {
             let length = message.encoded_len();
@@ -82,19 +81,19 @@ impl Envelope {
 
 /// Reads a message.
 ///
-/// Errors: 400 where it is none of its kind.
+/// Errors: 400 if the bytes are no such message.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
     M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
 }
 
-/// The response to a call that ends with a status alone.
+/// Returns the response to a call that ends with a status alone.
 pub(super) fn without_message(status: &GrpcStatus<'_>) -> ApiResponse {
     let mut response = headers(ResponseBody::whole(Bytes::new()), Envelope(None));
     status.write(response.headers_mut());
     response
 }
 
-/// The response to a call, with what goes in front of its messages.
+/// Returns the response to a call, with its headers.
 pub(super) fn headers(body: ResponseBody, envelope: Envelope) -> ApiResponse {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
@@ -107,7 +106,7 @@ pub(super) fn headers(body: ResponseBody, envelope: Envelope) -> ApiResponse {
     response
 }
 
-/// What a `grpc-timeout` says: at most eight digits and a unit.
+/// Returns the time in a `grpc-timeout`: at most eight digits and a unit.
 ///
 /// Errors: 400.
 pub(super) fn timeout(value: &[u8]) -> Result<Nanos, Problem> {

@@ -88,8 +88,8 @@ fn parameter_value(parameter: &InferParameter) -> ParameterValue {
     }
 }
 
-/// Where an input's elements are. `raw` has those of the inputs from here on that are not in shared
-/// memory.
+/// Finds an input's elements. `raw` yields those of this and the following inputs that are not in
+/// shared memory.
 fn data<'a>(
     input: &'a InferInputTensor,
     is_raw: bool,
@@ -108,7 +108,7 @@ fn data<'a>(
     }
 }
 
-/// The shared memory that parameters name, if any.
+/// Returns the part of a shared memory region that parameters name, if any.
 fn region(parameters: &ParameterMap) -> Result<Option<RegionPart<'_>>, String> {
     if parameters.is_empty() {
         return Ok(None);
@@ -127,7 +127,7 @@ fn region(parameters: &ParameterMap) -> Result<Option<RegionPart<'_>>, String> {
     Ok(Some(RegionPart { region, offset: number("shared_memory_offset")?.unwrap_or(0), bytes }))
 }
 
-/// Elements in a message's own fields, in the protocol's binary form.
+/// Converts elements in a message's own fields to the protocol's binary form.
 fn wire(datatype: &str, contents: &InferTensorContents) -> Result<Bytes, String> {
     fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> Option<[u8; N]>) -> Option<Vec<u8>> {
         let mut wire = Vec::with_capacity(values.len() * N);

@@ -20,34 +20,34 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub(super) enum GrpcCode {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// The client took the call back.
+    /// The client cancelled the call.
     Cancelled = 1,
     /// The request is wrong.
     InvalidArgument = 3,
-    /// It came, or would have come, too late.
+    /// The answer came, or would have come, too late.
     DeadlineExceeded = 4,
-    /// There is no such model, version, region.
+    /// The model, version or region does not exist.
     NotFound = 5,
-    /// Something of that name is there already.
+    /// The name is taken.
     AlreadyExists = 6,
     /// The caller may not do that.
     PermissionDenied = 7,
     /// A queue or a limit is full.
     ResourceExhausted = 8,
-    /// This server does not do that.
+    /// The server does not support the call.
     Unimplemented = 12,
-    /// The server's own fault.
+    /// The server failed.
     Internal = 13,
-    /// Not now: the server shuts down, or something is switched off.
+    /// The server is shutting down, or a feature is off.
     Unavailable = 14,
-    /// Nobody knows who calls.
+    /// The caller has no valid token.
     Unauthenticated = 16,
 }
 
 impl GrpcCode {
-    /// What corresponds to an HTTP status.
+    /// Returns the code that corresponds to an HTTP status.
     pub(super) fn of(status: StatusCode) -> GrpcCode {
         match status {
             StatusCode::UNAUTHORIZED => GrpcCode::Unauthenticated,
@@ -66,20 +66,20 @@ impl GrpcCode {
     }
 }
 
-/// How a call ended.
+/// The status that ends a call.
 pub(super) struct GrpcStatus<'a> {
-    /// Its number.
+    /// The code.
     pub(super) code: GrpcCode,
-    /// Why; empty for none.
+    /// The reason; empty for none.
     pub(super) message: &'a str,
-    /// Of an infer request.
+    /// The outcome of an infer request.
     pub(super) outcome: Option<InferOutcome>,
-    /// After what time it may be tried again, where that is no matter of course.
+    /// The time after which the client may try again, if known.
     pub(super) again: Option<Duration>,
 }
 
 impl GrpcStatus<'_> {
-    /// The status of a call that got no result.
+    /// Returns the status of a call that got no result.
     pub(super) fn of(problem: &Problem) -> GrpcStatus<'_> {
         GrpcStatus {
             code: GrpcCode::of(problem.status),
@@ -89,7 +89,7 @@ impl GrpcStatus<'_> {
         }
     }
 
-    /// As the trailers that end a call.
+    /// Returns the trailers that end a call with this status.
     pub(super) fn trailers(&self) -> HeaderMap {
         let mut trailers = HeaderMap::with_capacity(4);
         self.write(&mut trailers);

@@ -1,7 +1,7 @@
-//! `ModelStreamInfer`: requests as they come, answers as they are ready, over one call. The whole
-//! call is the response's body, so when the client resets the stream or goes, everything of it is
-//! dropped, and its queued requests are withdrawn. A client that does not take its answers is not
-//! read from either.
+//! `ModelStreamInfer`: many requests and their answers, in the order in which they are ready, over
+//! one call. The whole call is the response's body, so when the client resets the stream or
+//! disconnects, all its state is dropped and its queued requests are withdrawn. No more requests
+//! are read from a client that does not take its answers.
 
 use super::framing::{Envelope, decode};
 use super::infer::infer;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// How long a stream may have nothing to do: then it is closed.
+/// The time without requests after which a stream is closed.
 const IDLE: Duration = Duration::from_secs(600);
 
 /// Bytes taken from the budget for request bodies, returned when dropped.
@@ -41,15 +41,15 @@ impl Drop for BufferLease {
     }
 }
 
-/// Whose stream it is, and what its metadata say of each of its requests.
+/// The client of a stream, and the metadata that apply to each of its requests.
 pub(super) struct StreamClient {
-    /// Who opened it.
+    /// The caller that opened it.
     pub(super) caller: Caller,
-    /// Whose connection it is on.
+    /// The connection's client.
     pub(super) peer: Peer,
-    /// What each request's head says of its deadline.
+    /// The deadline header, which applies to each request.
     pub(super) deadline: Option<Vec<u8>>,
-    /// Which span it belongs to.
+    /// The span that the requests belong to.
     pub(super) span: Option<Parent>,
 }
 
@@ -60,19 +60,19 @@ struct InferStream {
     number: u64,
     envelope: Envelope,
     client: Rc<StreamClient>,
-    /// `None` when the client has said all, or what it said made no sense.
+    /// The bytes to come; `None` once the client has sent all, or something invalid.
     incoming: Option<Incoming>,
-    /// What has come of the next message.
+    /// The bytes of the next message so far.
     buffer: BytesMut,
     room: BufferLease,
     running: FuturesUnordered<Pin<Box<dyn Future<Output = Bytes>>>>,
-    /// Why the call ends, if not because all is said.
+    /// The problem that ends the call, if any.
     problem: Option<Problem>,
     idle: Option<Timer>,
     ended: bool,
 }
 
-/// The body of a call's response.
+/// Returns the body of a call's response.
 pub(super) fn body(
     services: Rc<CoreServices>,
     incoming: Incoming,
@@ -95,7 +95,8 @@ pub(super) fn body(
 }
 
 impl InferStream {
-    /// Takes in what has come, as far as there is room, and starts the requests in it.
+    /// Reads the bytes that have come, as far as another request may run, and starts the requests
+    /// in them.
     fn read(&mut self, cx: &mut Context<'_>) {
         while self.has_room() {
             match self.next_message() {
@@ -121,14 +122,15 @@ impl InferStream {
         }
     }
 
-    /// Whether another request may run. Each stream may have one, whatever its connection's others
-    /// have.
+    /// Returns true if another request may run. Each stream may have one, whatever the other
+    /// streams of its connection have.
     fn has_room(&self) -> bool {
         let limit = self.services.max_requests_at_once;
         self.running.is_empty() || self.running.len().max(self.client.peer.requests_in_flight()) < limit
     }
 
-    /// Starts the first message in the buffer if it is there whole.
+    /// Starts the request of the first message in the buffer if it is complete, and returns true if
+    /// it was.
     fn next_message(&mut self) -> Result<bool, Problem> {
         let limit = self.services.bodies.max_body_bytes();
         let Some(length) = Envelope::length(&self.buffer) else { return Ok(false) };
@@ -162,7 +164,7 @@ impl InferStream {
         Ok(true)
     }
 
-    /// Reads no more; what runs is still answered.
+    /// Stops reading; the requests in flight are still answered.
     fn give_up(&mut self, problem: Problem) {
         self.incoming = None;
         self.buffer.clear();
@@ -209,7 +211,7 @@ impl Body for InferStream {
         this.read(cx);
         if let Poll::Ready(Some(message)) = Pin::new(&mut this.running).poll_next(cx) {
             this.idle = None;
-            // There may be room for another request now.
+            // Another request may run now.
             cx.waker().wake_by_ref();
             return Poll::Ready(Some(Ok(Frame::data(message))));
         }

@@ -28,10 +28,10 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
-/// Answers smaller than this many bytes are sent as they are, whatever the client takes.
-const WORTH_PACKING: usize = 1_024;
+/// The size in bytes below which an answer is not compressed.
+const MIN_COMPRESSED_BYTES: usize = 1_024;
 
-/// Answers one request, whatever it is.
+/// Answers one request.
 pub(in crate::api) async fn respond(
     services: &CoreServices,
     request: Request<Incoming>,
@@ -40,7 +40,7 @@ pub(in crate::api) async fn respond(
     let version = request.version();
     let mut response = route(services, request, peer).await.unwrap_or_else(|problem| refusal(&problem));
     if version == Version::HTTP_2 {
-        // HTTP/2 knows no such header: the stream ends by itself.
+        // HTTP/2 has no such header: its streams end by themselves.
         response.headers_mut().remove(CONNECTION);
     }
     services.metrics.responded(response.status().as_u16());
@@ -131,7 +131,7 @@ async fn model(
     }
 }
 
-/// Takes in new settings, if the request brings any, and answers those that hold then.
+/// Applies the settings that the request brings, if any, and answers with all settings.
 async fn settings(
     services: &CoreServices,
     request: Request<Incoming>,
@@ -166,7 +166,7 @@ async fn memory(
         }
         (MemoryKind::Cuda, MemoryPart::Status) => Ok(ok("[]")),
         (MemoryKind::Cuda, MemoryPart::Register) => Err(no_cuda_memory()),
-        // There is none, which is what was asked for.
+        // No such region exists, which is what the client wants.
         (MemoryKind::Cuda, MemoryPart::Unregister) => Ok(ok("{}")),
     }
 }
@@ -201,9 +201,9 @@ async fn try_infer(
     Ok(packed(&head.headers, body, json_bytes))
 }
 
-/// Reads the body of an infer request for `model` that is there whole, as a connection's is read.
+/// Reads the complete body of an infer request for `model`.
 ///
-/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
+/// Errors: 400, 413 if it unpacks to more than `limit` bytes, 415.
 pub(in crate::api) fn read(
     headers: &HeaderMap,
     body: Bytes,
@@ -217,7 +217,7 @@ pub(in crate::api) fn read(
     infer::parse(headers, &body, deadline, model, regions, most_rows)
 }
 
-/// What a request's headers say of its deadline.
+/// Returns the deadline that a request's headers give.
 fn deadline(headers: &HeaderMap) -> Result<RequestDeadline, Problem> {
     let mut deadline = RequestDeadline::new();
     headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))?;
@@ -235,7 +235,7 @@ fn unpacked(coding: Option<Coding>, body: Bytes, limit: usize) -> Result<Bytes, 
     }
 }
 
-/// The whole body of a request that is not an infer request.
+/// Returns the whole body of a request that is not an infer request.
 async fn body(services: &CoreServices, request: Request<Incoming>) -> Result<Bytes, Problem> {
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
@@ -243,10 +243,10 @@ async fn body(services: &CoreServices, request: Request<Incoming>) -> Result<Byt
     unpacked(coding, lease.bytes(), services.bodies.max_body_bytes())
 }
 
-/// The answer to an infer request, compressed if its client takes that and it is worth it.
+/// Returns the answer to an infer request, compressed if its client accepts that and it is large.
 fn packed(request: &HeaderMap, body: Vec<u8>, json_bytes: Option<usize>) -> ApiResponse {
     let accepted = request.get(ACCEPT_ENCODING).and_then(|list| Coding::acceptable(list.to_str().ok()?));
-    let coding = accepted.filter(|_| body.len() >= WORTH_PACKING);
+    let coding = accepted.filter(|_| body.len() >= MIN_COMPRESSED_BYTES);
     let body = match coding {
         Some(coding) => coding.pack(&body),
         None => body,
@@ -266,7 +266,7 @@ fn ok(body: impl Into<Bytes>) -> ApiResponse {
     with_type(StatusCode::OK, JSON, body)
 }
 
-/// Whether requests can be served: `"ready"` and, if not, `"reasons"`, added to `body`.
+/// Answers a readiness check: adds to `body` `"ready"` and, if false, `"reasons"`.
 fn readiness(services: &CoreServices, mut body: Value) -> ApiResponse {
     let reasons = services.observatory.readiness().err();
     body["ready"] = reasons.is_none().into();

@@ -1,4 +1,4 @@
-//! The bodies of everything that is not an infer request, in the JSON of Triton's extensions.
+//! The bodies of all requests but infer requests, in the JSON of Triton's extensions.
 
 use crate::api::problem::{Problem, quoted, shortened};
 use crate::api::services::CoreServices;
@@ -18,9 +18,9 @@ fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// A request's body, which may be empty: `{}` then.
+/// Reads a request's body; an empty one is read as `{}`.
 ///
-/// Errors: 400 where it is no JSON object of that form; `what` is what it should be.
+/// Errors: 400 if it is no JSON object of that form; `what` names the form.
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
@@ -28,13 +28,13 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem
     })
 }
 
-/// The body of `GET /v2`.
+/// Returns the body of `GET /v2`.
 pub(super) fn server_metadata() -> Vec<u8> {
     let (name, version) = (describe::NAME, describe::SERVER_VERSION);
     bytes(&json!({ "name": name, "version": version, "extensions": describe::EXTENSIONS }))
 }
 
-/// The body of `GET /v2/models/NAME`.
+/// Returns the body of `GET /v2/models/NAME`.
 pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<u8> {
     let tensor = |spec: &TensorSpec| {
         let shape: Vec<i64> = describe::batched_shape(spec).collect();
@@ -49,7 +49,7 @@ pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<
     }))
 }
 
-/// The body of `GET /v2/models/NAME/config`.
+/// Returns the body of `GET /v2/models/NAME/config`.
 pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
     let tensor = |spec: &TensorSpec| {
         let dims: Vec<i64> = describe::dimensions(spec).collect();
@@ -72,9 +72,9 @@ pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
     }))
 }
 
-/// The body of `GET /v2/models[/NAME]/stats`.
+/// Returns the body of `GET /v2/models[/NAME]/stats`.
 ///
-/// Errors: 404 for a model that there is not.
+/// Errors: 404 if the model does not exist.
 pub(super) fn statistics(
     services: &CoreServices,
     caller: &Caller,
@@ -121,9 +121,9 @@ fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
     })
 }
 
-/// The body of `POST /v2/repository/index`; `request` may ask for models that can serve only.
+/// Returns the body of `POST /v2/repository/index`; `request` may ask for ready models only.
 ///
-/// Errors: 400 where `request` is wrong.
+/// Errors: 400 if `request` is wrong.
 pub(super) fn index(services: &CoreServices, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Problem> {
     #[derive(Deserialize)]
     struct IndexRequest {
@@ -133,16 +133,16 @@ pub(super) fn index(services: &CoreServices, caller: &Caller, request: &[u8]) ->
     let request: IndexRequest = read(request, "a request for the repository's index")?;
     let all = repository::index(&services.shared, &services.engine, caller).into_iter();
     let entries = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
-        let (version, state) = describe::index_words(&entry);
+        let (version, state) = describe::index_terms(&entry);
         json!({ "name": entry.name, "version": version, "state": state, "reason": entry.reason })
     });
     Ok(bytes(&entries.collect()))
 }
 
-/// Sees to it that a request to load a model brings nothing along.
+/// Checks that a request to load a model has no parameters.
 ///
-/// Errors: 400 where it is wrong, or brings a configuration or files, which this server takes from
-/// its repository only.
+/// Errors: 400 if it is wrong, or brings a configuration or files, which this server takes from its
+/// repository only.
 pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
     #[derive(Deserialize)]
     struct LoadRequest {
@@ -153,36 +153,36 @@ pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
     request.parameters.keys().next().map_or(Ok(()), |name| Err(describe::no_load_parameter(name)))
 }
 
-/// The body of `…/trace/setting`.
+/// Returns the body of `…/trace/setting`.
 pub(super) fn trace() -> Vec<u8> {
     let all = TRACE.map(|(name, value)| match name {
-        // The one that Triton has as a list.
+        // Triton has this one as a list.
         "trace_level" => (name.to_owned(), json!([value])),
         _ => (name.to_owned(), json!(value)),
     });
     bytes(&Value::Object(all.into_iter().collect()))
 }
 
-/// Takes in the body of `POST …/trace/setting`: each setting a string, a number, a list of strings,
+/// Applies the body of `POST …/trace/setting`: each setting a string, a number, a list of strings,
 /// or null for the default.
 ///
 /// Errors: 400.
 pub(super) fn update_trace(_: &CoreServices, body: &[u8]) -> Result<(), Problem> {
     let given: Map<String, Value> = read(body, "an object of trace settings")?;
-    let word = |value: Value| match value {
+    let text = |value: Value| match value {
         Value::String(text) => text,
         other => other.to_string(),
     };
-    let words = |value: Value| match value {
+    let texts = |value: Value| match value {
         Value::Null => Vec::new(),
-        Value::Array(values) => values.into_iter().map(word).collect(),
-        value => vec![word(value)],
+        Value::Array(values) => values.into_iter().map(text).collect(),
+        value => vec![text(value)],
     };
-    let given: Vec<_> = given.into_iter().map(|(name, value)| (name, words(value))).collect();
+    let given: Vec<_> = given.into_iter().map(|(name, value)| (name, texts(value))).collect();
     set_trace(&given)
 }
 
-/// The body of `/v2/logging`.
+/// Returns the body of `/v2/logging`.
 pub(super) fn log(services: &CoreServices) -> Vec<u8> {
     let all = services.shared.log.all().map(|(name, value)| {
         let value = match value {
@@ -195,7 +195,7 @@ pub(super) fn log(services: &CoreServices) -> Vec<u8> {
     bytes(&Value::Object(all.into_iter().collect()))
 }
 
-/// Takes in the body of `POST /v2/logging`.
+/// Applies the body of `POST /v2/logging`.
 ///
 /// Errors: 400.
 pub(super) fn update_log(services: &CoreServices, body: &[u8]) -> Result<(), Problem> {
@@ -218,7 +218,7 @@ pub(super) fn update_log(services: &CoreServices, body: &[u8]) -> Result<(), Pro
     services.shared.log.update(&given)
 }
 
-/// The body of `GET /v2/systemsharedmemory/…/status`.
+/// Returns the body of `GET /v2/systemsharedmemory/…/status`.
 pub(super) fn regions(regions: &[Arc<SharedMemoryRegion>]) -> Vec<u8> {
     let region = |region: &Arc<SharedMemoryRegion>| {
         json!({
@@ -231,9 +231,9 @@ pub(super) fn regions(regions: &[Arc<SharedMemoryRegion>]) -> Vec<u8> {
     bytes(&regions.iter().map(region).collect())
 }
 
-/// Takes in the body of `POST /v2/systemsharedmemory/region/NAME/register`.
+/// Applies the body of `POST /v2/systemsharedmemory/region/NAME/register`.
 ///
-/// Errors: 400 where it is wrong, and as [`Regions::register`].
+/// Errors: 400 if it is wrong, and as [`Regions::register`].
 pub(super) fn register(regions: &Regions, name: &str, body: &[u8]) -> Result<(), Problem> {
     #[derive(Deserialize)]
     struct RegisterRequest {

@@ -1,5 +1,5 @@
-//! Infer requests over HTTP: a body of JSON, with the binary tensor extension raw tensors behind
-//! it, to an [`Inference`]; and an answer's body.
+//! Infer requests over HTTP: reads a body of JSON, and with the binary tensor extension the raw
+//! tensors behind it, to an [`Inference`]; writes an answer's body.
 
 use crate::api::inference::{
     Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The header by which either side announces raw tensors behind the JSON, whose length it gives.
+/// The header that gives the length of the JSON in front of raw tensors, in both directions.
 pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ struct TensorParameters<'a> {
 }
 
 impl TensorParameters<'_> {
-    /// The shared memory that they name, if any.
+    /// Returns the part of a shared memory region that they name, if any.
     fn region(&self) -> Result<Option<RegionPart<'_>>, String> {
         let Some(region) = &self.shared_memory_region else { return Ok(None) };
         let bytes = self.shared_memory_byte_size.ok_or("shared_memory_byte_size is missing")?;
@@ -158,7 +158,7 @@ fn parameter_value(value: &RawValue) -> ParameterValue {
     }
 }
 
-/// Where an input's elements are. What comes binary is cut off the front of `raw`.
+/// Finds an input's elements. Binary elements are split off the front of `raw`.
 fn data<'a>(input: &'a BodyInput<'_>, raw: &mut Bytes) -> Result<InputData<'a>, String> {
     let parameters = input.parameters.as_ref();
     if let Some(part) = parameters.map(TensorParameters::region).transpose()?.flatten() {
@@ -223,9 +223,9 @@ struct OutputParameters<'a> {
     shared_memory_byte_size: Option<usize>,
 }
 
-/// The body of an answer in time, and the length of its JSON where raw tensors follow it.
+/// Returns the body of an answer in time, and the length of its JSON if raw tensors follow it.
 ///
-/// Errors: 400 where the shared memory for an output is too small or gone.
+/// Errors: 400 if the shared memory for an output is too small or gone.
 pub(super) fn answer(model: &ModelInfo, answered: &InferAnswer) -> Result<(Vec<u8>, Option<usize>), Problem> {
     let outputs = answered.outputs(model)?;
     let mut out = Vec::with_capacity(512);
@@ -285,7 +285,7 @@ fn put(out: &mut Vec<u8>, value: &impl Serialize) {
     serde_json::to_writer(&mut *out, value).expect("these are JSON, and memory takes them");
 }
 
-/// Goes on in the object that was just closed.
+/// Reopens the object that was written last, and appends `with`.
 fn reopen(out: &mut Vec<u8>, with: &[u8]) {
     out.pop();
     out.extend_from_slice(with);

@@ -31,7 +31,7 @@ impl InferAnswer {
 
     /// Returns its tensors, of which those for shared memory are written there.
     ///
-    /// Errors: 400 where the shared memory is too small or gone.
+    /// Errors: 400 if the shared memory is too small or gone.
     pub(in crate::api) fn outputs<'a>(
         &'a self,
         model: &'a ModelInfo,

@@ -1,11 +1,11 @@
-//! The classification extension: of an output's elements the largest, as `VALUE:INDEX` strings.
+//! The classification extension: the largest elements of an output, as `VALUE:INDEX` strings.
 
 use half::{bf16, f16};
 use symphony_gpu::DataType;
 
-/// The `most` largest elements of one row of an output, largest first and of equals the first, each
-/// with its index. `row` holds elements as a row has them; NaN and BYTES, which have no order, come
-/// last, in their order.
+/// Returns the `most` largest elements of one row of an output, largest first and of equal ones the
+/// first, each with its index. `row` holds elements as a row has them; NaN and BYTES, which have no
+/// order, come last, in their order.
 pub(super) fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String> {
     match datatype {
         DataType::Bool | DataType::Uint8 => of(row, most, u8::from_le_bytes, f64::from, |v| v.to_string()),
@@ -24,7 +24,7 @@ pub(super) fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String
     }
 }
 
-/// As Triton writes it.
+/// Formats a number as Triton does.
 fn six_places<T: Into<f64>>(value: T) -> String {
     format!("{:.6}", value.into())
 }

@@ -1,7 +1,7 @@
-//! By when an answer is due, and how urgent it is. A client may say it in a gRPC `grpc-timeout`, in
-//! `parameters.timeout`, in a header `X-Request-Deadline-Ms`; the tightest of these and the model's
-//! SLO counts. `parameters.deadline = "none"`, or `none` in the header, asks for no deadline at
-//! all.
+//! The deadline and the class of an infer request. A client gives the deadline in gRPC's
+//! `grpc-timeout`, in `parameters.timeout` or in the header `X-Request-Deadline-Ms`; the tightest
+//! of these counts, and without any the model's SLO. `parameters.deadline = "none"`, or `none` in
+//! the header, asks for no deadline.
 
 use crate::api::problem::{Problem, shortened};
 use crate::runtime::frontend::{Class, Due, ModelInfo};
@@ -20,7 +20,7 @@ pub(in crate::api) enum ParameterValue {
 }
 
 impl ParameterValue {
-    /// The whole number that it is, or that it says in digits.
+    /// Returns the whole number that it is, or that its text is.
     fn number(&self) -> Option<i128> {
         match self {
             ParameterValue::Number(number) => Some(*number),
@@ -30,27 +30,27 @@ impl ParameterValue {
     }
 }
 
-/// The deadline of one request, as far as they are known.
+/// The deadline and the class of one request, as far as they are given.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct RequestDeadline {
-    /// When the request's head was there.
+    /// The time at which the request's head was complete.
     start: Instant,
-    /// From the request's own parameters: counts from when the engine has it.
+    /// The request's own parameter, which counts from the engine's acceptance.
     timeout: Option<Nanos>,
-    /// From headers: counts from `start`.
+    /// The tightest of the headers, which count from `start`.
     patience: Option<Nanos>,
-    /// No deadline at all.
+    /// True if the client asked for no deadline.
     never: bool,
     class: Option<Class>,
 }
 
 impl RequestDeadline {
-    /// The deadline of a request whose head is there now, and says nothing of them.
+    /// Creates the deadline of a request whose head is complete now, with nothing given.
     pub(in crate::api) fn new() -> RequestDeadline {
         RequestDeadline { start: Instant::now(), timeout: None, patience: None, never: false, class: None }
     }
 
-    /// Takes in the header `X-Request-Deadline-Ms`.
+    /// Applies the header `X-Request-Deadline-Ms`.
     ///
     /// Errors: 400 if it is neither `none` nor a number.
     pub(in crate::api) fn deadline_header(&mut self, value: &[u8]) -> Result<(), Problem> {
@@ -69,12 +69,12 @@ impl RequestDeadline {
         Ok(())
     }
 
-    /// Takes in a time that counts from the request's head.
+    /// Applies a time that counts from the request's head.
     pub(in crate::api) fn within(&mut self, time: Nanos) {
         self.patience = Some(self.patience.map_or(time, |other| other.min(time)));
     }
 
-    /// Takes in the parameter of this name, if it is about the deadline.
+    /// Applies the parameter of this name, if it is about the deadline or the class.
     ///
     /// Errors: 400 if its value makes no sense.
     pub(in crate::api) fn parameter(&mut self, name: &str, value: &ParameterValue) -> Result<(), Problem> {
@@ -92,7 +92,7 @@ impl RequestDeadline {
         Ok(())
     }
 
-    /// Sees to it that the deadline do not contradict each other.
+    /// Checks that the parameters do not contradict each other.
     ///
     /// Errors: 400.
     pub(in crate::api) fn check(&self) -> Result<(), Problem> {
@@ -104,8 +104,8 @@ impl RequestDeadline {
         Ok(())
     }
 
-    /// By when, from now on. Without a deadline a client's `grpc-timeout` is its own affair: it
-    /// cancels the call.
+    /// Returns the time until the answer is due, from now. If the client asked for no deadline, its
+    /// `grpc-timeout` is ignored: the client cancels the call itself.
     pub(in crate::api) fn due(&self) -> Due {
         if self.never {
             return Due::Never;
@@ -121,13 +121,13 @@ impl RequestDeadline {
         }
     }
 
-    /// How urgent: what the client asked for, else the model's own.
+    /// Returns the class that the client asked for, or the model's own.
     pub(in crate::api) fn class(&self, model: &ModelInfo) -> Class {
         self.class.unwrap_or(model.class)
     }
 }
 
-/// Zero is no limit, as with Triton's clients.
+/// Reads `parameters.timeout`. Zero means no limit, as with Triton's clients.
 fn timeout(value: &ParameterValue) -> Result<Option<Nanos>, Problem> {
     let us = value.number().and_then(|us| u64::try_from(us).ok()).ok_or_else(|| {
         Problem::bad("parameters.timeout must be a whole number of microseconds, such as 20000")
@@ -135,7 +135,7 @@ fn timeout(value: &ParameterValue) -> Result<Option<Nanos>, Problem> {
     Ok((us > 0).then(|| Nanos(us.saturating_mul(1_000))))
 }
 
-/// Triton's priorities: 0 is the model's own, 1 the highest.
+/// Reads `parameters.priority`: 0 is the model's own, 1 the highest, as in Triton.
 fn class(value: &ParameterValue) -> Result<Option<Class>, Problem> {
     match value.number() {
         Some(0) => Ok(None),

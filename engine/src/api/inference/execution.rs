@@ -8,8 +8,8 @@ use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineClient;
 use crate::runtime::frontend::ModelInfo;
 
-/// Runs a checked request and adds the engine's reply to `record`. `held`, which keeps the request's
-/// bytes counted, is dropped as soon as the engine has them.
+/// Runs a checked request and adds the engine's reply to `record`. `held`, which keeps the
+/// request's bytes counted, is dropped as soon as the engine has them.
 ///
 /// Errors: why it has no result in time.
 pub(in crate::api) async fn run(

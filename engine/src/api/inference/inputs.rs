@@ -1,6 +1,5 @@
-//! What a client gave, checked against the model's signature: names, types, shapes, lengths.
-//! Nothing is copied here: bytes go from where they came to, or from shared memory, straight into
-//! the engine's slots ([`Inputs::fill`]).
+//! A request's inputs, checked against the model's signature: names, types, shapes, lengths. Bytes
+//! go from the body, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
 
 use super::tensors::{elements, json};
 use crate::api::problem::{Problem, names, quoted};
@@ -10,58 +9,58 @@ use bytes::Bytes;
 use std::cell::Cell;
 use symphony_gpu::{DataType, TensorSpec};
 
-/// One input as a client gave it.
+/// One input as the client gave it.
 #[derive(Debug)]
 pub(in crate::api) struct GivenInput<'a> {
     /// The input's name.
     pub(in crate::api) name: &'a str,
     /// The protocol's name of its type.
     pub(in crate::api) datatype: &'a str,
-    /// With or without the batch dimension.
+    /// The shape, with or without the batch dimension.
     pub(in crate::api) shape: &'a [i64],
-    /// Its elements.
+    /// The elements.
     pub(in crate::api) data: InputData<'a>,
 }
 
-/// Where an input's elements are.
+/// The elements of an input, or the place of them.
 #[derive(Debug)]
 pub(in crate::api) enum InputData<'a> {
-    /// In valid JSON.
+    /// Elements in valid JSON.
     Json(&'a str),
-    /// In the protocol's binary form.
+    /// Elements in the protocol's binary form.
     Wire(Bytes),
-    /// In shared memory, in the same form.
+    /// Elements in shared memory, in the protocol's binary form.
     Region(RegionPart<'a>),
-    /// Nowhere.
+    /// No elements.
     Missing,
 }
 
-/// Where the bytes of an input come from, checked to be as many as all rows need.
+/// The bytes of an input, checked to be as many as all rows need.
 #[derive(Debug)]
 enum RowSource {
     /// Elements of one size.
     Whole(Bytes),
-    /// Elements of BYTES, and how far those of the rows before went.
+    /// Elements of BYTES, and the end of those of the rows before.
     Elements(Bytes, Cell<usize>),
     /// Elements of one size in shared memory.
     Region(RegionView),
 }
 
-/// How many rows a request has.
+/// The number of rows of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) struct Rows {
-    /// At least 1.
+    /// The number, at least 1.
     pub(in crate::api) count: usize,
-    /// Whether the inputs' shapes have the batch dimension; the answer's then do too.
+    /// True if the inputs' shapes have the batch dimension; the answer's then have it too.
     pub(in crate::api) batched: bool,
 }
 
-/// The inputs of a request, as many rows of each as the request has.
+/// The inputs of a request, all with the same number of rows.
 #[derive(Debug)]
 pub(in crate::api) struct Inputs {
-    /// Of each.
+    /// The number of rows.
     pub(in crate::api) rows: Rows,
-    /// By the signature's order.
+    /// The bytes of each input, in the signature's order.
     sources: Vec<RowSource>,
 }
 
@@ -121,7 +120,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Writes row `row` in the layout of the model's signature. Rows are asked for in order, each
+    /// Writes row `row` in the layout of the model's signature. Rows must be written in order, each
     /// once.
     pub(in crate::api) fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8]) {
         for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
@@ -137,16 +136,16 @@ impl Inputs {
                 }
             }
             if spec.datatype == DataType::Bool {
-                // Any other byte is true too, and an executor may count on 0 and 1.
+                // Any non-zero byte is true, and executors rely on 0 and 1.
                 to.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
             }
         }
     }
 }
 
-/// Where the tensor called `name` is among `specs`.
+/// Returns the index of the tensor `name` in `specs`.
 ///
-/// Errors: 400 with the names that there are; `kind` is what they are called.
+/// Errors: 400 with the names that exist; `kind` is `input` or `output`.
 pub(super) fn position(specs: &[TensorSpec], name: &str, kind: &str) -> Result<usize, Problem> {
     specs.iter().position(|spec| spec.name == name).ok_or_else(|| {
         let known = names(specs.iter().map(|s| s.name.as_str()));
@@ -154,7 +153,8 @@ pub(super) fn position(specs: &[TensorSpec], name: &str, kind: &str) -> Result<u
     })
 }
 
-/// How many rows a shape says; `None` where it leaves out the batch dimension, which is one row.
+/// Returns the number of rows of a shape; `None` if it lacks the batch dimension, which means one
+/// row.
 fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, String> {
     let is_row = |shape: &[i64]| shape.iter().copied().eq(row.iter().map(|&d| d as i64));
     if is_row(given) {
@@ -197,7 +197,7 @@ fn source(
             }
             let view = regions.view(part)?;
             match spec.datatype {
-                // Lengths that were checked must not change any more.
+                // Checked lengths must not change any more, so BYTES are copied first.
                 DataType::Bytes(_) => Bytes::from(view.to_vec()),
                 _ => return Ok(RowSource::Region(view)),
             }

@@ -1,5 +1,5 @@
-//! What of a model's outputs a client wants and in which form, and an answer's tensors in that
-//! form.
+//! The outputs that a client requests, checked against the model, and an answer's tensors in the
+//! requested form.
 
 use super::classification;
 use super::inputs::{Rows, position};
@@ -13,49 +13,49 @@ use std::ops::Range;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 
-/// OutputKind an output's elements travel.
+/// The form in which an output's elements are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) enum Format {
-    /// In the answer's JSON.
+    /// The answer's JSON.
     Json,
-    /// In the protocol's binary form.
+    /// The protocol's binary form.
     Binary,
 }
 
-/// What a client asks of an output.
+/// The content that a client requests of an output.
 #[derive(Debug)]
 pub(in crate::api) enum OutputKind<'a> {
-    /// Its elements.
+    /// The elements.
     Tensor,
-    /// Of each row so many of the largest, as strings.
+    /// The given number of largest elements of each row, as strings.
     Classes(u64),
-    /// Its elements, in shared memory.
+    /// The elements, written to shared memory.
     Region(RegionPart<'a>),
 }
 
-/// An output as a client asks for it.
+/// An output as the client requests it.
 #[derive(Debug)]
 pub(in crate::api) struct RequestedOutput<'a> {
-    /// Its name.
+    /// The output's name.
     pub(in crate::api) name: &'a str,
-    /// What of it.
+    /// The content.
     pub(in crate::api) how: OutputKind<'a>,
-    /// In which form.
+    /// The form.
     pub(in crate::api) format: Format,
 }
 
-/// An output to send, found to be one of the model's.
+/// An output to send, checked against the model.
 #[derive(Debug)]
 pub(in crate::api) struct ChosenOutput {
-    /// Its index in the signature.
+    /// The index in the signature.
     at: usize,
     format: Format,
     classes: Option<usize>,
     region: Option<RegionView>,
 }
 
-/// Checks what a client asks for of a model's outputs, for so many rows; all of them in `otherwise`
-/// if it asks for none.
+/// Checks the outputs that a client requests of a model, for a request of `rows` rows. If it
+/// requests none, all outputs are sent in the form `otherwise`.
 ///
 /// Errors: 400 with what was wrong and what would be right.
 pub(in crate::api) fn choose<'a>(
@@ -116,28 +116,28 @@ fn region_of(
 /// A tensor of an answer.
 #[derive(Debug)]
 pub(in crate::api) struct AnswerTensor<'a> {
-    /// Its name.
+    /// The output's name.
     pub(in crate::api) name: &'a str,
     /// The type of its elements.
     pub(in crate::api) datatype: &'static str,
-    /// With the batch dimension if the inputs had it.
+    /// The shape, with the batch dimension if the inputs had it.
     pub(in crate::api) shape: Vec<usize>,
-    /// OutputKind its elements are to travel.
+    /// The form in which its elements are sent.
     pub(in crate::api) format: Format,
-    /// The shared memory that they are in instead, and how many bytes of it they take.
+    /// The shared memory that holds the elements instead, and their length in bytes.
     pub(in crate::api) region: Option<(&'a RegionView, usize)>,
     elements: TensorElements,
 }
 
 #[derive(Debug)]
 enum TensorElements {
-    /// As rows have them.
+    /// Elements in the layout of rows.
     Rows(DataType, Bytes),
     Texts(Vec<String>),
 }
 
 impl AnswerTensor<'_> {
-    /// The elements in the protocol's binary form.
+    /// Returns the elements in the protocol's binary form.
     pub(in crate::api) fn wire(&self) -> Bytes {
         let mut wire = Vec::new();
         match &self.elements {
@@ -161,10 +161,10 @@ impl AnswerTensor<'_> {
     }
 }
 
-/// The tensors of an answer: `output` holds its rows, one after another. What goes to shared memory
-/// is written there.
+/// Returns the tensors of an answer, whose rows lie in `output` one after another. Those for shared
+/// memory are written there.
 ///
-/// Errors: 400 where the shared memory is too small or gone.
+/// Errors: 400 if the shared memory is too small or gone.
 pub(super) fn outputs<'a>(
     model: &'a ModelInfo,
     chosen: &'a [ChosenOutput],
@@ -206,7 +206,7 @@ fn tensor_of<'a>(
     Ok(output)
 }
 
-/// One output of all rows. Of a single row nothing is copied.
+/// Gathers one output from all rows. The output of a single row is not copied.
 fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes) -> Bytes {
     let (range, stride) = (signature.output_range(at), signature.output_bytes());
     if rows == 1 {
@@ -218,12 +218,12 @@ fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes) -> Bytes
     tensor.into()
 }
 
-/// When what happened to a request, and where: the parameters of its answer.
+/// The times of a request's events, its batch and its GPU: the parameters of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct AnswerTimes([(&'static str, u64); 7]);
 
 impl AnswerTimes {
-    /// AnswerTimes are microseconds since the request was queued.
+    /// Returns the times of `reply`, in microseconds since the request was queued.
     pub(in crate::api) fn of(reply: &EngineReply) -> AnswerTimes {
         let since = |at: Nanos| (at - reply.arrival).0 / 1_000;
         AnswerTimes([
@@ -237,7 +237,7 @@ impl AnswerTimes {
         ])
     }
 
-    /// Their names and values.
+    /// Iterates over names and values.
     pub(in crate::api) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.into_iter()
     }

@@ -1,5 +1,5 @@
-//! Reads request bodies within the limits of size, of memory for all bodies together, and of time. A
-//! body that comes in one piece, as most do, is not copied.
+//! Reads request bodies within the limits of size, of memory for all bodies together, and of time.
+//! A body that comes in one piece, as most do, is not copied.
 
 use super::glommio_io::within;
 use super::limits::BodyLimits;

@@ -1,5 +1,5 @@
-//! gzip and deflate, of requests and of answers, in both protocols. What is unpacked is bounded: a
-//! small body can't become a large one.
+//! gzip and deflate, of requests and of answers, in both protocols. The unpacked size is bounded,
+//! so that a small body can't become a large one.
 
 use crate::api::problem::{Problem, quoted};
 use bytes::Bytes;
@@ -9,19 +9,19 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::StatusCode;
 use std::io::{Read, Write};
 
-/// A form of compression that both sides know.
+/// A supported form of compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) enum Coding {
     /// RFC 1952.
     Gzip,
-    /// RFC 1950, which both protocols call so.
+    /// RFC 1950, which both protocols call deflate.
     Deflate,
 }
 
 impl Coding {
-    /// What a header that names one says; `None` for no compression.
+    /// Returns the coding that a header names; `None` for no compression.
     ///
-    /// Errors: 415 for any other.
+    /// Errors: 415 for any other name.
     pub(in crate::api) fn named(name: &[u8]) -> Result<Option<Coding>, Problem> {
         match name {
             b"" | b"identity" => Ok(None),
@@ -35,7 +35,8 @@ impl Coding {
         }
     }
 
-    /// The one to answer in, of those that a client lists as acceptable: gzip first.
+    /// Returns the coding for an answer, out of those that a client lists as acceptable: gzip
+    /// first.
     pub(in crate::api) fn acceptable(list: &str) -> Option<Coding> {
         let accepts = |name: &str| {
             list.split(',').any(|item| {
@@ -50,7 +51,7 @@ impl Coding {
         accepts("deflate").then_some(Coding::Deflate)
     }
 
-    /// Its name in headers.
+    /// Returns its name in headers.
     pub(in crate::api) const fn name(self) -> &'static str {
         match self {
             Coding::Gzip => "gzip",
@@ -58,7 +59,7 @@ impl Coding {
         }
     }
 
-    /// The bytes in this form.
+    /// Compresses bytes.
     pub(in crate::api) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         let packed = match self {
             Coding::Gzip => {
@@ -71,9 +72,9 @@ impl Coding {
         packed.expect("memory takes every byte")
     }
 
-    /// The bytes that `packed` is this form of, at most `limit`.
+    /// Decompresses `packed` to at most `limit` bytes.
     ///
-    /// Errors: 400 where it is no such form, 413 where it becomes too large.
+    /// Errors: 400 if it is not of this form, 413 if the result is too large.
     pub(in crate::api) fn unpack(self, packed: &[u8], limit: usize) -> Result<Bytes, Problem> {
         let mut bytes = Vec::new();
         let most = limit as u64 + 1;

@@ -1,7 +1,7 @@
-//! One client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever
-//! its first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
-//! connection that nobody uses for [`ConnectionLimits::idle_timeout`], a head that is not complete in
-//! `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
+//! A client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever its
+//! first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
+//! connection that nobody uses for [`ConnectionLimits::idle_timeout`], a head that is not complete
+//! in `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
 //! connection is gone after one of them.
 
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
@@ -25,12 +25,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// What a client that speaks HTTP/2 without asking first begins with.
+/// The first bytes of a client that speaks HTTP/2 with prior knowledge.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// When we are the one to close, what the client still sends (the rest of a refused body) is thrown
-/// away for this long at most: closing at once would reset the connection, and the client might
-/// never see the response. A client that closes too ends the wait.
+/// The longest time for which the server, when it closes a connection, discards the bytes that the
+/// client still sends (the rest of a refused body). Closing at once would reset the connection, and
+/// the client might never see the response. A client that closes too ends the wait.
 const LINGER: Duration = Duration::from_secs(1);
 
 const SLOW_HEAD: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\n\
@@ -45,26 +45,25 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/j
     connection: close\r\ncontent-length: 58\r\n\r\n\
     {\"error\":\"this port speaks TLS; ask for https:// instead\"}";
 
-/// What the connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
     /// The first byte of a request.
     Idle,
-    /// The rest of a head.
+    /// The end of a head.
     Head,
-    /// The body, the engine.
+    /// The body, or the engine.
     Busy,
-    /// The client to take its response.
+    /// The client's reading of its response.
     Responding,
 }
 
 struct ConnectionWatch {
     phase: Cell<ConnectionPhase>,
     since: Cell<Instant>,
-    /// Cloned for each request of an HTTP/2 connection until its response is taken: these may be
-    /// many.
+    /// A token cloned for each request in flight, until its response is taken.
     in_flight: Rc<()>,
-    /// Whether the client takes its answers, which over HTTP/2 the socket does not tell.
+    /// The progress of responses, which over HTTP/2 the socket does not show.
     progress: Rc<DeliveryProgress>,
 }
 
@@ -75,10 +74,10 @@ impl ConnectionWatch {
     }
 }
 
-/// The socket as hyper sees it: tells the watch what happens on it.
+/// The socket for hyper, which reports its events to the watch.
 struct WatchedSocket {
     io: Socket,
-    /// What was read to find out which protocol it is, until hyper has it.
+    /// The bytes read to detect the protocol, until hyper has taken them.
     first: Vec<u8>,
     watch: Rc<ConnectionWatch>,
 }
@@ -109,7 +108,7 @@ impl Write for WatchedSocket {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
-    /// hyper flushes when everything it had was written: the client has its response.
+    /// Flushes; hyper does so after the last byte, when the client has its response.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         if self.watch.phase.get() == ConnectionPhase::Responding {
@@ -118,13 +117,13 @@ impl Write for WatchedSocket {
         Poll::Ready(Ok(()))
     }
 
-    /// [`close`] does it, after it has seen how the connection ended.
+    /// Does nothing: [`close`] shuts down, depending on how the connection ended.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 }
 
-/// What answers the requests of connections, with the limits that connections keep for it.
+/// The handler of the requests of connections, with the limits that connections keep for it.
 pub(in crate::api) trait RequestHandler: 'static {
     /// Returns the limits of each connection.
     fn limits(&self) -> &ConnectionLimits;
@@ -222,20 +221,20 @@ impl<H: RequestHandler> HttpConnection<H> {
     }
 }
 
-/// Why a connection came to its end.
+/// The reason that a connection ended.
 #[derive(PartialEq)]
 enum ConnectionEnd {
-    /// As HTTP has it: the client left, or one of both asked to close.
+    /// The rules of HTTP: the client left, or either side asked to close.
     Closed,
-    /// hyper gave up: what came was no HTTP, or the socket broke.
+    /// An error of hyper: the bytes were not HTTP, or the socket broke.
     Broken,
-    /// The watch: a head was not complete in time.
+    /// A time-out: a head was not complete in time.
     SlowHead,
-    /// The watch: nobody used it. Or the server stops.
+    /// A time-out without requests, or the stop of the server.
     Unused,
 }
 
-/// Serves one connection to its end. When `stop` is dropped, it ends after the requests at hand.
+/// Serves one connection to its end. When `stop` is dropped, it ends after the requests in flight.
 pub(in crate::api) async fn serve<H: RequestHandler>(
     handler: Rc<H>,
     io: GlommioIo,
@@ -287,13 +286,13 @@ pub(in crate::api) async fn serve<H: RequestHandler>(
         Poll::Pending
     })
     .await;
-    // An HTTP/2 connection has said goodbye itself.
+    // hyper has closed an HTTP/2 connection itself.
     if let HttpConnection::One(http) = http {
         close(http.into_parts().io.io, end, stopping).await;
     }
 }
 
-/// TLS's handshake: the connection, if it came to one in time.
+/// Makes TLS's handshake and returns the connection, if it succeeds in time.
 async fn handshake(
     limits: &ConnectionLimits,
     tls: &Tls,
@@ -323,8 +322,8 @@ async fn handshake(
     }
 }
 
-/// Reads as much as tells which protocol the client speaks: the whole of HTTP/2's preface, or what
-/// differs from it.
+/// Reads the bytes that determine the client's protocol: the whole preface of HTTP/2, or those up
+/// to the first that differs from it.
 async fn first_bytes(
     limits: &ConnectionLimits,
     io: &mut Socket,
@@ -346,14 +345,14 @@ async fn first_bytes(
         });
         match read.await?.ok_or(end)? {
             Ok(more) if !more.is_empty() => first.extend(more),
-            // Gone before it said anything of use.
+            // The client left before it sent anything of use.
             _ => return Err(ConnectionEnd::Unused),
         }
     }
     Ok(first)
 }
 
-/// At most so many bytes, as soon as there are any; none at the end.
+/// Reads at most `most` bytes, as soon as there are any; none at the end.
 async fn read_some(io: &mut Socket, most: usize) -> io::Result<Vec<u8>> {
     let mut memory = vec![0; most];
     let mut buffer = ReadBuf::new(&mut memory);
@@ -372,8 +371,8 @@ fn overdue(limits: &ConnectionLimits, watch: &ConnectionWatch) -> Option<Connect
     }
 }
 
-/// Of an HTTP/2 connection this is watched here: whether it has requests, and whether its client
-/// lets their answers come. Their bodies have limits of their own.
+/// Returns the reason to end an HTTP/2 connection: its client takes no responses, or it has been
+/// without requests for too long. Bodies have limits of their own.
 fn overdue_two(limits: &ConnectionLimits, watch: &ConnectionWatch) -> Option<ConnectionEnd> {
     if watch.progress.stalled() >= limits.write_timeout {
         return Some(ConnectionEnd::Unused);
@@ -385,25 +384,25 @@ fn overdue_two(limits: &ConnectionLimits, watch: &ConnectionWatch) -> Option<Con
     (watch.since.get().elapsed() >= limits.idle_timeout).then_some(ConnectionEnd::Unused)
 }
 
-/// Says goodbye, and where bytes may still be on their way, lets them come.
-async fn close(mut io: Socket, end: ConnectionEnd, in_haste: bool) {
+/// Closes the connection, after discarding bytes that may still be on their way.
+async fn close(mut io: Socket, end: ConnectionEnd, stopping: bool) {
     if end == ConnectionEnd::SlowHead {
         write_now(&mut io, SLOW_HEAD).await;
     }
     let _ = poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await;
-    if end != ConnectionEnd::Unused && !in_haste {
+    if end != ConnectionEnd::Unused && !stopping {
         within(LINGER, discard(&mut io)).await;
     }
 }
 
-/// Tells a client that there is no room for it, and closes.
+/// Answers 503 to a client over the limit of connections, and closes.
 pub(in crate::api) async fn refuse(io: GlommioIo) {
     let mut io = Socket::Plain(io);
     write_now(&mut io, TOO_MANY).await;
     close(io, ConnectionEnd::Broken, false).await;
 }
 
-/// Writes what the socket takes at once: a client that is to be closed is not waited for.
+/// Writes as many bytes as the socket takes at once, without waiting for the client.
 async fn write_now(io: &mut Socket, bytes: &[u8]) {
     poll_fn(|cx| {
         let _ = Pin::new(&mut *io).poll_write(cx, bytes);

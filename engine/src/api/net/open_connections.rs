@@ -9,8 +9,8 @@ use std::rc::Rc;
 /// The open connections of an API core, each with the means to ask it to end.
 pub(in crate::api) struct OpenConnections {
     metrics: Rc<Metrics>,
-    /// By connection number; `None` once the connection was asked to end, which dropping the sender
-    /// does.
+    /// The connections by number; `None` once the connection was asked to end, which dropping the
+    /// sender does.
     by_number: RefCell<HashMap<u64, Option<oneshot::Sender<()>>>>,
     next: Cell<u64>,
 }

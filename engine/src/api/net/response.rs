@@ -1,5 +1,4 @@
-//! What goes back over a connection: a response with its body, whole or in parts, in either
-//! protocol.
+//! The responses of both protocols, with bodies that are whole or come in parts.
 
 use http_body::{Body, Frame, SizeHint};
 use hyper::Response;
@@ -12,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// A response to whatever was asked.
+/// A response of either protocol.
 pub(in crate::api) type ApiResponse = Response<ResponseBody>;
 
 /// BodyFrames that come as they are ready.
@@ -21,21 +20,21 @@ pub(in crate::api) type BodyFrames = Pin<Box<dyn Body<Data = Bytes, Error = Infa
 /// A response's body.
 pub(in crate::api) struct ResponseBody {
     parts: BodyParts,
-    /// Its connection counts the clones, so that it knows when all its responses were taken.
+    /// The connection's token: the number of its clones is the number of responses not yet taken.
     _in_flight: Option<Rc<()>>,
     taking: Option<Delivery>,
 }
 
-/// What of a body is there for its client.
+/// The part of a body that waits for its client.
 enum Delivery {
-    /// All of it.
+    /// The whole body.
     All(Undelivered),
-    /// The pieces that there are so far.
+    /// The pieces made so far.
     Pieces(Rc<DeliveryProgress>),
 }
 
-/// Whether a connection's client takes what is there for it. Over HTTP/2 it may leave an answer
-/// with the server although its connection goes on.
+/// The progress with which a connection's client takes its responses. Over HTTP/2 it may leave a
+/// response with the server while its connection goes on.
 #[derive(Debug)]
 pub(in crate::api) struct DeliveryProgress {
     untaken: Cell<usize>,
@@ -43,12 +42,12 @@ pub(in crate::api) struct DeliveryProgress {
 }
 
 impl DeliveryProgress {
-    /// Nothing is there.
+    /// Creates the progress of a connection without responses.
     pub(in crate::api) fn new() -> Rc<DeliveryProgress> {
         Rc::new(DeliveryProgress { untaken: Cell::new(0), since: Cell::new(Instant::now()) })
     }
 
-    /// How long there has been something of which nothing was taken.
+    /// Returns the time for which parts have been waiting and none was taken.
     pub(in crate::api) fn stalled(&self) -> Duration {
         if self.untaken.get() == 0 { Duration::ZERO } else { self.since.get().elapsed() }
     }
@@ -65,7 +64,7 @@ impl DeliveryProgress {
     }
 }
 
-/// Something that is there for a client until this is dropped.
+/// A part that waits for a client until this is dropped.
 #[derive(Debug)]
 struct Undelivered(Rc<DeliveryProgress>);
 
@@ -76,7 +75,7 @@ impl Drop for Undelivered {
     }
 }
 
-/// Bytes of a body, which are counted until they are sent.
+/// The bytes of a body, which are counted until they are sent.
 #[derive(Debug)]
 pub(in crate::api) struct BodyPiece {
     bytes: Bytes,
@@ -106,18 +105,18 @@ enum BodyParts {
 }
 
 impl ResponseBody {
-    /// All of it.
+    /// Returns a body that is complete.
     pub(in crate::api) fn whole(data: impl Into<Bytes>) -> ResponseBody {
         let data = Some(data.into()).filter(|data| !data.is_empty());
         ResponseBody::of(BodyParts::Whole { data, trailers: None })
     }
 
-    /// All of it with trailers, which HTTP/2 has.
+    /// Returns a body that is complete, with trailers, which HTTP/2 has.
     pub(in crate::api) fn with_trailers(data: Bytes, trailers: HeaderMap) -> ResponseBody {
         ResponseBody::of(BodyParts::Whole { data: Some(data), trailers: Some(trailers) })
     }
 
-    /// As it comes.
+    /// Returns a body whose frames come as they are ready.
     pub(in crate::api) fn stream(frames: BodyFrames) -> ResponseBody {
         ResponseBody::of(BodyParts::Stream(frames))
     }
@@ -126,8 +125,7 @@ impl ResponseBody {
         ResponseBody { parts, _in_flight: None, taking: None }
     }
 
-    /// The same, counted by `in_flight` until it is sent or dropped, and by `progress` as it is
-    /// taken.
+    /// Lets `in_flight` count the body until it is sent or dropped, and `progress` as it is taken.
     pub(in crate::api) fn counted(self, in_flight: Rc<()>, progress: &Rc<DeliveryProgress>) -> ResponseBody {
         let taking = match self.parts {
             BodyParts::Whole { .. } => Delivery::All(progress.count()),
@@ -136,7 +134,7 @@ impl ResponseBody {
         ResponseBody { _in_flight: Some(in_flight), taking: Some(taking), ..self }
     }
 
-    /// A piece of it, counted too. Of a stream nothing is there but its pieces.
+    /// Returns a piece of the body, counted too.
     fn piece(&self, bytes: Bytes) -> BodyPiece {
         let taking = self.taking.as_ref().map(|taking| match taking {
             Delivery::All(Undelivered(progress)) | Delivery::Pieces(progress) => progress.count(),
@@ -183,7 +181,7 @@ impl Body for ResponseBody {
             BodyParts::Whole { data, trailers: None } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
-            // gRPC's messages have their lengths in front; nobody misses another.
+            // gRPC's messages have their lengths in front, so the body needs none.
             BodyParts::Whole { .. } => SizeHint::default(),
             BodyParts::Stream(frames) => frames.size_hint(),
         }

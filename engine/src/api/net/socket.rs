@@ -1,4 +1,4 @@
-//! A connection's socket, with TLS or without: what hyper reads and writes, whichever it is.
+//! A connection's socket for hyper, with TLS or without.
 
 use super::glommio_io::GlommioIo;
 use super::tls::TlsIo;
@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 
 /// A connection's socket.
 pub(in crate::api) enum Socket {
-    /// As it is.
+    /// A socket without TLS.
     Plain(GlommioIo),
-    /// With TLS, whose handshake is done.
+    /// A socket with TLS, after the handshake.
     Tls(Box<TlsIo>),
 }
 
 impl Socket {
-    /// How many bytes have come so far.
+    /// Returns the number of bytes that have come so far.
     pub(in crate::api) fn bytes_read(&self) -> u64 {
         match self {
             Socket::Plain(io) => io.bytes_read(),

@@ -1,6 +1,6 @@
-//! TLS on an API core's sockets, by rustls with ring: [`Tls`] has the certificate, which can be
-//! replaced while the server runs, `TlsIo` lets hyper read and write through it. What lies between
-//! the two is bounded: one read of the socket on the way in, `UNSENT` bytes on the way out.
+//! TLS on an API core's sockets, by rustls with ring: [`Tls`] holds the certificate, which can be
+//! replaced while the server runs, `TlsIo` is a connection for hyper. Buffers are bounded: one read
+//! of the socket on the way in, `UNSENT` bytes on the way out.
 
 use super::glommio_io::GlommioIo;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
@@ -15,25 +15,25 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 
-/// Bytes that wait to be encrypted and sent, at most.
+/// The most bytes that wait to be encrypted and sent.
 const UNSENT: usize = 64 << 10;
 
-/// Bytes of one read of the socket: a record of TLS and a bit.
+/// The bytes of one read of the socket: a record of TLS and a little more.
 const READ_AT_ONCE: usize = 18 << 10;
 
-/// Why a certificate can't be used.
+/// The reason that a certificate can't be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}:1: {what}; {right}", file.display())]
 pub struct TlsError {
     /// The file that is wrong.
     pub file: PathBuf,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What would be right.
+    /// The remedy.
     pub right: &'static str,
 }
 
-/// What the server shows its clients. Cloned, it is still the same.
+/// The server's certificate and key. Clones share them.
 #[derive(Clone)]
 pub struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -44,14 +44,14 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The certificates (the server's own first) and the private key in these PEM files.
+    /// Reads the certificates (the server's own first) and the private key in these PEM files.
     ///
-    /// Errors: one can't be read, has nothing of use, or they do not belong together.
+    /// Errors: a file can't be read or holds neither, or key and certificate do not match.
     pub fn load(certificates: &Path, key: &Path) -> Result<Tls, TlsError> {
         Ok(Tls(Arc::new(RwLock::new(read(certificates, key)?))))
     }
 
-    /// Reads the files again: new connections get what is in them now.
+    /// Reads the files again, for new connections.
     ///
     /// Errors: as [`Tls::load`]; nothing changes then.
     pub fn reload(&self, certificates: &Path, key: &Path) -> Result<(), TlsError> {
@@ -93,19 +93,19 @@ fn read(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> 
 pub(in crate::api) struct TlsIo {
     io: GlommioIo,
     tls: ServerConnection,
-    /// What was read of the socket, and which of it rustls has not taken yet.
+    /// The bytes read from the socket, and the range that rustls has not taken yet.
     inbox: Box<[u8]>,
     untaken: Range<usize>,
-    /// What is encrypted, and how much of it is sent.
+    /// The encrypted bytes, and the number of them that are sent.
     outbox: Vec<u8>,
     sent: usize,
     bytes_read: u64,
-    /// Whether the client's first byte was that of a method of HTTP; `None` before there is one.
+    /// True if the client's first byte was that of an HTTP method; `None` before the first byte.
     in_plain: Option<bool>,
 }
 
 impl TlsIo {
-    /// The server's side of a connection that has said nothing yet.
+    /// Creates the server's side of a new connection.
     ///
     /// Errors: rustls's own.
     pub(in crate::api) fn new(tls: &Tls, io: GlommioIo) -> io::Result<TlsIo> {
@@ -124,17 +124,17 @@ impl TlsIo {
         })
     }
 
-    /// The socket below.
+    /// Returns the socket below.
     pub(in crate::api) fn into_socket(self) -> GlommioIo {
         self.io
     }
 
-    /// How many bytes of what the client says have come.
+    /// Returns the number of decrypted bytes that have come.
     pub(in crate::api) fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// Goes on with the handshake until it is done.
+    /// Continues the handshake until it is done.
     ///
     /// Errors: the client's first bytes are not TLS ([`io::ErrorKind::InvalidData`]), or it left.
     pub(in crate::api) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -148,12 +148,12 @@ impl TlsIo {
         self.poll_send(cx)
     }
 
-    /// Whether the client began as HTTP without TLS does.
+    /// Returns true if the client began with HTTP without TLS.
     pub(in crate::api) fn began_in_plain(&self) -> bool {
         self.in_plain == Some(true)
     }
 
-    /// Lets rustls have more of what came; the number of bytes that it took, zero at the end.
+    /// Passes received bytes to rustls and returns the number of bytes taken, zero at the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.untaken.is_empty() {
             let mut buffer = ReadBuf::new(&mut self.inbox);
@@ -169,7 +169,7 @@ impl TlsIo {
         let taken = self.tls.read_tls(&mut &self.inbox[self.untaken.clone()])?;
         self.untaken.start += taken;
         if let Err(error) = self.tls.process_new_packets() {
-            // The client is told why, if it takes that at once.
+            // The alert is sent if the socket takes it at once.
             let _ = self.poll_send(cx);
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
         }
@@ -213,8 +213,7 @@ impl Read for TlsIo {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
                 Err(_) => {}
             }
-            // An answer of the protocol's own; if it must wait, it is sent with what is written
-            // next.
+            // TLS's own messages; if they must wait, they are sent with the next write.
             if let Poll::Ready(Err(error)) = self.poll_send(cx) {
                 return Poll::Ready(Err(error));
             }

@@ -1,6 +1,6 @@
 //! Access control: a client's permissions follow from the listener that it connected to (its
-//! [`ListenerRules`]) and from the token that it sent. Both protocol adapters check them before they
-//! do anything for it.
+//! [`ListenerRules`]) and from the token that it sent. Both protocol adapters check them before
+//! they do anything for it.
 
 use super::tokens::{Token, Tokens};
 use crate::api::net::peer::ListenerRules;

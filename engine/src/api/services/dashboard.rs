@@ -1,10 +1,10 @@
-//! The dashboard: one page, its script and its style, embedded in the binary, and the numbers that
-//! it asks for. Nothing on it comes from elsewhere, and its Content-Security-Policy sees to that.
+//! The dashboard: one page, its script and its style, embedded in the binary, and the data that it
+//! requests. Its Content-Security-Policy forbids content from any other server.
 
 use crate::telemetry::{Observatory, Query};
 use hyper::header::HeaderValue;
 
-/// What may be loaded and from where: the page's own parts, from this server.
+/// The Content-Security-Policy, which allows the page's own parts from this server.
 pub(in crate::api) const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -24,7 +24,7 @@ pub(in crate::api) enum DashboardPart {
 }
 
 impl DashboardPart {
-    /// The part at a path below `/dashboard`.
+    /// Returns the part at a path below `/dashboard`.
     pub(in crate::api) fn of(rest: &[&str]) -> Option<DashboardPart> {
         Some(match rest {
             [] => DashboardPart::Page,
@@ -35,9 +35,9 @@ impl DashboardPart {
         })
     }
 
-    /// Its content type and its body. `query` is what the URL has after its `?`.
+    /// Returns its content type and its body. `query` is the part of the URL after `?`.
     ///
-    /// Errors: what is wrong with the query.
+    /// Errors: the fault of the query.
     pub(in crate::api) fn body(
         self,
         observatory: &Observatory,

@@ -1,4 +1,4 @@
-//! What the server says of itself and of its models, without a protocol's form.
+//! Descriptions of the server and of its models, without a protocol's form.
 
 use crate::api::problem::{Problem, quoted};
 use crate::control::{IndexEntry, State};
@@ -11,7 +11,7 @@ pub(in crate::api) const NAME: &str = "symphony";
 /// The server's version.
 pub(in crate::api) const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The extensions of the Open Inference Protocol that are spoken here, by Triton's names.
+/// The supported extensions of the Open Inference Protocol, by Triton's names.
 pub(in crate::api) const EXTENSIONS: [&str; 10] = [
     "binary_tensor_data",
     "bytes_tensor_data",
@@ -25,17 +25,17 @@ pub(in crate::api) const EXTENSIONS: [&str; 10] = [
     "trace",
 ];
 
-/// A tensor's shape for metadata: -1 is the batch dimension.
+/// Returns a tensor's shape for metadata: -1 is the batch dimension.
 pub(in crate::api) fn batched_shape(spec: &TensorSpec) -> impl Iterator<Item = i64> {
     std::iter::once(-1).chain(dimensions(spec))
 }
 
-/// A tensor's shape without the batch dimension.
+/// Returns a tensor's shape without the batch dimension.
 pub(in crate::api) fn dimensions(spec: &TensorSpec) -> impl Iterator<Item = i64> {
     spec.shape.iter().map(|&dimension| dimension as i64)
 }
 
-/// The type's name in a model's configuration.
+/// Returns the type's name in a model's configuration.
 pub(in crate::api) fn config_type(spec: &TensorSpec) -> String {
     match spec.datatype.name() {
         "BYTES" => "TYPE_STRING".to_owned(),
@@ -43,15 +43,16 @@ pub(in crate::api) fn config_type(spec: &TensorSpec) -> String {
     }
 }
 
-/// What a model's configuration says beyond Triton's fields.
+/// Returns the parameters of a model's configuration that Triton has no fields for.
 pub(in crate::api) fn parameters(model: &ModelInfo) -> [(&'static str, String); 2] {
     // Triton counts priorities from 1.
     let priority = model.class.number() + 1;
     [("slo_ms", model.slo.as_millis_f64().to_string()), ("priority", priority.to_string())]
 }
 
-/// The version, empty for none, and the state of a model in the repository, in Triton's words.
-pub(in crate::api) fn index_words(entry: &IndexEntry) -> (String, &'static str) {
+/// Returns the version, empty for none, and the state of a model in the repository, in Triton's
+/// terms.
+pub(in crate::api) fn index_terms(entry: &IndexEntry) -> (String, &'static str) {
     let state = match entry.state {
         State::Ready => "READY",
         State::Loading => "LOADING",
@@ -61,7 +62,7 @@ pub(in crate::api) fn index_words(entry: &IndexEntry) -> (String, &'static str) 
     (entry.version.map_or(String::new(), |version| version.to_string()), state)
 }
 
-/// Why a parameter of a request to load a model is not taken.
+/// Returns the refusal of a parameter in a request to load a model.
 pub(in crate::api) fn no_load_parameter(name: &str) -> Problem {
     Problem::bad(format!(
         "parameter {} is not taken: a model's files and its configuration come from the repository",

@@ -1,15 +1,14 @@
-//! Between the connections of one API core and its [`Frontend`]: [`EngineClient::ask`] submits a request
-//! and waits, one [`EngineClient::pump`] task polls the frontend and wakes whoever waits. All on one
-//! thread.
+//! The way from the connections of one API core to its [`Frontend`]: [`EngineClient::ask`] submits
+//! a request and waits, one [`EngineClient::pump`] task polls the frontend and wakes the waiting
+//! tasks. All run on one thread.
 //!
-//! The engine client through rings in memory, which nobody can sleep on, so the pump polls. Where
-//! the core is its own it polls every microsecond, between looks at the sockets. Where threads
-//! share cores it polls every 10 us for a while after anything happened, as an answer may be about
-//! to come, and after that every 0.1 ms: requests wait milliseconds for their batch, and a busy
-//! pump would take the time of the very thread that it waits for (every 0.1 ms takes an eighth of a
-//! core). Between polls it sleeps on a timer, so that sockets are served and other threads run;
-//! with nothing in flight it sleeps until a request is sent, and looks up every 50 ms, for what is
-//! served may change.
+//! The engine answers through rings in memory, on which no task can sleep, so the pump polls. On a
+//! core of its own it polls every microsecond, between polls of the sockets. Where threads share
+//! cores it polls every 10 us for a while after an event, as an answer may be about to come, and
+//! then every 0.1 ms: requests wait milliseconds for their batch, and a busy pump would take the
+//! time of the thread that it waits for (every 0.1 ms takes an eighth of a core). Between polls it
+//! sleeps on a timer, so that sockets are served and other threads run. With no request in flight
+//! it sleeps until a request is sent, for at most 50 ms, as the served models may change.
 
 use crate::api::net::glommio_io::within;
 use crate::runtime::Idle;
@@ -28,7 +27,7 @@ use symphony_transport::message::{GpuId, ModelId};
 /// Empty polls in a row before the pump slows down.
 const FAST_POLLS: u32 = 20;
 
-/// The pause between polls where the core is this thread's own.
+/// The pause between polls on a core of the thread's own.
 const SPIN_POLL: Duration = Duration::from_micros(1);
 
 /// The pause between fast polls.
@@ -37,30 +36,30 @@ const FAST_POLL: Duration = Duration::from_micros(10);
 /// The pause between slow polls.
 const SLOW_POLL: Duration = Duration::from_micros(100);
 
-/// The pause between polls while nothing is in flight: the frontend must see now and then what is
-/// served.
+/// The pause between polls while no request is in flight: the frontend must refresh the served
+/// models.
 const IDLE_POLL: Duration = Duration::from_millis(50);
 
-/// An [`Answer`] that the handler may keep.
+/// A copy of an [`Answer`], which outlives the frontend's slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::api) struct EngineReply {
-    /// How it ended.
+    /// The outcome of the request.
     pub(in crate::api) outcome: Outcome,
     /// The output rows, one after another; empty unless it ran.
     pub(in crate::api) output: Vec<u8>,
-    /// When the request was accepted.
+    /// The time at which the request was accepted.
     pub(in crate::api) arrival: Nanos,
-    /// When the answer was due.
+    /// The time at which the answer was due.
     pub(in crate::api) due: Nanos,
-    /// When its batch was put together; zero where it did not come to that. So for the next two.
+    /// The time at which its batch was formed; zero if it never was.
     pub(in crate::api) batched: Nanos,
-    /// When its batch started.
+    /// The time at which its batch started; zero if it never did.
     pub(in crate::api) started: Nanos,
-    /// When its batch finished, or when the request was dropped.
+    /// The time at which its batch finished, or the request was dropped.
     pub(in crate::api) finished: Nanos,
-    /// When the answer reached the frontend.
+    /// The time at which the answer reached the frontend.
     pub(in crate::api) answered: Nanos,
-    /// Its batch's size.
+    /// The size of its batch.
     pub(in crate::api) batch_size: u32,
     /// The GPU that its batch was sent to.
     pub(in crate::api) gpu: GpuId,
@@ -83,20 +82,20 @@ impl EngineReply {
     }
 }
 
-/// The frontend of an API core with everybody who waits for an answer from it.
+/// The frontend of an API core with the tasks that wait for its answers.
 pub(in crate::api) struct EngineClient {
     frontend: RefCell<Frontend>,
-    recorder: Rc<Metrics>,
+    metrics: Rc<Metrics>,
     idle: Idle,
-    /// By ticket index. A waiter that has gone leaves a sender whose receiver is dropped: the
-    /// answer is still taken from the frontend, once, and forgotten.
+    /// The waiting tasks, by ticket index. A task that was dropped leaves a sender without
+    /// receiver: its answer is still taken from the frontend, once, and discarded.
     waiting: RefCell<Vec<Option<oneshot::Sender<EngineReply>>>>,
     pump: RefCell<Option<Waker>>,
-    /// Counts up when a request is sent, so that the pump is fast again.
+    /// The number of requests sent: when it rises, the pump polls fast again.
     sent: Cell<u64>,
 }
 
-/// Somebody waits for an answer.
+/// A request in flight, which is withdrawn when this is dropped.
 struct PendingRequest<'a> {
     client: &'a EngineClient,
     ticket: Ticket,
@@ -109,13 +108,13 @@ impl Drop for PendingRequest<'_> {
 }
 
 impl EngineClient {
-    /// Takes over `frontend`; what it takes and client is told to `recorder`. Someone must run
-    /// [`EngineClient::pump`], on a thread that is `idle` in this way.
-    pub(in crate::api) fn new(frontend: Frontend, recorder: Rc<Metrics>, idle: Idle) -> EngineClient {
+    /// Takes over `frontend`; `metrics` counts requests and answers. One task must run
+    /// [`EngineClient::pump`], on a thread that waits as `idle` says.
+    pub(in crate::api) fn new(frontend: Frontend, metrics: Rc<Metrics>, idle: Idle) -> EngineClient {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         EngineClient {
             frontend: RefCell::new(frontend),
-            recorder,
+            metrics,
             idle,
             waiting: RefCell::new(waiting),
             pump: RefCell::new(None),
@@ -123,26 +122,26 @@ impl EngineClient {
         }
     }
 
-    /// What is served at the moment: who holds it may ask any of it.
+    /// Returns the served models. Each accepts requests for as long as the result is held.
     pub(in crate::api) fn models(&self) -> Arc<[ModelInfo]> {
         let mut frontend = self.frontend.borrow_mut();
         let models = Arc::clone(frontend.newest_models());
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_newcomers().for_each(|model| self.metrics.forget(model));
         models
     }
 
-    /// Requests sent and not yet answered, with or without someone who waits.
+    /// Returns the number of requests sent and not yet answered, withdrawn ones included.
     pub(in crate::api) fn in_flight(&self) -> usize {
         self.frontend.borrow().in_flight()
     }
 
-    /// The most rows that a request for this model may have.
+    /// Returns the most rows that a request for this model may have.
     pub(in crate::api) fn most_rows(&self, model: ModelId) -> usize {
         self.frontend.borrow().most_rows(model)
     }
 
-    /// Sends a request as [`Frontend::submit`] does and waits for its answer. Dropping the future,
-    /// as when the client has left, takes the request back.
+    /// Submits a request as [`Frontend::submit`] does and waits for its answer. Dropping the
+    /// future, as when the client has left, withdraws the request.
     ///
     /// Errors: a [`Refusal`], at once.
     pub(in crate::api) async fn ask(
@@ -153,20 +152,20 @@ impl EngineClient {
         let ticket = {
             let mut frontend = self.frontend.borrow_mut();
             let ticket = frontend.submit(ask, fill);
-            frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+            frontend.take_newcomers().for_each(|model| self.metrics.forget(model));
             ticket?
         };
-        self.recorder.accepted(ask.model);
+        self.metrics.accepted(ask.model);
         let (sender, receiver) = oneshot::channel();
         self.waiting.borrow_mut()[ticket.index] = Some(sender);
         self.sent.set(self.sent.get() + 1);
         self.wake_pump();
-        // Once there is an answer, to take the request back does nothing.
+        // After the answer, a withdrawal has no effect.
         let _cancelled_if_dropped = PendingRequest { client: self, ticket };
-        Ok(receiver.await.expect("the pump client every request before it lets go of the sender"))
+        Ok(receiver.await.expect("the pump answers every request before it lets go of the sender"))
     }
 
-    /// Delivers client until it is dropped. One task of the core runs it.
+    /// Delivers answers until it is dropped. One task of the core runs it.
     pub(in crate::api) async fn pump(&self) {
         let (mut empty, mut sent) = (0, 0);
         loop {
@@ -193,14 +192,14 @@ impl EngineClient {
         let mut waiting = self.waiting.borrow_mut();
         let mut frontend = self.frontend.borrow_mut();
         let delivered = frontend.poll(|ticket, answer| {
-            self.recorder.answered(&answer, answer.slo);
+            self.metrics.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();
             if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
-                // A waiter that leaves between the check and here is gone all the same.
+                // Sending fails only if the receiver was dropped, which needs no answer.
                 let _ = waiter.send(EngineReply::keep(answer));
             }
         });
-        frontend.take_newcomers().for_each(|model| self.recorder.forget(model));
+        frontend.take_newcomers().for_each(|model| self.metrics.forget(model));
         delivered
     }
 

@@ -1,4 +1,4 @@
-//! What the protocol adapters ask for, without a protocol: access control, models and their
+//! The services that the protocol adapters use, free of protocols: access control, models and their
 //! repository, statistics, settings, shared memory, the engine itself. [`CoreServices`] holds those
 //! of one API core, [`SharedState`] what all cores of a server share.
 //!

@@ -1,5 +1,5 @@
-//! Trace and log settings, by Triton's names. A setting that means nothing here has one value, and
-//! giving it another is a diagnostic; so a client never believes to have switched on what does not
+//! Trace and log settings, by Triton's names. A setting without a meaning here has one value, and
+//! another value is refused, so that no client believes to have turned on a feature that does not
 //! exist.
 
 use crate::api::problem::{Problem, names, quoted};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The value of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::api) enum SettingValue {
-    /// On or off.
+    /// True or false.
     Bool(bool),
     /// A number.
     Number(u32),
@@ -16,22 +16,22 @@ pub(in crate::api) enum SettingValue {
     Text(String),
 }
 
-/// How loud the log may be made.
+/// The highest verbosity of the log.
 const MOST_VERBOSE: u32 = 1;
 
-/// The log's settings, of all API cores.
+/// The log's settings, which all API cores share.
 #[derive(Default, Debug)]
 pub(in crate::api) struct LogSettings {
     verbose: AtomicU32,
 }
 
 impl LogSettings {
-    /// Whether each infer request gets a line.
+    /// Returns true if each infer request is logged.
     pub(in crate::api) fn is_verbose(&self) -> bool {
         self.verbose.load(Ordering::Relaxed) > 0
     }
 
-    /// All of them.
+    /// Returns all settings.
     pub(in crate::api) fn all(&self) -> [(&'static str, SettingValue); 6] {
         let verbose = self.verbose.load(Ordering::Relaxed);
         [
@@ -44,9 +44,9 @@ impl LogSettings {
         ]
     }
 
-    /// Changes the settings given, all or none.
+    /// Applies the given settings, all or none.
     ///
-    /// Errors: 400, naming the settings that there are or the values that one may have.
+    /// Errors: 400 with the settings that exist, or the values that one may have.
     pub(in crate::api) fn update(&self, given: &[(String, SettingValue)]) -> Result<(), Problem> {
         let all = self.all();
         let mut verbose = None;
@@ -85,7 +85,7 @@ impl SettingValue {
 }
 
 /// Triton's trace settings and the values that they always have: traces of single requests are not
-/// written; when what happened to a request stands in its answer's parameters.
+/// written; the times of a request's events are parameters of its answer.
 pub(in crate::api) const TRACE: [(&str, &str); 6] = [
     ("trace_level", "OFF"),
     ("trace_rate", "1000"),
@@ -95,13 +95,13 @@ pub(in crate::api) const TRACE: [(&str, &str); 6] = [
     ("trace_mode", "triton"),
 ];
 
-/// Takes in trace settings: each as its words, none of them for the default.
+/// Checks trace settings, each a list of values, empty for the default.
 ///
-/// Errors: 400 for a setting that there is not, or a value that it can't have.
+/// Errors: 400 for a setting that does not exist, or a value that it can't have.
 pub(in crate::api) fn update_trace(given: &[(String, Vec<String>)]) -> Result<(), Problem> {
-    for (name, words) in given {
+    for (name, values) in given {
         let (_, value) = known(&TRACE, "trace", name)?;
-        if words.iter().any(|word| word != value) {
+        if values.iter().any(|given| given != value) {
             return Err(Problem::bad(format!(
                 "trace setting {name} can't be changed here: it is always {value:?}. The answer to each request says in \
                  its parameters when what happened to it"
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn traces_stay_off() {
-        let given = |name: &str, words: &[&str]| {
-            vec![(name.to_string(), words.iter().map(|w| w.to_string()).collect::<Vec<_>>())]
+        let given = |name: &str, values: &[&str]| {
+            vec![(name.to_string(), values.iter().map(|v| v.to_string()).collect::<Vec<_>>())]
         };
         update_trace(&given("trace_level", &["OFF"])).unwrap();
         update_trace(&given("trace_rate", &[])).unwrap();

@@ -1,5 +1,5 @@
-//! What all API cores of a server share: little, and nothing that a request without shared memory
-//! waits for.
+//! The state that all API cores of a server share. No request waits for it but those that use
+//! shared memory.
 
 use super::settings::LogSettings;
 use super::shared_memory::Regions;
@@ -9,7 +9,7 @@ use crate::telemetry::otlp::{Exporter, Tracing};
 use std::fmt;
 use std::sync::Arc;
 
-/// What all API cores of a server share. Cloned, it is still the same.
+/// The state that all API cores of a server share. Clones share it too.
 #[derive(Clone, Default)]
 pub struct SharedState {
     pub(in crate::api) regions: Arc<Regions>,
@@ -20,17 +20,17 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// Without shared memory regions or counts yet, with the models that the server starts with.
+    /// Creates the state: no shared memory regions, no counts, no model repository.
     pub fn new() -> SharedState {
         SharedState::default()
     }
 
-    /// The same with the models of a repository, if there is one.
+    /// Adds a model repository, if there is one.
     pub fn with_repository(self, repository: Option<Arc<Repository>>) -> SharedState {
         SharedState { repository, ..self }
     }
 
-    /// The same with requests traced, if somebody sends the traces.
+    /// Turns on the tracing of requests if there is an exporter for the traces.
     pub fn with_traces(self, exporter: Option<&Exporter>) -> SharedState {
         SharedState { tracing: exporter.map(Exporter::tracing), ..self }
     }

@@ -1,10 +1,10 @@
-//! System shared memory that clients have registered, for inputs to be read from and outputs to be
-//! written to. One table for all API cores: a client registers over one connection and infers over
-//! another.
+//! The regions of system shared memory that clients have registered, to read inputs from and write
+//! outputs to. All API cores share one table: a client registers over one connection and infers
+//! over another.
 //!
-//! A region is never mapped, it is read and written by `pread` and `pwrite`: a client may truncate
-//! or remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and
-//! here is a short read. A copy it is either way.
+//! A region is never mapped but read and written by `pread` and `pwrite`: a client may truncate or
+//! remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and is a
+//! short read here. The bytes are copied either way.
 
 use crate::api::problem::{Problem, names, quoted};
 use hyper::StatusCode;
@@ -15,41 +15,42 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Regions at once: each is an open file.
+/// The most registered regions: each is an open file.
 const MAX_REGIONS: usize = 1_024;
 
-/// A client's memory, or a part of it.
+/// A registered region: a shared memory object of a client, or a range of it.
 #[derive(Debug)]
 pub(in crate::api) struct SharedMemoryRegion {
-    /// What requests call it.
+    /// The name by which requests refer to it.
     pub(in crate::api) name: String,
-    /// The POSIX shared memory object that it is in.
+    /// The name of the POSIX shared memory object.
     pub(in crate::api) key: String,
-    /// Where in that it begins, in bytes.
+    /// The offset in the object, in bytes.
     pub(in crate::api) offset: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(in crate::api) bytes: u64,
     file: File,
 }
 
-/// A part of a region, as a request names it.
+/// A range of a region, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) struct RegionPart<'a> {
     /// The region's name.
     pub(in crate::api) region: &'a str,
-    /// Where in the region it begins, in bytes.
+    /// The offset in the region, in bytes.
     pub(in crate::api) offset: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(in crate::api) bytes: u64,
 }
 
-/// A part of a region that a request at hand uses; it stays usable when the region is unregistered.
+/// A range of a region that a request in flight uses; it stays usable when the region is
+/// unregistered.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct RegionView {
     region: Arc<SharedMemoryRegion>,
-    /// From the region's beginning.
+    /// The offset in the region, in bytes.
     offset: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(in crate::api) bytes: u64,
 }
 
@@ -59,14 +60,14 @@ pub(in crate::api) struct Regions(Mutex<BTreeMap<String, Arc<SharedMemoryRegion>
 
 impl Regions {
     fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SharedMemoryRegion>>> {
-        // Each change of the table is one call: a panic elsewhere leaves it whole.
+        // Each change of the table is one call, so a panic elsewhere leaves it consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the memory object `key` and takes `bytes` of it from `offset` on as region `name`.
+    /// Opens the memory object `key` and registers `bytes` of it from `offset` on as region `name`.
     ///
-    /// Errors: the name is taken (409), there are too many (429), no such memory, or it is smaller
-    /// (400).
+    /// Errors: 409 if the name is taken, 429 if there are too many regions, 400 if the object does
+    /// not exist or is smaller.
     pub(in crate::api) fn register(
         &self,
         name: &str,
@@ -103,8 +104,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Forgets a region, or all if the name is empty. One that is not there is forgotten already.
-    /// Requests at hand go on with it.
+    /// Unregisters a region, or all if the name is empty; an unknown name has no effect. Requests
+    /// in flight keep using the region.
     pub(in crate::api) fn unregister(&self, name: &str) {
         let mut table = self.table();
         if name.is_empty() {
@@ -114,7 +115,7 @@ impl Regions {
         }
     }
 
-    /// The region of this name, or all if it is empty.
+    /// Returns the region of this name, or all regions if the name is empty.
     ///
     /// Errors: 404.
     pub(in crate::api) fn list(&self, name: &str) -> Result<Vec<Arc<SharedMemoryRegion>>, Problem> {
@@ -129,10 +130,10 @@ impl Regions {
         Ok(vec![found])
     }
 
-    /// A part of a region, for one request. Its memory is looked at again: it may have shrunk since
-    /// it was registered.
+    /// Returns a range of a region, for one request. The memory's size is checked again: it may
+    /// have shrunk since it was registered.
     ///
-    /// Errors: no such region, or it has no such part.
+    /// Errors: the region does not exist, or is smaller than the range.
     pub(in crate::api) fn view(&self, part: RegionPart<'_>) -> Result<RegionView, String> {
         let RegionPart { region: name, offset, bytes } = part;
         let table = self.table();
@@ -169,17 +170,17 @@ impl SharedMemoryRegion {
 }
 
 impl RegionView {
-    /// The name of its region.
+    /// Returns the name of its region.
     pub(in crate::api) fn region(&self) -> &str {
         &self.region.name
     }
 
-    /// From its region's beginning, in bytes.
+    /// Returns its offset in the region, in bytes.
     pub(in crate::api) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Copies what lies `from` bytes into it to `to`. Memory that its owner has cut off meanwhile
+    /// Copies the bytes from offset `from` on to `to`. Memory that its owner has cut off meanwhile
     /// reads as zeros.
     pub(in crate::api) fn read(&self, from: usize, to: &mut [u8]) {
         let mut at = self.region.offset + self.offset + from as u64;
@@ -195,7 +196,7 @@ impl RegionView {
         }
     }
 
-    /// Copies all of it.
+    /// Copies all bytes.
     pub(in crate::api) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes as usize];
         self.read(0, &mut bytes);
@@ -215,7 +216,7 @@ impl RegionView {
             ));
         }
         let at = self.region.offset + self.offset;
-        // Writing behind the end would make the memory grow, as nobody asked for.
+        // Writing behind the end would enlarge the client's memory.
         if self.region.file_bytes()? < at + bytes.len() as u64 {
             return Err(format!("shared memory region {} has shrunk meanwhile", quoted(self.region())));
         }
@@ -229,7 +230,7 @@ impl RegionView {
 mod tests {
     use super::*;
 
-    /// A memory object that is gone when the test is over.
+    /// A memory object that is removed when the test ends.
     struct Memory(String);
 
     impl Memory {

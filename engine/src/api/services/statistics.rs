@@ -1,5 +1,5 @@
-//! What Triton's clients call inference statistics: counts and times of each model's requests. Each
-//! API core counts its own; whoever asks gets the sum over all cores.
+//! Triton's inference statistics: counts and times of each model's requests. Each API core counts
+//! its own requests; clients get the sum over all cores.
 
 use crate::api::services::engine_client::EngineReply;
 use crate::runtime::frontend::{ModelInfo, Outcome};
@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
-/// How often something happened, and how long it took together.
+/// The number of events of a kind, and the sum of their durations.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(in crate::api) struct TimeSum {
-    /// How often.
+    /// The number of events.
     pub(in crate::api) count: u64,
-    /// How long, in nanoseconds.
+    /// The sum of durations, in nanoseconds.
     pub(in crate::api) ns: u64,
 }
 
@@ -30,8 +30,8 @@ impl TimeSum {
     }
 }
 
-/// The batches of one size, as far as requests of these cores were in them: a request of r rows has
-/// r/b of a batch of b, and all requests of a batch together have one.
+/// The batches of one size, by the shares that this server's requests had in them: a request of `r`
+/// rows counts `r / b` of a batch of `b`, so that all requests of a batch count 1 together.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(in crate::api) struct BatchStatistics {
     executions: f64,
@@ -40,17 +40,17 @@ pub(in crate::api) struct BatchStatistics {
 }
 
 impl BatchStatistics {
-    /// How many there were.
+    /// Returns the number of batches.
     pub(in crate::api) fn executions(&self) -> u64 {
         self.executions.round() as u64
     }
 
-    /// The times that they ran.
+    /// Returns the durations of their runs.
     pub(in crate::api) fn infer(&self) -> TimeSum {
         TimeSum { count: self.executions(), ns: self.infer_ns as u64 }
     }
 
-    /// The times that their results took to their API core.
+    /// Returns the durations from the end of a run to the API core.
     pub(in crate::api) fn output(&self) -> TimeSum {
         TimeSum { count: self.executions(), ns: self.output_ns as u64 }
     }
@@ -65,26 +65,26 @@ impl BatchStatistics {
 /// The statistics of one model.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(in crate::api) struct ModelStatistics {
-    /// When a request last ran, in milliseconds since 1970; 0 for never.
+    /// The time at which a request last ran, in milliseconds since 1970; 0 for never.
     pub(in crate::api) last_ms: u64,
-    /// Rows answered in time.
+    /// The number of rows answered in time.
     pub(in crate::api) rows: u64,
-    /// Requests answered in time, from arrival to answer.
+    /// The requests answered in time, from arrival to answer.
     pub(in crate::api) success: TimeSum,
-    /// All others that were right in themselves, the late ones included.
+    /// All other valid requests, late ones included.
     pub(in crate::api) fail: TimeSum,
-    /// From arrival to the batch's start. This and the next two are of requests answered in time.
+    /// The waits of requests answered in time, from arrival to the batch's start.
     pub(in crate::api) queue: TimeSum,
-    /// The batch's run.
+    /// The runs of the batches of requests answered in time.
     pub(in crate::api) infer: TimeSum,
-    /// From the batch's end to the API core.
+    /// The ways of answers in time, from the batch's end to the API core.
     pub(in crate::api) output: TimeSum,
-    /// By size.
+    /// The batches, by size.
     pub(in crate::api) batches: BTreeMap<u32, BatchStatistics>,
 }
 
 impl ModelStatistics {
-    /// How many batches ran.
+    /// Returns the number of batches that ran.
     pub(in crate::api) fn executions(&self) -> u64 {
         self.batches.values().map(|batches| batches.executions).sum::<f64>().round() as u64
     }
@@ -108,7 +108,7 @@ impl ModelStatistics {
                 self.infer.add(reply.finished - reply.started);
                 self.output.add(reply.answered - reply.finished);
             }
-            // Its client took it back.
+            // The client withdrew it.
             Outcome::Bad(Ending::Withdrawn) => {}
             _ => self.fail.add(total),
         }
@@ -128,7 +128,7 @@ impl ModelStatistics {
     }
 }
 
-/// The statistics of the model that a slot has, or had last.
+/// The statistics of the model that a model slot has, or had last.
 #[derive(Default, Debug)]
 struct SlotStatistics {
     name: String,
@@ -142,8 +142,8 @@ impl SlotStatistics {
     }
 }
 
-/// What one API core counts. Only its thread writes, so the lock is free but for the moments when
-/// somebody asks.
+/// The statistics of one API core. Only its thread writes, so the lock is free unless a client
+/// reads the statistics.
 #[derive(Clone, Default, Debug)]
 pub(in crate::api) struct CoreStatistics(Arc<Mutex<Vec<SlotStatistics>>>);
 
@@ -153,7 +153,7 @@ impl CoreStatistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request of so many rows that the engine accepted and has answered.
+    /// Counts a request of `rows` rows that the engine accepted and has answered.
     pub(in crate::api) fn count(&self, model: &ModelInfo, rows: usize, reply: &EngineReply) {
         let mut slots = self.model_slots();
         let at = model.id.0 as usize;
@@ -178,14 +178,14 @@ impl Statistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new core's own.
+    /// Adds a core and returns its statistics.
     pub(in crate::api) fn join(&self) -> CoreStatistics {
         let core = CoreStatistics::default();
         self.cores().push(core.clone());
         core
     }
 
-    /// One model's, over all cores.
+    /// Returns the statistics of one model, summed over all cores.
     pub(in crate::api) fn of(&self, model: &ModelInfo) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
         for core in &*self.cores() {
@@ -258,6 +258,10 @@ mod tests {
         assert!(sum.last_ms > 0);
         assert_eq!(all.of(&model(2)), ModelStatistics::default());
         one.count(&model(2), 1, &reply(Outcome::Good, 1));
-        assert_eq!((all.of(&model(2)).rows, all.of(&model(1)).rows), (1, 3), "a slot that another model got");
+        assert_eq!(
+            (all.of(&model(2)).rows, all.of(&model(1)).rows),
+            (1, 3),
+            "a slot that another model took over"
+        );
     }
 }

@@ -1,7 +1,6 @@
-//! Who may ask for what: bearer tokens, the models that each is for, and how often it may be used.
-//! All API cores share one [`Tokens`]. What a client sends is hashed and compared with the hashes
-//! that are kept, in constant time, so that neither the comparison nor this process's memory tells
-//! a token.
+//! Bearer tokens: the models that each permits, and the rate of its calls. All API cores share one
+//! [`Tokens`]. The token that a client sends is hashed and compared with the stored hashes in
+//! constant time, so that neither the comparison nor this process's memory reveals a token.
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use std::collections::HashMap;
@@ -84,18 +83,18 @@ fn matches(pattern: &str, text: &str) -> bool {
 /// A token in use.
 #[derive(Debug)]
 pub(in crate::api) struct Token {
-    /// What it is for.
+    /// The permissions.
     pub(in crate::api) grant: TokenGrant,
     bucket: Option<Bucket>,
 }
 
-/// A token bucket, as the time at which it would be full again: one word, so that all API cores can
-/// share it.
+/// A token bucket, as the time at which it would be full again: one atomic integer, which all API
+/// cores share.
 #[derive(Debug)]
 struct Bucket {
-    /// Between two calls, in the long run; nanoseconds.
+    /// The time between two calls in the long run, in nanoseconds.
     interval: u64,
-    /// How far ahead of its time a call may be; nanoseconds.
+    /// The time by which a call may be early, in nanoseconds.
     tolerance: u64,
     full_at: AtomicU64,
 }
@@ -109,7 +108,7 @@ impl Bucket {
 
     /// Takes one call out at `now`, in nanoseconds.
     ///
-    /// Errors: how long it takes until there is one again.
+    /// Errors: the time until the next call may be made.
     fn take(&self, now: u64) -> Result<(), Duration> {
         let mut full_at = self.full_at.load(Ordering::Relaxed);
         loop {
@@ -118,7 +117,7 @@ impl Bucket {
                 return Err(Duration::from_nanos(ahead - self.tolerance));
             }
             let next = full_at.max(now).saturating_add(self.interval);
-            // It is a count alone: nothing else is read by it.
+            // No other memory is published through it, so Relaxed suffices.
             match self.full_at.compare_exchange_weak(full_at, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(other) => full_at = other,
@@ -129,7 +128,7 @@ impl Bucket {
 
 type TokenTable = HashMap<u64, Arc<Token>>;
 
-/// All tokens. Cloned, it is still the same.
+/// The valid tokens. Clones share them.
 #[derive(Clone)]
 pub struct Tokens {
     table: Arc<RwLock<TokenTable>>,
@@ -143,15 +142,14 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// These, no two of which are one token.
+    /// Creates the table of these tokens, no two of which are equal.
     pub fn new(grants: Vec<TokenGrant>) -> Tokens {
         let tokens = Tokens { table: Arc::default(), start: Instant::now() };
         tokens.replace(grants);
         tokens
     }
 
-    /// From now on these are valid and no others. One that stays as it was keeps its count of
-    /// calls.
+    /// Replaces the valid tokens. A token whose grant did not change keeps its count of calls.
     pub fn replace(&self, grants: Vec<TokenGrant>) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::take(&mut *table);
@@ -164,7 +162,7 @@ impl Tokens {
         *table = grants.into_iter().map(token).collect();
     }
 
-    /// The token that a client sent, if it is one.
+    /// Returns the token that a client sent, if it is valid.
     pub(in crate::api) fn find(&self, sent: &[u8]) -> Option<Arc<Token>> {
         let fingerprint = Fingerprint::of(sent);
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
@@ -172,9 +170,9 @@ impl Tokens {
         bool::from(token.grant.fingerprint.0.ct_eq(&fingerprint.0)).then(|| token.clone())
     }
 
-    /// Counts a call by this token.
+    /// Counts a call with this token.
     ///
-    /// Errors: how long it takes until there may be one again.
+    /// Errors: the time until the next call may be made.
     pub(in crate::api) fn count(&self, token: &Token) -> Result<(), Duration> {
         let Some(bucket) = &token.bucket else { return Ok(()) };
         bucket.take(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))

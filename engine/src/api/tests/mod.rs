@@ -1,5 +1,5 @@
-//! Tests of the API over real sockets on loopback: `server` starts one, `raw` speaks HTTP/2 frame by
-//! frame; the other files have the tests, each about one theme.
+//! Tests of the API over real sockets on loopback: `server` starts one, `raw` speaks HTTP/2 frame
+//! by frame; the other files have the tests, each about one theme.
 
 mod abuse;
 mod access;

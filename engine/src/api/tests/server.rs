@@ -1,5 +1,5 @@
-//! A server on loopback for tests, and a client that speaks HTTP/1.1 to it. The engine is one thread
-//! at the other end of the real rings; a model's name says what becomes of its requests.
+//! A server on loopback for tests, and a client that speaks HTTP/1.1 to it. The engine is one
+//! thread at the other end of the real rings; a model's name says what becomes of its requests.
 
 use crate::api::{ApiConfig, ApiHandle, start};
 use crate::runtime::clock::Clock;

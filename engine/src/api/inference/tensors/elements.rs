@@ -3,8 +3,8 @@
 
 use symphony_gpu::signature::LENGTH_BYTES;
 
-/// The room of an element in a row, of at most `most` bytes.
-const fn room(most: u32) -> usize {
+/// Returns the bytes that an element of at most `most` bytes takes in a row.
+const fn element_room(most: u32) -> usize {
     LENGTH_BYTES + most as usize
 }
 
@@ -15,16 +15,16 @@ pub(in crate::api) fn put(element: &[u8], wire: &mut Vec<u8>) {
     wire.extend(element);
 }
 
-/// The elements in rows whose elements have at most `most` bytes.
+/// Iterates over the elements in rows whose elements have at most `most` bytes.
 pub(in crate::api) fn of(rows: &[u8], most: u32) -> impl Iterator<Item = &[u8]> {
-    rows.chunks_exact(room(most)).map(|slot| {
-        let (length, rest) = slot.split_first_chunk::<LENGTH_BYTES>().expect("a room has a length");
-        // An executor that claims more than fits gets what there is.
+    rows.chunks_exact(element_room(most)).map(|slot| {
+        let (length, rest) = slot.split_first_chunk::<LENGTH_BYTES>().expect("an element has a length");
+        // A length beyond the element's room, by a faulty executor, is cut.
         &rest[..rest.len().min(u32::from_le_bytes(*length) as usize)]
     })
 }
 
-/// Sees to it that `wire` is exactly `count` elements of at most `most` bytes each.
+/// Checks that `wire` is exactly `count` elements of at most `most` bytes each.
 ///
 /// Errors: there are more or fewer, one is too long, or the last is cut off.
 pub(in crate::api) fn check(wire: &[u8], count: usize, most: u32) -> Result<(), String> {
@@ -48,10 +48,10 @@ pub(in crate::api) fn check(wire: &[u8], count: usize, most: u32) -> Result<(), 
     }
 }
 
-/// Puts the first elements of `wire`, which [`check`] has seen, into the rooms of `row`, and
-/// returns what is left.
+/// Copies the first elements of `wire`, which [`check`] has passed, into `row`, and returns the
+/// rest of `wire`.
 pub(in crate::api) fn fill<'a>(mut wire: &'a [u8], row: &mut [u8], most: u32) -> &'a [u8] {
-    for slot in row.chunks_exact_mut(room(most)) {
+    for slot in row.chunks_exact_mut(element_room(most)) {
         let (length, after) = wire.split_first_chunk::<LENGTH_BYTES>().expect("its elements were counted");
         let (element, rest) = after.split_at(u32::from_le_bytes(*length) as usize);
         slot[..LENGTH_BYTES].copy_from_slice(length);
@@ -89,7 +89,7 @@ mod tests {
             wire in proptest::collection::vec(any::<u8>(), 0..40), count in 0usize..8, most in 0u32..20,
         ) {
             if check(&wire, count, most).is_ok() {
-                fill(&wire, &mut vec![0; count * room(most)], most);
+                fill(&wire, &mut vec![0; count * element_room(most)], most);
             }
         }
     }

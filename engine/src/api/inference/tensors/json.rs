@@ -14,7 +14,7 @@ use symphony_gpu::DataType;
 /// The deepest nesting of a tensor's data.
 pub(in crate::api) const MAX_RANK: usize = 32;
 
-/// How many characters of a wrong value an error repeats.
+/// The most characters of a wrong value that an error repeats.
 const QUOTED: usize = 40;
 
 /// Parses `json`, a JSON array that holds the elements of a tensor of `shape` in row-major order,
@@ -71,7 +71,7 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// What is read, and as what.
+/// The JSON to read, and the tensor that it must be.
 struct JsonElements<'a> {
     json: &'a str,
     datatype: DataType,
@@ -123,13 +123,13 @@ impl JsonElements<'_> {
     }
 }
 
-/// Where in nested arrays the reading is.
+/// The position in nested arrays.
 struct Nesting<'a> {
     shape: &'a [usize],
     /// Elements or arrays seen so far in each open array, outermost first.
     counts: [usize; MAX_RANK],
     depth: usize,
-    /// How deep elements lie: known from the first element on.
+    /// The depth of elements, known from the first element on.
     leaf: Option<usize>,
     elements: usize,
 }
