@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_what_would() {
+    fn invalid_values_are_refused_with_what_would_be_valid() {
         let mut deadline = RequestDeadline::new();
         for (name, value) in [
             ("timeout", number(-1)),

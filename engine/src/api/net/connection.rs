@@ -1,6 +1,6 @@
 //! A client's connection from accept to close: hyper speaks HTTP/1.1 or HTTP/2 on it, whichever its
 //! first bytes are, and a watch closes it when the client is too slow. Every wait has an end: a
-//! connection that nobody uses for [`ConnectionLimits::idle_timeout`], a head that is not complete
+//! connection without requests for [`ConnectionLimits::idle_timeout`], a head that is not complete
 //! in `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
 //! connection is gone after one of them.
 

@@ -1,7 +1,6 @@
-//! The one place where glommio and hyper meet: [`GlommioIo`] lets hyper read and write a glommio
-//! socket, [`local_executor`] makes a pinned executor or says in words what the machine lacks,
-//! [`listen`] and [`Listener::into_local`] bring a bound port into one. Used by the API's cores and
-//! by benchmarks; whoever swaps glommio for another runtime changes this file.
+//! The adapter between glommio and hyper: [`GlommioIo`] lets hyper read and write a glommio socket,
+//! [`local_executor`] makes a pinned executor or explains what the machine lacks, [`listen`] and
+//! [`Listener::into_local`] bring a bound port into one. The API's cores and benchmarks use it.
 
 use crate::runtime::{Idle, Placement};
 use futures_io::{AsyncRead, AsyncWrite};
@@ -30,17 +29,17 @@ const READ_AT_MOST: usize = 64 * 1024;
 /// between polls.
 const PREEMPT_EVERY: Duration = Duration::from_secs(3_600);
 
-/// Longer than the longest pause of a server's own timers: an executor that spins for so long never
-/// sleeps.
+/// The time that a spinning executor polls before it sleeps: longer than the longest pause of a
+/// server's own timers, so it never sleeps.
 const SPIN: Duration = Duration::from_secs(3_600);
 
-/// Registered buffers are for files, which nobody here reads: the least that glommio takes.
+/// The memory for registered buffers, which only files use: the least that glommio accepts.
 const IO_MEMORY: usize = 64 * 1024;
 
-/// Connections that may wait for `accept`.
+/// The most connections that wait for `accept`.
 const BACKLOG: i32 = 1024;
 
-/// What the machine lacks for an executor, with what would help.
+/// The feature that the machine lacks for an executor, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The limit on locked memory, in bytes, is under [`MEMLOCK_NEEDED`].
@@ -59,7 +58,7 @@ pub enum MachineError {
     /// The kernel has no io_uring, or one that lacks what is needed.
     #[error("the kernel's io_uring lacks {0}; Linux 5.8 or later is needed")]
     TooOld(&'static str),
-    /// The core to pin to is not there or not ours.
+    /// The core to pin to does not exist, or this process may not use it.
     #[error("can't pin a thread to core {0}; it must be one of the cores that this process may use: {1:?}")]
     Core(usize, Vec<usize>),
     /// Anything else.
@@ -176,7 +175,7 @@ impl Listener {
     /// Hands it to the executor of the current thread. Panics outside of one.
     pub fn into_local(self) -> TcpListener {
         let fd = self.0.into_raw_fd();
-        // SAFETY: the descriptor is a listening TCP socket, open, and owned by nobody else:
+        // SAFETY: the descriptor is a listening TCP socket, open, and owned by this alone:
         // `into_raw_fd` gave it up, and the new listener closes it when dropped.
         unsafe { TcpListener::from_raw_fd(fd) }
     }
@@ -205,12 +204,12 @@ impl GlommioIo {
         Ok(GlommioIo::new(stream))
     }
 
-    /// How many bytes have come so far.
+    /// Returns the number of bytes that have come so far.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// A write that makes no progress for this long fails with [`io::ErrorKind::TimedOut`].
+    /// Sets the time after which a write without progress fails with [`io::ErrorKind::TimedOut`].
     ///
     /// Errors: a zero `timeout`.
     pub fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
@@ -275,8 +274,8 @@ impl Future for Sleep {
 
 impl hyper::rt::Sleep for Sleep {}
 
-/// What `future` gives, or `None` if it takes longer than `limit`. A future that is ready costs no
-/// timer.
+/// Returns the result of `future`, or `None` if it takes longer than `limit`. A future that is
+/// ready costs no timer.
 pub async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut timer = None;

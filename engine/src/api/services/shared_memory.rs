@@ -274,7 +274,7 @@ mod tests {
     fn what_is_not_there_or_too_small_is_refused() {
         let (memory, _file) = Memory::new("bounds", &[0; 8]);
         let regions = Regions::default();
-        for (key, offset, bytes, word) in [
+        for (key, offset, bytes, part) in [
             ("/symphony-no-such-memory", 0, 1, "can be opened"),
             ("/a/b", 0, 1, "can be opened"),
             ("", 0, 1, "can be opened"),
@@ -284,7 +284,7 @@ mod tests {
             (memory.0.as_str(), 0, 0, "at least 1"),
         ] {
             let problem = regions.register("r", key, offset, bytes).unwrap_err();
-            assert!(problem.message.contains(word), "{}", problem.message);
+            assert!(problem.message.contains(part), "{}", problem.message);
         }
         regions.register("r", &memory.0, 0, 8).unwrap();
         assert_eq!(regions.register("r", &memory.0, 0, 8).unwrap_err().status, StatusCode::CONFLICT);

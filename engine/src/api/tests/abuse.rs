@@ -1,4 +1,4 @@
-//! Clients that mean harm, or speak HTTP/2 as nobody should: their connection ends, with the reason
+//! Clients that attack, or break the rules of HTTP/2: their connection ends, with the reason
 //! that the protocol has for it, and everybody else is served on.
 
 use super::raw::*;
@@ -66,7 +66,7 @@ fn streams_that_are_opened_and_reset_in_haste_end_the_connection() {
 fn streams_beyond_the_limit_are_refused_and_the_others_answered() {
     let server = TestServer::new(|config| config.max_requests_at_once = 8);
     let mut raw = Raw::new(&server);
-    // Bodies that never come: their requests stay at hand.
+    // Bodies that never come: their requests stay in flight.
     let open = |at: u32| frame(HEADERS, END_HEADERS, 2 * at + 1, &head(3, "/v2/models/echo/infer"));
     raw.send(&(0..12).flat_map(open).collect::<Vec<u8>>());
     let mut refused = Vec::new();
@@ -133,10 +133,10 @@ fn a_client_that_lets_no_answer_come_over_http_2_is_closed() {
 }
 
 #[test]
-fn a_connection_whose_client_is_gone_without_a_word_is_found_out() {
+fn a_connection_whose_client_left_silently_is_closed() {
     let server = TestServer::new(|config| config.keep_alive = Duration::from_millis(200));
     let mut raw = Raw::new(&server);
-    // A request at hand, so that it is not simply unused.
+    // A request in flight, so that it is not simply unused.
     raw.send(&frame(HEADERS, END_HEADERS, 1, &head(3, "/v2/models/echo/infer")));
     let mut asked = false;
     while let Some((kind, _, _, payload)) = raw.read() {

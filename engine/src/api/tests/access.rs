@@ -1,4 +1,4 @@
-//! Who may do what: listeners for admin calls, tokens, TLS, all over real sockets.
+//! Access control: listeners for admin calls, tokens, TLS, over real sockets.
 
 use super::server::*;
 use crate::api::tls::Tls;

@@ -45,7 +45,7 @@ fn a_head_that_drips_does_not_keep_its_connection() {
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed_without_a_word() {
+fn a_connection_without_requests_is_closed_without_an_answer() {
     let server = TestServer::new(|config| config.idle_timeout = Duration::from_millis(150));
     let mut silent = server.client();
     let mut used = server.client();
@@ -71,7 +71,7 @@ fn half_open_connections_do_not_hold_up_others() {
 }
 
 #[test]
-fn a_connection_over_the_limit_is_told_so_and_closed() {
+fn a_connection_over_the_limit_is_answered_503_and_closed() {
     let server = TestServer::new(|config| config.max_connections = 1);
     let mut first = server.client();
     assert_eq!(first.request("GET", "/v2", b"").status, 200);

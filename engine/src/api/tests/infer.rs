@@ -75,7 +75,7 @@ fn every_ending_has_its_status_and_says_why() {
 }
 
 #[test]
-fn a_wrong_infer_body_is_told_what_would_be_right() {
+fn a_wrong_infer_body_is_refused_with_what_would_be_right() {
     let server = TestServer::new(|_| {});
     let mut missing = body();
     missing["inputs"].as_array_mut().unwrap().pop();

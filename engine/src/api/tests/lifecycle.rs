@@ -67,7 +67,7 @@ fn a_stop_does_not_wait_forever() {
 }
 
 #[test]
-fn a_client_that_leaves_is_forgotten_and_its_answer_still_taken() {
+fn a_client_that_leaves_is_withdrawn_and_its_answer_still_taken() {
     let server = TestServer::new(|_| {});
     for _ in 0..10 {
         let mut client = server.client();

@@ -60,7 +60,7 @@ fn unknown_paths_models_versions_and_wrong_methods_have_their_statuses() {
 }
 
 #[test]
-fn the_models_configuration_index_and_settings_are_told() {
+fn the_models_configuration_index_and_settings_are_answered() {
     let server = TestServer::new(|_| {});
     let mut client = server.client();
     let config = client.request("GET", "/v2/models/echo/config", b"").json();

@@ -15,10 +15,10 @@ use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 
-/// How long a test waits for what must come, on a machine that may be busy.
+/// The longest time that a test waits for an event, on a machine that may be busy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The models, each named after what the engine does with its requests.
+/// The models, each named after the ending of its requests.
 pub(super) const MODELS: [&str; 9] =
     ["echo", "late", "dropped", "cancelled", "full", "failed", "stopped", "held", "a b/c"];
 
@@ -46,7 +46,7 @@ fn models() -> Arc<[ModelInfo]> {
     MODELS.iter().enumerate().map(model).collect()
 }
 
-/// What the tests and the engine's thread share.
+/// The state that the tests and the engine's thread share.
 #[derive(Default)]
 pub(super) struct EngineControl {
     pub(super) taken: AtomicUsize,
@@ -150,7 +150,7 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &EngineControl) {
             held.push(request);
         }
         let release = control.release.load(Ordering::Relaxed);
-        for request in held.extract_if(.., |r| release || asked_for(r) != "held") {
+        for request in held.extract_if(.., |r| release || model_of(r) != "held") {
             let response = answer(&peer, request, clock);
             peer.responses[0].push(response).unwrap();
         }
@@ -158,13 +158,13 @@ fn engine(mut peer: FrontendPeer, clock: &Clock, control: &EngineControl) {
     }
 }
 
-/// The model of a request, whose lane it names.
-fn asked_for(request: &Request) -> &'static str {
+/// Returns the model of a request, whose id names a per-class queue.
+fn model_of(request: &Request) -> &'static str {
     MODELS[request.model.0 as usize % MODELS.len()]
 }
 
 fn answer(peer: &FrontendPeer, request: Request, clock: &Clock) -> Response {
-    let ending = match asked_for(&request) {
+    let ending = match model_of(&request) {
         "dropped" => Ending::DroppedInQueue,
         "cancelled" => Ending::DroppedAtBackend,
         "full" => Ending::Overloaded,
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// Whether the server closes the connection without a further byte.
+    /// Returns true if the server closes the connection without a further byte.
     pub(super) fn is_closed(&mut self) -> bool {
         self.read.is_empty() && matches!(self.stream.read(&mut [0; 16]), Ok(0))
     }

@@ -20,8 +20,7 @@ fn a_stop_ends_a_stream_that_has_nothing_to_do_at_once() {
     let mut trailers = false;
     while let Some((kind, flags, stream, payload)) = raw.read() {
         trailers |= (kind, stream) == (HEADERS, 1) && flags & END_STREAM != 0;
-        // Asked whether it knows that the connection ends, a client says so: ACK, as END_STREAM,
-        // is 1.
+        // A client acknowledges a PING. The flag ACK is 1, as END_STREAM is.
         if kind == PING && flags & END_STREAM == 0 {
             raw.send(&frame(PING, END_STREAM, 0, &payload));
         }

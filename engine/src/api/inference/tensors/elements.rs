@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_wire_is_said() {
         let wire = to_wire(&[b"abc", b"de"]);
-        for (wire, count, word) in [
+        for (wire, count, part) in [
             (&wire[..], 3, "has 2 elements in its 13 bytes"),
             (&wire[..], 1, "has 6 bytes behind the 1 elements"),
             (&wire[..12], 2, "only 1 are left"),
             (&to_wire(&[b"abcd"]), 1, "element 0 has 4 bytes; this tensor's may have 3"),
         ] {
             let error = check(wire, count, 3).unwrap_err();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -189,7 +189,8 @@ impl Nesting<'_> {
     }
 }
 
-/// Where the value that starts at `from` ends. An object is one token: it is no element anyway.
+/// Returns the end of the value that starts at `from`. An object is one token, as no element is an
+/// object.
 fn token_end(bytes: &[u8], from: usize) -> usize {
     let rest = &bytes[from..];
     let length = match rest[0] {
