@@ -21,10 +21,10 @@ use std::collections::HashMap;
 
 type ParameterMap = HashMap<String, InferParameter>;
 
-/// Runs an infer request that belongs to `span`, if its client said one. `held` keeps its bytes
-/// record until the engine has them.
+/// Runs an infer request, whose client named `span` if any. `held` keeps its bytes counted until the
+/// engine has them.
 ///
-/// Errors: why it has no result in time.
+/// Errors: the reason that it has no result in time.
 pub(super) async fn infer(
     services: &CoreServices,
     caller: &Caller,

@@ -11,7 +11,7 @@ use crate::runtime::frontend::ModelInfo;
 /// Runs a checked request and adds the engine's reply to `record`. `held`, which keeps the
 /// request's bytes counted, is dropped as soon as the engine has them.
 ///
-/// Errors: why it has no result in time.
+/// Errors: the reason that it has no result in time.
 pub(in crate::api) async fn run(
     engine: &EngineClient,
     model: &ModelInfo,
