@@ -21,8 +21,8 @@ use std::collections::HashMap;
 
 type ParameterMap = HashMap<String, InferParameter>;
 
-/// Runs an infer request, whose client named `span` if any. `held` keeps its bytes counted until the
-/// engine has them.
+/// Runs an infer request, whose client named `span` if any. `held` keeps its bytes counted until
+/// the engine has them.
 ///
 /// Errors: the reason that it has no result in time.
 pub(super) async fn infer(

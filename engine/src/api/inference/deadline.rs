@@ -1,7 +1,7 @@
 //! The deadline and the class of an infer request. A client gives the deadline in gRPC's
-//! `grpc-timeout`, in `parameters.timeout` or in the header `X-Request-Deadline-Ms`; the tightest of
-//! these and of the model's SLO counts. `parameters.deadline = "none"`, or `none` in the header, asks
-//! for no deadline.
+//! `grpc-timeout`, in `parameters.timeout` or in the header `X-Request-Deadline-Ms`; the tightest
+//! of these and of the model's SLO counts. `parameters.deadline = "none"`, or `none` in the header,
+//! asks for no deadline.
 
 use crate::api::problem::{Problem, shortened};
 use crate::runtime::frontend::{Class, Due, ModelInfo};
