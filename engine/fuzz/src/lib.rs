@@ -1,6 +1,6 @@
-//! What the fuzz targets share: models of every element type, and what must hold of a request that
-//! was read. A target takes the model from an input's first byte, so that one corpus is about them
-//! all.
+//! The shared part of the fuzz targets: models of every element type, and the properties of a
+//! request that was read. A target takes the model from an input's first byte, so that one corpus
+//! covers all models.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -11,22 +11,22 @@ use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::message::ModelId;
 
-/// Rows that a request may have.
+/// The most rows of a request.
 pub const MOST_ROWS: usize = 8;
 
-/// Bytes that a body may unpack to.
+/// The most bytes that a body may unpack to.
 pub const MOST_BYTES: usize = 1 << 16;
 
 /// The header that gives the length of the JSON in front of raw tensors.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
 
-/// Cuts the first byte off an input: the reader for the model that it names, and the rest.
+/// Returns the reader for the model that an input's first byte names, and the rest of the input.
 pub fn reader(input: &[u8]) -> Option<(Reader, &[u8])> {
     let (&choice, rest) = input.split_first()?;
     Some((Reader::new(model(choice), MOST_ROWS, MOST_BYTES), rest))
 }
 
-/// One with two inputs, one with a scalar and BYTES, and one of each type besides.
+/// Returns a model: with two inputs, with a scalar and BYTES, or with one input of any type.
 fn model(choice: u8) -> ModelInfo {
     let tensor = |name: &str, datatype, shape: &[usize]| TensorSpec {
         name: name.to_owned(),
@@ -53,8 +53,8 @@ fn model(choice: u8) -> ModelInfo {
     }
 }
 
-/// What holds of every request that was found right: it keeps the bounds, and written again, in any
-/// form that can say it, it is read as the same.
+/// Checks the properties of a valid request: it keeps the bounds, and in each form that can express
+/// it, it is written and read again unchanged.
 pub fn check(reader: &Reader, read: &Understood) {
     assert!((1..=MOST_ROWS).contains(&read.slots.len()), "{} rows", read.slots.len());
     if let Some(body) = reader.json(read) {
@@ -68,7 +68,7 @@ pub fn check(reader: &Reader, read: &Understood) {
     assert_eq!(reader.grpc(&HeaderMap::new(), call).as_ref(), Ok(read));
 }
 
-/// A message with gRPC's five bytes in front.
+/// Returns a message with gRPC's five bytes in front.
 pub fn enveloped(message: &[u8]) -> Bytes {
     let mut call = vec![0; 5];
     call[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());

@@ -1,6 +1,6 @@
-//! What gRPC calls carry. An input is the model's number, a byte that says which message it is, and
-//! the message. An infer request is read for the model; every message, if it can be read at all,
-//! must survive being written.
+//! The bodies of gRPC calls. An input is the model's number, a byte that says which message it is,
+//! and the message. An infer request is read for the model; every message, if it can be read at
+//! all, must survive being written.
 
 #![no_main]
 
@@ -31,7 +31,7 @@ fuzz_target!(|input: &[u8]| {
                 symphony_fuzz::check(&reader, &read);
             }
         }
-        // The envelope too is the client's.
+        // The client chooses the envelope too.
         1..=3 => {
             let mut headers = HeaderMap::new();
             if let Some(coding) = [None, Some("gzip"), Some("deflate")][usize::from(kind) - 1] {

@@ -1,45 +1,50 @@
 //! The thin API: the Open Inference Protocol (KServe v2) with Triton's extensions, over HTTP and
-//! gRPC, on pinned glommio executors. [`server::start`] makes one API core out of a
-//! [`Frontend`](crate::runtime::frontend::Frontend); `connection` serves a client, in HTTP/1.1 or
-//! HTTP/2.
+//! gRPC, on pinned glommio executors. [`start`] makes one API core out of a
+//! [`Frontend`](crate::runtime::frontend::Frontend).
+//!
+//! Each file uses only files further down:
 //!
 //! ```text
-//!  http/  routes, JSON and binary bodies ─┐
-//!                                         ├─▶ inference/ checked against the model ─▶ core ─▶ answers ─▶ engine
-//!  grpc/  envelope, messages, streams ────┘       ▲ tensors/ elements, regions shared memory
+//!  server        a core's thread: accepts connections, polls the engine, stops
+//!    ▼
+//!  dispatcher    makes the core's services, chooses the protocol adapter of a request
+//!    ▼
+//!  http/ grpc/   protocol adapters: routes, bodies, messages, streams
+//!    ▼
+//!  inference/    an infer request without its protocol: inputs, deadline, run, outputs
+//!    ▼
+//!  services/     access, models, repository, statistics, settings, shared memory, the engine
+//!    ▼
+//!  net/          sockets, TLS, connections, bodies, compression
+//!    ▼
+//!  problem, headers
 //! ```
 //!
-//! The two protocol adapters only translate; what a request means, which diagnostics there are and
-//! what they are called is said once, behind them. What is counted is in `statistics` and in
-//! [`observe`](crate::telemetry).
+//! `config` (the configuration of a core) is used by `server` and `dispatcher`; [`reading`] uses
+//! the adapters to read requests without a socket.
+//!
+//! **Architecture invariant:** adapters translate and do not decide. What a request means and which
+//! problems it can have is written once, in `inference` and `services`.
+//!
+//! **Architecture invariant:** no two files use each other. A connection reaches the dispatcher
+//! through the trait `RequestHandler`, which the dispatcher implements.
 
-mod access;
-mod answers;
-mod body;
-mod compression;
-mod connection;
-mod core;
-mod dashboard;
-mod describe;
-pub mod glommio_io;
+mod config;
+mod dispatcher;
 pub mod grpc;
+mod headers;
 mod http;
 mod inference;
+mod net;
 mod problem;
 pub mod reading;
-mod regions;
-mod reply;
-pub mod server;
-mod settings;
-mod shared;
-mod socket;
-mod statistics;
-mod tensors;
+mod server;
+mod services;
 #[cfg(test)]
 mod tests;
-pub mod tls;
-pub mod tokens;
 
-pub use core::OUTCOME;
-pub use server::{ApiConfig, ApiError, ApiHandle, start};
-pub use shared::Shared;
+pub use config::ApiConfig;
+pub use headers::OUTCOME;
+pub use net::{glommio_io, tls};
+pub use server::{ApiError, ApiHandle, start};
+pub use services::{SharedState, tokens};

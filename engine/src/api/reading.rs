@@ -1,14 +1,13 @@
-//! What the API makes of a request's bytes, without a socket or an engine: [`Reader`] takes a body
-//! or a message through the functions that a connection's goes through, and shows what would have
-//! been put into the engine's slots. It writes such a request again, too. The fuzz targets of
-//! `engine/fuzz` are made of it; so is whatever checks recorded requests.
+//! Reads requests without a socket or an engine: [`Reader`] takes a body or a message through the
+//! same functions as a connection does, and returns the bytes that would have been written into the
+//! engine's slots. It also writes such a request again. The fuzz targets of `engine/fuzz` use it.
 
 use super::grpc::{self, messages};
 use super::http;
-use super::inference::Inference;
-use super::problem::Problem;
-use super::regions::Regions;
-use super::tensors::{elements, json};
+use crate::api::inference::Inference;
+use crate::api::inference::tensors::{elements, json};
+use crate::api::problem::Problem;
+use crate::api::services::shared_memory::Regions;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use hyper::header::HeaderMap;
@@ -18,34 +17,34 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use symphony_gpu::{DataType, TensorSpec};
 
-/// Reads infer requests for one model, whatever they say of its name and version.
+/// A reader of infer requests for one model, which ignores the name and version in them.
 #[derive(Debug)]
 pub struct Reader {
     model: ModelInfo,
     most_rows: usize,
     most_bytes: usize,
-    /// Nothing is ever registered in it.
+    /// The table of shared memory regions, always empty.
     regions: Regions,
 }
 
-/// An infer request that was found right.
+/// A valid infer request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Understood {
     /// The client's own id; empty for none.
     pub id: String,
-    /// Whether the inputs' shapes have the batch dimension.
+    /// True if the inputs' shapes have the batch dimension.
     pub batched: bool,
     /// The input of each row, in the layout of the model's signature. At least one row.
     pub slots: Vec<Vec<u8>>,
 }
 
-/// Why a request was found wrong.
+/// The reason that a request is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{status}: {message}")]
 pub struct Refused {
     /// The HTTP status.
     pub status: u16,
-    /// What was wrong, where, and what would be right.
+    /// The message: what was wrong, where, and what would be right.
     pub message: String,
 }
 
@@ -64,17 +63,17 @@ impl Reader {
 
     /// Reads the body of `POST /v2/models/NAME/infer`; `headers` are its request's.
     ///
-    /// Errors: what a client would be told.
+    /// Errors: the client's error message and status.
     pub fn http(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
         let Reader { model, most_rows, most_bytes, regions } = self;
         let inference = http::read(headers, body, *most_bytes, model, regions, *most_rows)?;
         Ok(self.understood(&inference))
     }
 
-    /// Reads what a call of `ModelInfer` carries: one message in its envelope; `headers` are the
+    /// Reads the body of a call of `ModelInfer`: one message in its envelope; `headers` are the
     /// call's.
     ///
-    /// Errors: what a client would be told, with the corresponding HTTP status.
+    /// Errors: the client's error message, with the corresponding HTTP status.
     pub fn grpc(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
         let Reader { model, most_rows, most_bytes, regions } = self;
         let inference = grpc::read(headers, body, *most_bytes, model, regions, *most_rows)?;
@@ -95,8 +94,8 @@ impl Reader {
         }
     }
 
-    /// A JSON body that says the same; `None` where JSON can't: of NaN, of infinities, of BYTES
-    /// that are no UTF-8.
+    /// Writes a request as a JSON body; `None` for values without a JSON form: NaN, infinities, and
+    /// BYTES that are not UTF-8.
     pub fn json(&self, request: &Understood) -> Option<Vec<u8>> {
         let inputs = self.tensors(request, |spec, shape, bytes| {
             let mut text = Vec::new();
@@ -109,28 +108,29 @@ impl Reader {
                 _ => text.contains("null"),
             };
             let data = RawValue::from_string(text).expect("it was written as JSON");
-            (!lost).then(|| Input { data: Some(data), ..Input::of(spec, shape) })
+            (!lost).then(|| WrittenInput { data: Some(data), ..WrittenInput::of(spec, shape) })
         });
-        let inputs: Vec<Input> = inputs.into_iter().collect::<Option<_>>()?;
-        Some(Body { id: &request.id, inputs }.text())
+        let inputs: Vec<WrittenInput> = inputs.into_iter().collect::<Option<_>>()?;
+        Some(WrittenBody { id: &request.id, inputs }.text())
     }
 
-    /// A body of JSON with raw tensors behind it that says the same, and the length of the JSON.
+    /// Writes a request as a body of JSON with raw tensors behind it; also returns the JSON's
+    /// length.
     pub fn binary(&self, request: &Understood) -> (Vec<u8>, usize) {
         let mut raw = Vec::new();
         let inputs = self.tensors(request, |spec, shape, bytes| {
             let wire = wire(spec, bytes);
             raw.extend_from_slice(&wire);
-            let parameters = Some(Parameters { binary_data_size: wire.len() });
-            Input { parameters, ..Input::of(spec, shape) }
+            let parameters = Some(WrittenParameters { binary_data_size: wire.len() });
+            WrittenInput { parameters, ..WrittenInput::of(spec, shape) }
         });
-        let mut body = Body { id: &request.id, inputs }.text();
+        let mut body = WrittenBody { id: &request.id, inputs }.text();
         let json_bytes = body.len();
         body.extend(raw);
         (body, json_bytes)
     }
 
-    /// A gRPC message that says the same.
+    /// Writes a request as a gRPC message.
     pub fn message(&self, request: &Understood) -> ModelInferRequest {
         let mut raw = Vec::new();
         let inputs = self.tensors(request, |spec, shape, bytes| {
@@ -151,7 +151,7 @@ impl Reader {
         }
     }
 
-    /// Each input with its shape and the bytes that all rows have of it.
+    /// Calls `tensor` for each input with its shape and the bytes of all rows.
     fn tensors<T>(
         &self,
         request: &Understood,
@@ -170,44 +170,43 @@ impl Reader {
     }
 }
 
-/// A body, to be written. Numbers stay the text that they are: read as a value in between, some
-/// would change.
+/// A body to write. Numbers stay text, as some would change if they were parsed in between.
 #[derive(Serialize)]
-struct Body<'a> {
+struct WrittenBody<'a> {
     id: &'a str,
-    inputs: Vec<Input>,
+    inputs: Vec<WrittenInput>,
 }
 
-impl Body<'_> {
+impl WrittenBody<'_> {
     fn text(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("these are JSON, and memory takes them")
     }
 }
 
 #[derive(Serialize)]
-struct Input {
+struct WrittenInput {
     name: String,
     datatype: &'static str,
     shape: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Parameters>,
+    parameters: Option<WrittenParameters>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Box<RawValue>>,
 }
 
-impl Input {
-    fn of(spec: &TensorSpec, shape: &[i64]) -> Input {
+impl WrittenInput {
+    fn of(spec: &TensorSpec, shape: &[i64]) -> WrittenInput {
         let (name, datatype) = (spec.name.clone(), spec.datatype.name());
-        Input { name, datatype, shape: shape.to_vec(), parameters: None, data: None }
+        WrittenInput { name, datatype, shape: shape.to_vec(), parameters: None, data: None }
     }
 }
 
 #[derive(Serialize)]
-struct Parameters {
+struct WrittenParameters {
     binary_data_size: usize,
 }
 
-/// Elements as they lie in rows, in the protocol's binary form.
+/// Converts elements in the layout of rows to the protocol's binary form.
 fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
     match spec.datatype {
         DataType::Bytes(most) => {

@@ -3,16 +3,13 @@
 //! More cores are more calls of [`start`] with the same address and `share_port`, each with a
 //! frontend of its own.
 
-use super::access::ListenerRules;
-use super::connection;
-use super::core::Core;
-use super::glommio_io::{self, GlommioIo, Listener, MachineError};
-use super::shared::Shared;
-use super::tls::Tls;
-use super::tokens::Tokens;
+use super::config::ApiConfig;
+use super::dispatcher::Dispatcher;
+use super::net::connection;
+use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
+use super::net::open_connections::OpenConnections;
+use super::net::peer::ListenerRules;
 use crate::runtime::frontend::Frontend;
-use crate::runtime::{Idle, Placement};
-use crate::telemetry::Telemetry;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
 use std::future::poll_fn;
@@ -20,7 +17,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -29,95 +25,14 @@ use std::time::{Duration, Instant};
 /// After an error of `accept` (out of file descriptors, most likely) this passes before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a stopping core looks whether all is answered.
+/// The interval at which a stopping core checks that all requests are answered.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 
-/// Clients over the limit that are told so at the same time; further ones are closed without a
-/// word.
+/// The most clients over the limit that are answered 503 at the same time; further ones are closed
+/// without an answer.
 const REFUSED_AT_ONCE: usize = 64;
 
-/// Limits and time-outs of an API core. The defaults are safe on an open port.
-#[derive(Clone, Debug)]
-pub struct ApiConfig {
-    /// Where to listen. Port 0 takes any free port: see [`ApiHandle::local_addr`].
-    pub addr: SocketAddr,
-    /// Where to listen besides, if anywhere: gRPC's usual port. Both ports speak both protocols.
-    pub grpc: Option<SocketAddr>,
-    /// Where admin calls are answered; where there is none, the other ports answer them if they are
-    /// on loopback, and nobody does if not. This port speaks both protocols too.
-    pub admin: Option<SocketAddr>,
-    /// The certificate by which clients are spoken to; on an admin port on loopback without it all
-    /// the same.
-    pub tls: Option<Tls>,
-    /// Who may ask for what; without, everybody may.
-    pub tokens: Option<Tokens>,
-    /// Let other API cores listen at the same addresses; without, a port in use is an error.
-    pub share_port: bool,
-    /// Where the thread runs, and whether it looks for work all the time: [`Idle::Spin`] where the
-    /// core is its own.
-    pub placement: Placement,
-    /// The largest request body, in bytes.
-    pub max_body_bytes: usize,
-    /// What all bodies that are being read may hold together, in bytes.
-    pub max_bodies_bytes: usize,
-    /// The largest request line with headers, in bytes.
-    pub max_head_bytes: usize,
-    /// Connections at once.
-    pub max_connections: usize,
-    /// Requests at once on an HTTP/2 connection.
-    pub max_requests_at_once: usize,
-    /// From a head's first byte to its last.
-    pub header_timeout: Duration,
-    /// The longest pause in a body.
-    pub read_timeout: Duration,
-    /// The whole body.
-    pub body_timeout: Duration,
-    /// How long a client may take nothing of its response.
-    pub write_timeout: Duration,
-    /// How long a connection may stay open between requests.
-    pub idle_timeout: Duration,
-    /// An HTTP/2 connection from which nothing comes for this long is asked whether anybody is
-    /// there; without an answer in as long again it is closed, with all its calls.
-    pub keep_alive: Duration,
-    /// How long [`ApiHandle::stop`] waits for requests at hand.
-    pub stop_timeout: Duration,
-    /// What all API cores of an engine count in and answer `/metrics` from; without, a core has one
-    /// of its own.
-    pub observatory: Option<Arc<Telemetry>>,
-    /// What it shares with the other API cores of its server.
-    pub shared: Shared,
-}
-
-impl ApiConfig {
-    /// The defaults, listening at `addr`.
-    pub fn at(addr: SocketAddr) -> ApiConfig {
-        ApiConfig {
-            addr,
-            grpc: None,
-            admin: None,
-            tls: None,
-            tokens: None,
-            share_port: false,
-            placement: Placement { core: None, idle: Idle::Nap },
-            max_body_bytes: 64 << 20,
-            max_bodies_bytes: 1 << 30,
-            max_head_bytes: 32 << 10,
-            max_connections: 4_096,
-            max_requests_at_once: 1_024,
-            header_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(10),
-            body_timeout: Duration::from_secs(120),
-            write_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            keep_alive: Duration::from_secs(20),
-            stop_timeout: Duration::from_secs(30),
-            observatory: None,
-            shared: Shared::new(),
-        }
-    }
-}
-
-/// Why an API core can't serve.
+/// The reason that an API core can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The port is taken.
@@ -137,7 +52,7 @@ pub enum ApiError {
     /// The machine lacks what the executor needs.
     #[error("can't start the API: {0}")]
     Machine(#[from] MachineError),
-    /// No thread could be had.
+    /// The system refused to create the thread.
     #[error("can't start the API's thread: {0}")]
     Thread(io::Error),
     /// The thread ended by a panic: a bug.
@@ -205,22 +120,22 @@ fn no_port(addr: SocketAddr, error: io::Error) -> ApiError {
 }
 
 impl ApiHandle {
-    /// Where it listens, with the real port.
+    /// Returns the address that it listens at, with the real port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Where it listens besides, with the real port.
+    /// Returns the second address that it listens at, with the real port.
     pub fn grpc_addr(&self) -> Option<SocketAddr> {
         self.grpc_addr
     }
 
-    /// Where admin calls are answered besides, with the real port.
+    /// Returns the address for admin calls, with the real port.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr
     }
 
-    /// Stops accepting, lets the requests at hand be answered (by the engine, which must still
+    /// Stops accepting, lets the requests in flight be answered (by the engine, which must still
     /// run), closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`]
     /// and a little.
     ///
@@ -257,79 +172,103 @@ fn run(
         Err(error) => return started.send(Err(error)).unwrap_or_default(),
     };
     executor.run(async move {
-        let core = Rc::new(Core::new(frontend, config));
-        let pumped = core.clone();
-        glommio::spawn_local(async move { pumped.answers.pump().await }).detach();
+        let core = Rc::new(ApiCore::new(frontend, config));
+        let dispatcher = core.dispatcher.clone();
+        glommio::spawn_local(async move { dispatcher.services.engine.pump().await }).detach();
         let mut accepting = Vec::new();
         for (listener, rules) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
             let (stop, stopped) = oneshot::channel::<()>();
-            let task = glommio::spawn_local(async move { accept(&core, listener, rules, stopped).await });
+            let task = glommio::spawn_local(async move { core.accept(listener, rules, stopped).await });
             accepting.push((stop, task));
         }
-        // Whoever called `start` is waiting for this.
+        // The caller of `start` is waiting for this.
         let _ = started.send(Ok(()));
-        // It is never sent, only dropped.
+        // Nothing is ever sent on it: it ends when the sender is dropped.
         let _ = stop.await;
         for (stop, ended) in accepting {
             drop(stop);
             ended.await;
         }
-        finish(&core).await;
+        core.finish().await;
     });
 }
 
-/// Accepts connections until `stop` is dropped; then the port is closed.
-async fn accept(
-    core: &Rc<Core>,
-    listener: TcpListener,
-    rules: ListenerRules,
-    mut stop: oneshot::Receiver<()>,
-) {
-    let refusing = Rc::new(());
-    loop {
-        let mut next = pin!(listener.accept());
-        let accepted = poll_fn(|cx| {
-            if Pin::new(&mut stop).poll(cx).is_ready() {
-                return Poll::Ready(None);
+/// The state of a core's thread.
+struct ApiCore {
+    dispatcher: Rc<Dispatcher>,
+    connections: OpenConnections,
+    max_connections: usize,
+    stop_timeout: Duration,
+}
+
+impl ApiCore {
+    fn new(frontend: Frontend, config: ApiConfig) -> ApiCore {
+        let dispatcher = Rc::new(Dispatcher::new(frontend, &config));
+        let connections = OpenConnections::new(Rc::clone(&dispatcher.services.metrics));
+        let ApiConfig { max_connections, stop_timeout, .. } = config;
+        ApiCore { dispatcher, connections, max_connections, stop_timeout }
+    }
+
+    /// Accepts connections until `stop` is dropped; then the port is closed.
+    async fn accept(
+        self: &Rc<ApiCore>,
+        listener: TcpListener,
+        rules: ListenerRules,
+        mut stop: oneshot::Receiver<()>,
+    ) {
+        let refusing = Rc::new(());
+        loop {
+            let mut next = pin!(listener.accept());
+            let accepted = poll_fn(|cx| {
+                if Pin::new(&mut stop).poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                next.as_mut().poll(cx).map(Some)
+            })
+            .await;
+            match accepted {
+                None => return,
+                Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
+                Some(Ok(stream)) if self.connections.len() < self.max_connections => {
+                    self.serve(stream, rules);
+                }
+                Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
+                    let counted = refusing.clone();
+                    glommio::spawn_local(async move {
+                        connection::refuse(GlommioIo::new(stream)).await;
+                        drop(counted);
+                    })
+                    .detach();
+                }
+                Some(Ok(_)) => {}
             }
-            next.as_mut().poll(cx).map(Some)
-        })
-        .await;
-        match accepted {
-            None => return,
-            Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
-            Some(Ok(stream)) if core.connections.borrow().len() < core.config.max_connections => {
-                serve(core, stream, rules);
-            }
-            Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
-                let counted = refusing.clone();
-                glommio::spawn_local(async move {
-                    connection::refuse(GlommioIo::new(stream)).await;
-                    drop(counted);
-                })
-                .detach();
-            }
-            Some(Ok(_)) => {}
         }
     }
-}
 
-fn serve(core: &Rc<Core>, stream: TcpStream, rules: ListenerRules) {
-    let (stop, stopped) = oneshot::channel();
-    let number = core.opened(stop);
-    let core = core.clone();
-    glommio::spawn_local(async move {
-        connection::serve(core.clone(), GlommioIo::new(stream), rules, stopped).await;
-        core.closed(number);
-    })
-    .detach();
-}
+    fn serve(self: &Rc<ApiCore>, stream: TcpStream, rules: ListenerRules) {
+        let (stop, stopped) = oneshot::channel();
+        let number = self.connections.opened(stop);
+        let core = self.clone();
+        glommio::spawn_local(async move {
+            connection::serve(core.dispatcher.clone(), GlommioIo::new(stream), rules, stopped).await;
+            core.connections.closed(number);
+        })
+        .detach();
+    }
 
-async fn finish(core: &Core) {
-    let end = Instant::now() + core.config.stop_timeout;
-    core.ask_connections_to_end();
-    while !core.is_quiet() && Instant::now() < end {
-        glommio::timer::sleep(STOP_LOOK).await;
+    /// Lets the requests in flight end, for `stop_timeout` at most.
+    async fn finish(&self) {
+        let end = Instant::now() + self.stop_timeout;
+        self.dispatcher.services.idle_streams.stop();
+        self.connections.ask_to_end();
+        while !self.is_quiet() && Instant::now() < end {
+            glommio::timer::sleep(STOP_LOOK).await;
+        }
+    }
+
+    /// Returns true if no connection is open and no request is with the engine.
+    fn is_quiet(&self) -> bool {
+        self.connections.len() == 0 && self.dispatcher.services.engine.in_flight() == 0
     }
 }

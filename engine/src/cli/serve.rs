@@ -3,7 +3,7 @@
 use super::access::AccessControl;
 use super::failure::CommandFailure;
 use super::serve_arguments::ServeArguments;
-use crate::api::{self, ApiConfig, Shared};
+use crate::api::{self, ApiConfig, SharedState};
 use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
@@ -56,7 +56,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
     let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
-    let shared = Shared::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
+    let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let api = api_config(addresses, &config.http, api_threads, &telemetry);
@@ -157,7 +157,7 @@ fn api_config(
     ApiConfig {
         grpc: Some(addresses.grpc),
         share_port: threads > 1,
-        observatory: Some(Arc::clone(telemetry)),
+        telemetry: Some(Arc::clone(telemetry)),
         max_body_bytes: limits.max_body_bytes,
         max_connections: limits.max_connections,
         max_requests_at_once: limits.max_in_flight_per_connection,

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def collected():
-    """What a trace collector was sent, and its URL."""
+    """The requests that a trace collector received, and its URL."""
     bodies = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ def collected():
 
 @pytest.fixture(scope="session")
 def addresses(collected):
-    """Serves the suite's models; host:port by protocol."""
+    """Serves the suite's models; yields host:port by protocol."""
     tracing = ["--otlp", collected[1], "--trace-ratio", "0"]
     server = subprocess.Popen(
         [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", *tracing, str(HERE)],
@@ -51,8 +51,8 @@ def addresses(collected):
     assert server.wait(timeout=60) == 0, "the server stops cleanly, whatever was done to it"
 
 
-class Face:
-    """A protocol: its module of tritonclient, and its words for statuses."""
+class Adapter:
+    """A protocol: its module of tritonclient, and its names of statuses."""
 
     def __init__(self, name, address):
         self.name = name
@@ -74,7 +74,7 @@ class Face:
         return self.module.InferRequestedOutput(name, **options)
 
     def json(self, answer):
-        """An answer to an administrative call as plain values."""
+        """Returns the answer to an administrative call as plain values."""
         if self.name == "http":
             return answer
         from google.protobuf.json_format import MessageToDict
@@ -84,7 +84,7 @@ class Face:
         )
 
     def parameters(self, result):
-        """The parameters of an infer answer as plain values."""
+        """Returns the parameters of an infer answer as plain values."""
         response = result.get_response()
         if self.name == "http":
             return response["parameters"]
@@ -92,26 +92,26 @@ class Face:
 
 
 @pytest.fixture(params=["http", "grpc"])
-def face(request, addresses):
-    return Face(request.param, addresses[request.param])
+def adapter(request, addresses):
+    return Adapter(request.param, addresses[request.param])
 
 
 @pytest.fixture
 def grpc(addresses):
-    return Face("grpc", addresses["grpc"])
+    return Adapter("grpc", addresses["grpc"])
 
 
 @pytest.fixture
 def http(addresses):
-    return Face("http", addresses["http"])
+    return Adapter("http", addresses["http"])
 
 
 @pytest.fixture
-def client(face):
-    with face.client() as client:
+def client(adapter):
+    with adapter.client() as client:
         yield client
 
 
 def features(rows, seed=1):
-    """Inputs of the model `wide`."""
+    """Returns inputs of the model `wide`."""
     return np.random.default_rng(seed).uniform(-1, 1, (rows, 256)).astype(np.float32)

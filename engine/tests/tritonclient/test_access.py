@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from conftest import HERE, Face, features
+from conftest import HERE, Adapter, features
 
 TOKENS = """
 [[tokens]]
@@ -67,41 +67,41 @@ def bearer(token):
 
 @pytest.mark.parametrize("name", ["http", "grpc"])
 def test_tokens(name, guarded):
-    face = Face(name, guarded[name])
-    with face.client() as client:
-        inputs = [face.input("features", features(1))]
+    adapter = Adapter(name, guarded[name])
+    with adapter.client() as client:
+        inputs = [adapter.input("features", features(1))]
         assert client.is_server_live() and client.is_server_ready()
         assert client.infer("wide", inputs, headers=bearer("token-of-wide-only")) is not None
         for token, status in [
-            ("token-of-nobody", face.status(401, "UNAUTHENTICATED")),
-            ("token-of-wide-only", face.status(403, "PERMISSION_DENIED")),
+            ("token-of-nobody", adapter.status(401, "UNAUTHENTICATED")),
+            ("token-of-wide-only", adapter.status(403, "PERMISSION_DENIED")),
         ]:
             with pytest.raises(InferenceServerException) as error:
                 client.get_model_metadata("other", headers=bearer(token))
             assert error.value.status() == status, error.value
         with pytest.raises(InferenceServerException) as error:
-            # Each face's own call or the other's before it has used it up.
+            # The call of this protocol or of the other one has used the rate up.
             for _ in range(2):
                 client.get_server_metadata(headers=bearer("token-of-once-a-day"))
-        assert error.value.status() == face.status(429, "RESOURCE_EXHAUSTED"), error.value
+        assert error.value.status() == adapter.status(429, "RESOURCE_EXHAUSTED"), error.value
 
 
 @pytest.mark.parametrize("name", ["http", "grpc"])
 def test_admin_calls_have_a_listener_of_their_own(name, guarded):
     operator = bearer("token-of-the-operator")
-    face = Face(name, guarded[name])
-    with face.client() as client:
+    adapter = Adapter(name, guarded[name])
+    with adapter.client() as client:
         with pytest.raises(InferenceServerException) as error:
             client.get_system_shared_memory_status(headers=operator)
-        assert error.value.status() == face.status(403, "PERMISSION_DENIED")
+        assert error.value.status() == adapter.status(403, "PERMISSION_DENIED")
         assert guarded["admin"] in error.value.message()
-    with Face(name, guarded["admin"]).client() as client:
+    with Adapter(name, guarded["admin"]).client() as client:
         client.get_system_shared_memory_status(headers=operator)
         settings = {"log_verbose_level": 0}
         client.update_log_settings(settings, headers=operator)
         with pytest.raises(InferenceServerException) as error:
             client.update_log_settings(settings, headers=bearer("token-of-wide-only"))
-        assert error.value.status() == face.status(403, "PERMISSION_DENIED")
+        assert error.value.status() == adapter.status(403, "PERMISSION_DENIED")
 
 
 def test_tls(folder, encrypted):
@@ -111,9 +111,9 @@ def test_tls(folder, encrypted):
         "grpc": {"ssl": True, "root_certificates": str(trusted)},
     }
     for name in ["http", "grpc"]:
-        face = Face(name, encrypted[name].replace("127.0.0.1", "localhost"))
-        with face.client(**options[name]) as client:
-            inputs = [face.input("features", features(3))]
+        adapter = Adapter(name, encrypted[name].replace("127.0.0.1", "localhost"))
+        with adapter.client(**options[name]) as client:
+            inputs = [adapter.input("features", features(3))]
             result = client.infer("wide", inputs)
             scores = result.as_numpy("scores")
             assert len(scores) == 3 and np.isfinite(scores).all()

@@ -1,4 +1,4 @@
-"""By when an answer is due, how urgent it is, and clients that do not wait for it."""
+"""Deadlines, classes, and clients that do not wait for their answer."""
 
 import re
 import time
@@ -9,15 +9,15 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 
-def slow(face):
-    return [face.input("x", np.zeros((1, 4), dtype=np.float32))]
+def slow(adapter):
+    return [adapter.input("x", np.zeros((1, 4), dtype=np.float32))]
 
 
-def test_a_deadline_that_cannot_be_met_is_exceeded(face, client):
+def test_a_deadline_that_cannot_be_met_is_exceeded(adapter, client):
     for options in [{"timeout": 1_000}, {"headers": {"x-request-deadline-ms": "1.5"}}]:
         with pytest.raises(InferenceServerException) as error:
-            client.infer("slow", slow(face), **options)
-        assert error.value.status() == face.status(504, "DEADLINE_EXCEEDED")
+            client.infer("slow", slow(adapter), **options)
+        assert error.value.status() == adapter.status(504, "DEADLINE_EXCEEDED")
         assert "deadline" in error.value.message()
 
 
@@ -28,19 +28,19 @@ def test_a_grpc_time_out_is_a_deadline(grpc):
         assert error.value.status() == "StatusCode.DEADLINE_EXCEEDED"
 
 
-def test_without_a_deadline_everything_is_in_time(face, client):
-    assert client.infer("slow", slow(face), parameters={"deadline": "none"}).as_numpy("y").shape == (1, 4)
+def test_without_a_deadline_everything_is_in_time(adapter, client):
+    assert client.infer("slow", slow(adapter), parameters={"deadline": "none"}).as_numpy("y").shape == (1, 4)
     with pytest.raises(InferenceServerException) as error:
-        client.infer("slow", slow(face), timeout=5, parameters={"deadline": "none"})
+        client.infer("slow", slow(adapter), timeout=5, parameters={"deadline": "none"})
     assert "leave one of them out" in error.value.message()
 
 
-def test_priorities_are_those_that_there_are(face, client):
+def test_priorities_are_those_that_there_are(adapter, client):
     for priority in range(5):
-        client.infer("slow", slow(face), priority=priority)
+        client.infer("slow", slow(adapter), priority=priority)
     with pytest.raises(InferenceServerException) as error:
-        client.infer("slow", slow(face), priority=5)
-    assert error.value.status() == face.status(400, "INVALID_ARGUMENT")
+        client.infer("slow", slow(adapter), priority=5)
+    assert error.value.status() == adapter.status(400, "INVALID_ARGUMENT")
     assert "parameters.priority" in error.value.message()
 
 
@@ -60,7 +60,7 @@ def test_a_client_that_cancels_takes_its_requests_out(addresses, grpc):
             assert time.monotonic() < deadline, "the requests are with the engine"
         for call in calls:
             call.cancel()
-    # 40 requests one after the other on four GPUs take 3 s; taken out, they are gone at once but
+    # 40 requests one after the other on four GPUs take 3 s; withdrawn, they end at once but
     # for those that run.
     while metric(addresses, 'symphony_requests_in_flight{model="slow"') > 0:
         assert time.monotonic() < deadline, "the cancelled requests are gone"

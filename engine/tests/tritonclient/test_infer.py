@@ -1,4 +1,4 @@
-"""Infer requests: every type, form and way, and what is said to wrong ones."""
+"""Infer requests: every type, form and protocol, and the errors of wrong ones."""
 
 import asyncio
 import json
@@ -44,38 +44,38 @@ def expected_sample():
     return np.array([sent], dtype=np.float32), expected
 
 
-def test_a_model_computes_what_it_should(face, client):
+def test_a_model_computes_what_it_should(adapter, client):
     sample, expected = expected_sample()
-    result = client.infer("wide", [face.input("features", sample)], request_id="a \"b\"")
+    result = client.infer("wide", [adapter.input("features", sample)], request_id="a \"b\"")
     scores = result.as_numpy("scores")
     assert scores.shape == (1, 16)
     np.testing.assert_allclose(scores[0], expected["scores"], atol=expected["tolerance"])
     response = result.get_response()
-    assert (response["id"] if face.name == "http" else response.id) == "a \"b\""
+    assert (response["id"] if adapter.name == "http" else response.id) == "a \"b\""
 
 
-def test_an_answer_says_when_what_happened_and_where(face, client):
-    result = client.infer("wide", [face.input("features", features(3))])
-    said = face.parameters(result)
+def test_an_answer_says_when_what_happened_and_where(adapter, client):
+    result = client.infer("wide", [adapter.input("features", features(3))])
+    said = adapter.parameters(result)
     assert said["queued_us"] == 0 <= said["batched_us"] <= said["started_us"] <= said["finished_us"]
     assert said["finished_us"] <= said["answered_us"]
     assert said["batch_size"] >= 3 and said["gpu"] >= 0
 
 
-def test_a_request_may_be_a_batch_and_is_as_good_as_its_rows_alone(face, client):
+def test_a_request_may_be_a_batch_and_is_as_good_as_its_rows_alone(adapter, client):
     batch = features(5)
-    together = client.infer("wide", [face.input("features", batch)]).as_numpy("scores")
+    together = client.infer("wide", [adapter.input("features", batch)]).as_numpy("scores")
     assert together.shape == (5, 16)
     for row, scores in zip(batch, together):
-        alone = client.infer("wide", [face.input("features", row)]).as_numpy("scores")
+        alone = client.infer("wide", [adapter.input("features", row)]).as_numpy("scores")
         assert alone.shape == (16,), "no batch dimension in, none out"
         np.testing.assert_allclose(alone, scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
-def test_every_type_goes_in_and_comes_out(face, client, rows):
+def test_every_type_goes_in_and_comes_out(adapter, client, rows):
     batch = [] if rows is None else [rows]
-    inputs = [face.input(name, values(name, batch + [2, 3])) for name in TYPES]
+    inputs = [adapter.input(name, values(name, batch + [2, 3])) for name in TYPES]
     result = client.infer("types", inputs)
     for name, dtype in TYPES.items():
         output = result.as_numpy(name)
@@ -99,17 +99,17 @@ def test_tensors_may_travel_as_json(http):
         assert result.get_output("BOOL")["data"] == [False] * 6
 
 
-def test_only_the_outputs_asked_for_come(face, client):
-    inputs = [face.input(name, values(name, [1, 2, 3])) for name in TYPES]
-    result = client.infer("types", inputs, outputs=[face.output("FP64"), face.output("BOOL")])
+def test_only_the_outputs_asked_for_come(adapter, client):
+    inputs = [adapter.input(name, values(name, [1, 2, 3])) for name in TYPES]
+    result = client.infer("types", inputs, outputs=[adapter.output("FP64"), adapter.output("BOOL")])
     assert result.as_numpy("FP64").shape == (1, 3) and result.as_numpy("FP32") is None
 
 
-def test_classification_gives_the_largest_first(face, client):
+def test_classification_gives_the_largest_first(adapter, client):
     batch = features(2)
-    inputs = [face.input("features", batch)]
+    inputs = [adapter.input("features", batch)]
     scores = client.infer("wide", inputs).as_numpy("scores")
-    top = client.infer("wide", inputs, outputs=[face.output("scores", class_count=3)]).as_numpy("scores")
+    top = client.infer("wide", inputs, outputs=[adapter.output("scores", class_count=3)]).as_numpy("scores")
     assert top.shape == (2, 3)
     for row, texts in zip(scores, top):
         best = np.argsort(-row, kind="stable")[:3]
@@ -119,11 +119,11 @@ def test_classification_gives_the_largest_first(face, client):
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_bodies_may_be_compressed(face, client, algorithm):
-    # More rows than the largest batch has: they run in several.
-    inputs = [face.input("features", features(40))]
+def test_bodies_may_be_compressed(adapter, client, algorithm):
+    # More rows than the largest batch: they run in several batches.
+    inputs = [adapter.input("features", features(40))]
     plain = client.infer("wide", inputs).as_numpy("scores")
-    if face.name == "http":
+    if adapter.name == "http":
         options = {"request_compression_algorithm": algorithm, "response_compression_algorithm": algorithm}
     else:
         options = {"compression_algorithm": algorithm}
@@ -152,10 +152,10 @@ def test_grpc_requests_may_run_at_once(grpc):
             assert error is None and result.as_numpy("scores").shape == (1, 16)
 
 
-def test_asyncio_clients_are_served_too(face):
+def test_asyncio_clients_are_served_too(adapter):
     async def run():
-        module = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[face.name]
-        async with module.InferenceServerClient(face.address) as client:
+        module = {"http": tritonclient.http.aio, "grpc": tritonclient.grpc.aio}[adapter.name]
+        async with module.InferenceServerClient(adapter.address) as client:
             assert await client.is_server_live() and await client.is_model_ready("wide")
             await client.get_server_metadata()
             await client.get_model_metadata("wide")
@@ -166,11 +166,11 @@ def test_asyncio_clients_are_served_too(face):
             await client.get_trace_settings()
             await client.get_system_shared_memory_status()
             await client.get_cuda_shared_memory_status()
-            asked = [client.infer("wide", [face.input("features", features(2, seed))]) for seed in range(16)]
+            asked = [client.infer("wide", [adapter.input("features", features(2, seed))]) for seed in range(16)]
             for result in await asyncio.gather(*asked):
                 assert result.as_numpy("scores").shape == (2, 16)
             with pytest.raises(InferenceServerException):
-                await client.infer("nobody", [face.input("features", features(1))])
+                await client.infer("nobody", [adapter.input("features", features(1))])
 
     asyncio.run(run())
 
@@ -223,52 +223,52 @@ def test_an_asyncio_stream_is_served_too(grpc):
     asyncio.run(run())
 
 
-def test_statistics_count_what_was_done(face, client):
+def test_statistics_count_what_was_done(adapter, client):
     def now():
-        statistics = face.json(client.get_inference_statistics("wide"))["model_stats"][0]
+        statistics = adapter.json(client.get_inference_statistics("wide"))["model_stats"][0]
         success = statistics["inference_stats"]["success"]
         batches = sum(int(batch["compute_infer"]["count"]) for batch in statistics["batch_stats"])
         return int(statistics["inference_count"]), int(success["count"]), int(statistics["execution_count"]), batches
 
     before = now()
-    client.infer("wide", [face.input("features", features(3))])
-    client.infer("wide", [face.input("features", features(1))])
+    client.infer("wide", [adapter.input("features", features(3))])
+    client.infer("wide", [adapter.input("features", features(1))])
     after = now()
     assert [b - a for a, b in zip(before, after)] == [4, 2, 2, 2]
-    everything = face.json(client.get_inference_statistics())["model_stats"]
+    everything = adapter.json(client.get_inference_statistics())["model_stats"]
     assert {model["name"] for model in everything} == {"wide", "types", "slow"}
 
 
-def wrong_inputs(face):
+def wrong_inputs(adapter):
     good = features(1)
-    yield "name", [face.input("featurs", good)], '"featurs" is not one of the model\'s inputs ["features"]'
-    yield "type", [face.input("features", good.astype(np.float64))], 'datatype is "FP64"; it must be "FP32"'
-    yield "shape", [face.input("features", good[:, :255])], "shape is [1, 255]; it must be [1, 256]"
-    yield "rows", [face.input("features", features(1)[:0])], "0 rows"
-    yield "twice", [face.input("features", good)] * 2, "given twice"
+    yield "name", [adapter.input("featurs", good)], '"featurs" is not one of the model\'s inputs ["features"]'
+    yield "type", [adapter.input("features", good.astype(np.float64))], 'datatype is "FP64"; it must be "FP32"'
+    yield "shape", [adapter.input("features", good[:, :255])], "shape is [1, 255]; it must be [1, 256]"
+    yield "rows", [adapter.input("features", features(1)[:0])], "0 rows"
+    yield "twice", [adapter.input("features", good)] * 2, "given twice"
     yield "missing", [], "is missing"
 
 
-def test_wrong_inputs_are_told_what_would_be_right(face, client):
-    for what, inputs, word in wrong_inputs(face):
+def test_wrong_inputs_are_refused_with_what_would_be_right(adapter, client):
+    for what, inputs, word in wrong_inputs(adapter):
         with pytest.raises(InferenceServerException) as error:
             client.infer("wide", inputs)
-        assert error.value.status() == face.status(400, "INVALID_ARGUMENT"), what
+        assert error.value.status() == adapter.status(400, "INVALID_ARGUMENT"), what
         assert word in error.value.message(), what
-    good = [face.input("features", features(1))]
+    good = [adapter.input("features", features(1))]
     for outputs, word in [
-        ([face.output("score")], '"score" is not one of the model\'s outputs'),
-        ([face.output("scores")] * 2, "asked for twice"),
+        ([adapter.output("score")], '"score" is not one of the model\'s outputs'),
+        ([adapter.output("scores")] * 2, "asked for twice"),
     ]:
         with pytest.raises(InferenceServerException) as error:
             client.infer("wide", good, outputs=outputs)
         assert word in error.value.message()
     with pytest.raises(InferenceServerException) as error:
         client.infer("nobody", good)
-    assert error.value.status() == face.status(404, "NOT_FOUND")
+    assert error.value.status() == adapter.status(404, "NOT_FOUND")
     too_long = values("BYTES", [1, 2, 3])
     too_long[0, 1, 1] = b"y" * 21
-    inputs = [face.input(name, values(name, [1, 2, 3])) for name in TYPES if name != "BYTES"]
+    inputs = [adapter.input(name, values(name, [1, 2, 3])) for name in TYPES if name != "BYTES"]
     with pytest.raises(InferenceServerException) as error:
-        client.infer("types", inputs + [face.input("BYTES", too_long)])
+        client.infer("types", inputs + [adapter.input("BYTES", too_long)])
     assert "element 4 has 21 bytes; this tensor's may have 20" in error.value.message()

@@ -1,4 +1,4 @@
-"""A client's own trace goes on in the server: by both protocols, and in a stream."""
+"""A client's own trace continues in the server: in both protocols, and in a stream."""
 
 import queue
 import secrets
@@ -8,7 +8,7 @@ from conftest import features
 
 
 def traced():
-    """A new trace, and the header that says so."""
+    """Returns a new trace, and its header."""
     trace = secrets.token_bytes(16)
     return trace, {"traceparent": f"00-{trace.hex()}-{secrets.token_hex(8)}-01"}
 
@@ -23,10 +23,10 @@ def wait_for_spans(collected, trace, protocol):
         time.sleep(0.05)
 
 
-def test_a_request_goes_on_with_its_clients_trace(face, client, collected):
+def test_a_request_goes_on_with_its_clients_trace(adapter, client, collected):
     trace, headers = traced()
-    client.infer("wide", [face.input("features", features(1))], headers=headers)
-    wait_for_spans(collected, trace, face.name.encode())
+    client.infer("wide", [adapter.input("features", features(1))], headers=headers)
+    wait_for_spans(collected, trace, adapter.name.encode())
 
 
 def test_requests_of_a_stream_go_on_with_its_trace(grpc, collected):

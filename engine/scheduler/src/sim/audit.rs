@@ -161,7 +161,10 @@ impl Audit {
             count > 0 && count == size as usize,
             Violation::Size { batch: number, requests: count, size },
         );
-        self.require(all().all(|request| request.queue == batch.model.only_queue()), Violation::MixedModels(number));
+        self.require(
+            all().all(|request| request.queue == batch.model.only_queue()),
+            Violation::MixedModels(number),
+        );
         let latency = self.profiles[batch.model.0 as usize].latency(count);
         self.require(batch.duration == latency, Violation::Duration(number));
         all().for_each(|request| self.end(request));

@@ -1,6 +1,6 @@
-//! Every call that is not an infer request.
+//! All gRPC calls but infer requests.
 
-use super::framing::{Envelope, decode};
+use super::framing::{Envelope, SERVICE, decode};
 use super::messages::log_settings_request::setting_value::ParameterChoice as GivenSetting;
 use super::messages::log_settings_response::setting_value::ParameterChoice as LogSetting;
 use super::messages::model_config::SchedulingChoice;
@@ -8,40 +8,43 @@ use super::messages::model_metadata_response::TensorMetadata;
 use super::messages::repository_index_response::ModelIndex;
 use super::messages::system_shared_memory_status_response::RegionStatus;
 use super::messages::*;
-use super::unknown;
-use crate::api::access::Caller;
-use crate::api::core::Core;
-use crate::api::describe;
-use crate::api::http::no_cuda_memory;
 use crate::api::problem::{Problem, quoted};
-use crate::api::settings::{TRACE, Value, update_trace};
-use crate::api::statistics::{self, Batches, Span};
+use crate::api::services::CoreServices;
+use crate::api::services::access::Caller;
+use crate::api::services::describe;
+use crate::api::services::settings::{SettingValue, TRACE, update_trace};
+use crate::api::services::shared_memory::no_cuda_memory;
+use crate::api::services::statistics::{self, BatchStatistics, TimeSum};
+use crate::api::services::{models, repository};
 use crate::control::State;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
+use hyper::StatusCode;
 use symphony_gpu::TensorSpec;
 
-/// Whether a call is an admin call, whatever its message: one that changes the server. Settings are
-/// one if they are given.
+/// Returns true if a call is an admin call whatever its message: one that changes the server.
+/// `TraceSetting` and `LogSettings` are admin calls only if they bring settings.
 pub(super) fn is_admin(method: &str) -> bool {
     matches!(method, "RepositoryModelLoad" | "RepositoryModelUnload") || method.contains("SharedMemory")
 }
 
-/// Makes the call named `method` with `message`: the answer in its envelope.
+/// Makes the call named `method` with `message` and returns the answer in its envelope.
 ///
-/// Errors: 501 for a call that there is not, 400 for a message that is none of the call's, else the
+/// Errors: 501 for a call that does not exist, 400 for a message that is not the call's, or the
 /// call's own.
 pub(super) async fn call(
-    core: &Core,
+    services: &CoreServices,
     caller: &Caller,
     method: &str,
     message: Bytes,
     envelope: Envelope,
 ) -> Result<Bytes, Problem> {
-    let regions = &core.config.shared.regions;
+    let regions = &services.shared.regions;
     Ok(match method {
         "ServerLive" => envelope.seal(&ServerLiveResponse { live: true }),
-        "ServerReady" => envelope.seal(&ServerReadyResponse { ready: core.observatory.readiness().is_ok() }),
+        "ServerReady" => {
+            envelope.seal(&ServerReadyResponse { ready: services.telemetry.readiness().is_ok() })
+        }
         "ServerMetadata" => envelope.seal(&ServerMetadataResponse {
             name: describe::NAME.into(),
             version: describe::SERVER_VERSION.into(),
@@ -49,38 +52,38 @@ pub(super) async fn call(
         }),
         "ModelReady" => {
             let ModelReadyRequest { name, version } = decode(message)?;
-            core.find_model(caller, &name, &version)?;
-            envelope.seal(&ModelReadyResponse { ready: core.observatory.readiness().is_ok() })
+            models::find(&services.engine, caller, &name, &version)?;
+            envelope.seal(&ModelReadyResponse { ready: services.telemetry.readiness().is_ok() })
         }
         "ModelMetadata" => {
             let ModelMetadataRequest { name, version } = decode(message)?;
-            let model = core.find_model(caller, &name, &version)?;
-            envelope.seal(&metadata(core, &model))
+            let model = models::find(&services.engine, caller, &name, &version)?;
+            envelope.seal(&metadata(services, &model))
         }
         "ModelConfig" => {
             let ModelConfigRequest { name, version } = decode(message)?;
-            let model = core.find_model(caller, &name, &version)?;
+            let model = models::find(&services.engine, caller, &name, &version)?;
             envelope.seal(&ModelConfigResponse { config: Some(config(&model)) })
         }
         "ModelStatistics" => {
             let ModelStatisticsRequest { name, version } = decode(message)?;
-            let models = core.find_models(caller, &name, &version)?.into_iter();
-            let all = &core.config.shared.statistics;
+            let models = models::find_all(&services.engine, caller, &name, &version)?.into_iter();
+            let all = &services.shared.statistics;
             let model_stats = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
             envelope.seal(&ModelStatisticsResponse { model_stats })
         }
-        "RepositoryIndex" => envelope.seal(&index(core, caller, decode(message)?)),
+        "RepositoryIndex" => envelope.seal(&index(services, caller, decode(message)?)),
         "RepositoryModelLoad" => {
             let request: RepositoryModelLoadRequest = decode(message)?;
             if let Some(name) = request.parameters.keys().next() {
                 return Err(describe::no_load_parameter(name));
             }
-            core.load(&request.model_name).await?;
+            repository::load(&services.shared, &request.model_name).await?;
             envelope.seal(&RepositoryModelLoadResponse {})
         }
         "RepositoryModelUnload" => {
             let request: RepositoryModelUnloadRequest = decode(message)?;
-            core.unload(&request.model_name).await?;
+            repository::unload(&services.shared, &request.model_name).await?;
             envelope.seal(&RepositoryModelUnloadResponse {})
         }
         "SystemSharedMemoryStatus" => {
@@ -109,13 +112,13 @@ pub(super) async fn call(
         "CudaSharedMemoryStatus" => envelope.seal(&CudaSharedMemoryStatusResponse::default()),
         "CudaSharedMemoryRegister" => return Err(no_cuda_memory()),
         "CudaSharedMemoryUnregister" => envelope.seal(&CudaSharedMemoryUnregisterResponse {}),
-        "TraceSetting" => envelope.seal(&trace(core, caller, decode(message)?)?),
-        "LogSettings" => envelope.seal(&log(core, caller, decode(message)?)?),
+        "TraceSetting" => envelope.seal(&trace(services, caller, decode(message)?)?),
+        "LogSettings" => envelope.seal(&log(services, caller, decode(message)?)?),
         other => return Err(unknown(other)),
     })
 }
 
-fn metadata(core: &Core, model: &ModelInfo) -> ModelMetadataResponse {
+fn metadata(services: &CoreServices, model: &ModelInfo) -> ModelMetadataResponse {
     let tensors = |specs: &[TensorSpec]| {
         let tensor = |spec: &TensorSpec| TensorMetadata {
             name: spec.name.clone(),
@@ -126,7 +129,7 @@ fn metadata(core: &Core, model: &ModelInfo) -> ModelMetadataResponse {
     };
     ModelMetadataResponse {
         name: model.name.clone(),
-        versions: core.versions(&model.name),
+        versions: models::versions(&services.engine, &model.name),
         platform: model.platform.clone(),
         inputs: tensors(&model.signature.inputs),
         outputs: tensors(&model.signature.outputs),
@@ -165,10 +168,10 @@ fn config(model: &ModelInfo) -> ModelConfig {
 }
 
 fn model_statistics(model: &ModelInfo, statistics: &statistics::ModelStatistics) -> ModelStatistics {
-    let span = |span: Span| Some(StatisticDuration { count: span.count, ns: span.ns });
-    let batch = |(size, batches): (&u32, &Batches)| InferBatchStatistics {
+    let span = |span: TimeSum| Some(StatisticDuration { count: span.count, ns: span.ns });
+    let batch = |(size, batches): (&u32, &BatchStatistics)| InferBatchStatistics {
         batch_size: (*size).into(),
-        compute_input: span(Span { count: batches.executions(), ns: 0 }),
+        compute_input: span(TimeSum { count: batches.executions(), ns: 0 }),
         compute_infer: span(batches.infer()),
         compute_output: span(batches.output()),
     };
@@ -182,35 +185,39 @@ fn model_statistics(model: &ModelInfo, statistics: &statistics::ModelStatistics)
             success: span(statistics.success),
             fail: span(statistics.fail),
             queue: span(statistics.queue),
-            compute_input: span(Span { count: statistics.success.count, ns: 0 }),
+            compute_input: span(TimeSum { count: statistics.success.count, ns: 0 }),
             compute_infer: span(statistics.infer),
             compute_output: span(statistics.output),
-            cache_hit: span(Span::default()),
-            cache_miss: span(Span::default()),
+            cache_hit: span(TimeSum::default()),
+            cache_miss: span(TimeSum::default()),
         }),
         batch_stats: statistics.batches.iter().map(batch).collect(),
     }
 }
 
-fn index(core: &Core, caller: &Caller, request: RepositoryIndexRequest) -> RepositoryIndexResponse {
-    let all = core.repository_index(caller).into_iter();
+fn index(
+    services: &CoreServices,
+    caller: &Caller,
+    request: RepositoryIndexRequest,
+) -> RepositoryIndexResponse {
+    let all = repository::index(&services.shared, &services.engine, caller).into_iter();
     let models = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
-        let (version, state) = describe::index_words(&entry);
+        let (version, state) = describe::index_terms(&entry);
         ModelIndex { name: entry.name, version, state: state.into(), reason: entry.reason }
     });
     RepositoryIndexResponse { models: models.collect() }
 }
 
 fn trace(
-    core: &Core,
+    services: &CoreServices,
     caller: &Caller,
     request: TraceSettingRequest,
 ) -> Result<TraceSettingResponse, Problem> {
     if !request.settings.is_empty() {
-        caller.see_admin()?;
+        caller.check_admin()?;
     }
     if !request.model_name.is_empty() {
-        core.find_model(caller, &request.model_name, "")?;
+        models::find(&services.engine, caller, &request.model_name, "")?;
     }
     let given: Vec<_> = request.settings.into_iter().map(|(name, setting)| (name, setting.value)).collect();
     update_trace(&given)?;
@@ -219,29 +226,39 @@ fn trace(
     Ok(TraceSettingResponse { settings: settings.collect() })
 }
 
-fn log(core: &Core, caller: &Caller, request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
+fn log(
+    services: &CoreServices,
+    caller: &Caller,
+    request: LogSettingsRequest,
+) -> Result<LogSettingsResponse, Problem> {
     if !request.settings.is_empty() {
-        caller.see_admin()?;
+        caller.check_admin()?;
     }
     let given = request.settings.into_iter().map(|(name, setting)| {
         let value = match setting.parameter_choice {
-            Some(GivenSetting::BoolParam(on)) => Value::Bool(on),
-            Some(GivenSetting::Uint32Param(number)) => Value::Number(number),
-            Some(GivenSetting::StringParam(text)) => Value::Text(text),
+            Some(GivenSetting::BoolParam(on)) => SettingValue::Bool(on),
+            Some(GivenSetting::Uint32Param(number)) => SettingValue::Number(number),
+            Some(GivenSetting::StringParam(text)) => SettingValue::Text(text),
             None => return Err(Problem::bad(format!("log setting {} has no value", quoted(&name)))),
         };
         Ok((name, value))
     });
-    let given: Vec<(String, Value)> = given.collect::<Result<_, Problem>>()?;
-    let log = &core.config.shared.log;
+    let given: Vec<(String, SettingValue)> = given.collect::<Result<_, Problem>>()?;
+    let log = &services.shared.log;
     log.update(&given)?;
     let settings = log.all().map(|(name, value)| {
         let choice = match value {
-            Value::Bool(on) => LogSetting::BoolParam(on),
-            Value::Number(number) => LogSetting::Uint32Param(number),
-            Value::Text(text) => LogSetting::StringParam(text),
+            SettingValue::Bool(on) => LogSetting::BoolParam(on),
+            SettingValue::Number(number) => LogSetting::Uint32Param(number),
+            SettingValue::Text(text) => LogSetting::StringParam(text),
         };
         (name.to_owned(), log_settings_response::SettingValue { parameter_choice: Some(choice) })
     });
     Ok(LogSettingsResponse { settings: settings.into() })
+}
+
+/// Returns the refusal of a call that does not exist.
+fn unknown(method: &str) -> Problem {
+    let message = format!("there is no call {} at {SERVICE}", quoted(method));
+    Problem::invalid(StatusCode::NOT_IMPLEMENTED, message)
 }

@@ -1,59 +1,50 @@
-//! gRPC's envelope around messages: five bytes in front of each, statuses in trailers, time-outs in
-//! a header. That is all of gRPC that a server on hyper's HTTP/2 needs; a message's tensors stay in
-//! the buffer that they came in.
+//! gRPC's envelope around messages: five bytes in front of each, and the headers of a call. A
+//! message's tensors stay in the buffer that they came in.
 
-use super::Mirror;
-use crate::api::compression::Coding;
-use crate::api::core::OUTCOME;
-use crate::api::problem::{GrpcCode, Problem, quoted};
-use crate::api::reply::{Reply, ReplyBody};
-use crate::telemetry::InferOutcome;
+use super::status::GrpcStatus;
+use crate::api::net::compression::Coding;
+use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::problem::{Problem, quoted};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use prost::Message;
-use std::time::Duration;
 use symphony_transport::Nanos;
 
-/// In front of a message: whether it is compressed, and its length.
+/// The length of a message's prefix: one byte for compression, four for the message's length.
 pub(super) const PREFIX: usize = 5;
+
+/// The path of every call, up to the call's name.
+pub(super) const SERVICE: &str = "/inference.GRPCInferenceService/";
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const CODINGS: HeaderValue = HeaderValue::from_static("identity,deflate,gzip");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// Tells a client to try again, after this many milliseconds.
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// What a `grpc-message` can't hold as it is.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
-
-/// How the messages of a call are wrapped: the answers as the requests.
+/// The compression of a call's messages, which answers share with requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope(Mirror);
+pub(super) struct Envelope(Option<Coding>);
 
 impl Envelope {
-    /// What a call's headers announce.
+    /// Returns the envelope that a call's headers announce.
     ///
-    /// Errors: a compression that is not known here.
+    /// Errors: 415 for an unknown compression.
     pub(super) fn of(headers: &HeaderMap) -> Result<Envelope, Problem> {
         headers.get(ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes())).map(Envelope)
     }
 
-    /// The length of the first message in `bytes`, its prefix included; `None` while that is not
-    /// there.
+    /// Returns the length of the first message in `bytes`, its prefix included; `None` while the
+    /// prefix is incomplete.
     pub(super) fn length(bytes: &[u8]) -> Option<usize> {
         let (prefix, _) = bytes.split_first_chunk::<PREFIX>()?;
         let [_, a, b, c, d] = *prefix;
         Some(PREFIX + u32::from_be_bytes([a, b, c, d]) as usize)
     }
 
-    /// The one message that `bytes` must be.
+    /// Returns the one message that `bytes` must be.
     ///
-    /// Errors: they are not one message, or it unpacks to more than `limit` bytes.
+    /// Errors: 400 if they are not one message, 413 if it unpacks to more than `limit` bytes.
     pub(super) fn open(self, mut bytes: Bytes, limit: usize) -> Result<Bytes, Problem> {
         if Envelope::length(&bytes) != Some(bytes.len()) {
             let message =
@@ -69,7 +60,7 @@ impl Envelope {
         }
     }
 
-    /// A message with its prefix.
+    /// Returns a message with its prefix.
     pub(super) fn seal(self, message: &impl Message) -> Bytes {
         let Some(coding) = self.0 else {
             let length = message.encoded_len();
@@ -90,69 +81,20 @@ impl Envelope {
 
 /// Reads a message.
 ///
-/// Errors: 400 where it is none of its kind.
+/// Errors: 400 if the bytes are no such message.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
     M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
 }
 
-/// How a call ended.
-pub(super) struct Status<'a> {
-    /// Its number.
-    pub(super) code: GrpcCode,
-    /// Why; empty for none.
-    pub(super) message: &'a str,
-    /// Of an infer request.
-    pub(super) outcome: Option<InferOutcome>,
-    /// After what time it may be tried again, where that is no matter of course.
-    pub(super) again: Option<Duration>,
-}
-
-impl Status<'_> {
-    /// The status of a call that got no result.
-    pub(super) fn of(problem: &Problem) -> Status<'_> {
-        Status {
-            code: GrpcCode::of(problem.status),
-            message: &problem.message,
-            outcome: Some(problem.outcome),
-            again: problem.again,
-        }
-    }
-
-    /// As the trailers that end a call.
-    pub(super) fn trailers(&self) -> HeaderMap {
-        let mut trailers = HeaderMap::with_capacity(4);
-        self.write(&mut trailers);
-        trailers
-    }
-
-    fn write(&self, headers: &mut HeaderMap) {
-        headers.insert(STATUS, HeaderValue::from(self.code as u16));
-        if !self.message.is_empty() {
-            let escaped = percent_encode(self.message.as_bytes(), ESCAPED).to_string();
-            headers.insert(
-                MESSAGE,
-                HeaderValue::try_from(escaped).expect("what a header can't hold is escaped"),
-            );
-        }
-        if let Some(outcome) = self.outcome {
-            headers.insert(OUTCOME, HeaderValue::from_static(outcome.name()));
-        }
-        if self.code == GrpcCode::ResourceExhausted {
-            let wait = self.again.unwrap_or(Duration::from_secs(1));
-            headers.insert(PUSHBACK, HeaderValue::from(wait.as_millis().clamp(1, 3_600_000) as u32));
-        }
-    }
-}
-
-/// The response to a call that ends with a status alone.
-pub(super) fn without_message(status: &Status<'_>) -> Reply {
-    let mut response = headers(ReplyBody::whole(Bytes::new()), Envelope(None));
+/// Returns the response to a call that ends with a status alone.
+pub(super) fn without_message(status: &GrpcStatus<'_>) -> ApiResponse {
+    let mut response = headers(ResponseBody::whole(Bytes::new()), Envelope(None));
     status.write(response.headers_mut());
     response
 }
 
-/// The response to a call, with what goes in front of its messages.
-pub(super) fn headers(body: ReplyBody, envelope: Envelope) -> Reply {
+/// Returns the response to a call, with its headers.
+pub(super) fn headers(body: ResponseBody, envelope: Envelope) -> ApiResponse {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
@@ -164,7 +106,7 @@ pub(super) fn headers(body: ReplyBody, envelope: Envelope) -> Reply {
     response
 }
 
-/// What a `grpc-timeout` says: at most eight digits and a unit.
+/// Returns the time in a `grpc-timeout`: at most eight digits and a unit.
 ///
 /// Errors: 400.
 pub(super) fn timeout(value: &[u8]) -> Result<Nanos, Problem> {
@@ -216,14 +158,5 @@ mod tests {
         for wrong in [&b""[..], b"m", b"25", b"-1m", b"+1m", b"123456789n", b"1s", b"\xffm"] {
             assert!(timeout(wrong).unwrap_err().message.contains("grpc-timeout"));
         }
-    }
-
-    #[test]
-    fn what_a_header_cannot_hold_is_escaped() {
-        let status =
-            Status { code: GrpcCode::NotFound, message: "no \"é\"\n100%", outcome: None, again: None };
-        let trailers = status.trailers();
-        assert_eq!(trailers[STATUS], "5");
-        assert_eq!(trailers[MESSAGE], "no \"%C3%A9\"%0A100%25");
     }
 }

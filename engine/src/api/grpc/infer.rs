@@ -5,44 +5,45 @@ use super::messages::infer_parameter::ParameterChoice;
 use super::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use super::messages::model_infer_response::InferOutputTensor;
 use super::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
-use crate::api::access::Caller;
-use crate::api::core::Core;
+use crate::api::inference::tensors::elements;
 use crate::api::inference::{
-    Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
+    Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
+    RequestDeadline, RequestedOutput, choose, run,
 };
 use crate::api::problem::{Problem, quoted};
-use crate::api::regions::{Place, Regions};
-use crate::api::tensors::elements;
+use crate::api::services::access::Caller;
+use crate::api::services::shared_memory::{RegionPart, Regions};
+use crate::api::services::{CoreServices, models};
 use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::otlp::{Call, Parent};
 use bytes::Bytes;
 use std::collections::HashMap;
 
-type Parameters = HashMap<String, InferParameter>;
+type ParameterMap = HashMap<String, InferParameter>;
 
-/// Runs an infer request that belongs to `span`, if its client said one. `held` keeps its bytes
-/// counted until the engine has them.
+/// Runs an infer request, whose client named `span` if any. `held` keeps its bytes counted until
+/// the engine has them.
 ///
-/// Errors: why it has no result in time.
+/// Errors: the reason that it has no result in time.
 pub(super) async fn infer(
-    core: &Core,
+    services: &CoreServices,
     caller: &Caller,
     request: ModelInferRequest,
-    terms: Terms,
+    deadline: RequestDeadline,
     span: Option<Parent>,
     held: impl Sized,
 ) -> Result<ModelInferResponse, Problem> {
-    let found = core.find_model(caller, &request.model_name, &request.model_version)?;
+    let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
-    let mut counted = core.count(model, Call::Grpc, span);
+    let mut record = services.accounting.begin(model, Call::Grpc, span);
     let result = async {
-        let most_rows = core.answers.most_rows(model.id);
-        let inference = parse(request, terms, model, &core.config.shared.regions, most_rows)?;
-        let answered = core.run(model, inference, held, &mut counted).await?;
+        let most_rows = services.engine.most_rows(model.id);
+        let inference = parse(request, deadline, model, &services.shared.regions, most_rows)?;
+        let answered = run(&services.engine, model, inference, held, &mut record).await?;
         answer(model, answered)
     }
     .await;
-    counted.end(&result);
+    record.end(&result);
     result
 }
 
@@ -51,64 +52,64 @@ pub(super) async fn infer(
 /// Errors: 400 with what was wrong, where, and what would be right.
 pub(super) fn parse(
     request: ModelInferRequest,
-    mut terms: Terms,
+    mut deadline: RequestDeadline,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
 ) -> Result<Inference, Problem> {
     for (name, value) in &request.parameters {
-        terms.parameter(name, &word(value))?;
+        deadline.parameter(name, &parameter_value(value))?;
     }
-    terms.check()?;
+    deadline.check()?;
     let is_raw = !request.raw_input_contents.is_empty();
     let mut raw = request.raw_input_contents.into_iter();
     let given = request.inputs.iter().map(|input| {
         let data = data(input, is_raw, &mut raw)
             .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
-        Ok(Given { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
+        Ok(GivenInput { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
     });
-    let given: Vec<Given<'_>> = given.collect::<Result<_, Problem>>()?;
+    let given: Vec<GivenInput<'_>> = given.collect::<Result<_, Problem>>()?;
     if raw.len() > 0 {
         let message = format!("raw_input_contents has {} more tensors than there are inputs for", raw.len());
         return Err(Problem::bad(message));
     }
     let inputs = Inputs::new(model, given, regions, most_rows)?;
-    let asked = request.outputs.iter().map(asked).collect::<Result<Vec<_>, Problem>>()?;
-    let wanted = wanted(model, asked, Format::Binary, inputs.rows.count, regions)?;
-    Ok(Inference { id: request.id, inputs, wanted, terms })
+    let requested = request.outputs.iter().map(requested).collect::<Result<Vec<_>, Problem>>()?;
+    let chosen = choose(model, requested, Format::Binary, inputs.rows.count, regions)?;
+    Ok(Inference { id: request.id, inputs, chosen, deadline })
 }
 
-fn word(parameter: &InferParameter) -> Word {
+fn parameter_value(parameter: &InferParameter) -> ParameterValue {
     match &parameter.parameter_choice {
-        Some(ParameterChoice::Int64Param(number)) => Word::Number((*number).into()),
-        Some(ParameterChoice::Uint64Param(number)) => Word::Number((*number).into()),
-        Some(ParameterChoice::StringParam(text)) => Word::Text(text.clone()),
-        _ => Word::Other,
+        Some(ParameterChoice::Int64Param(number)) => ParameterValue::Number((*number).into()),
+        Some(ParameterChoice::Uint64Param(number)) => ParameterValue::Number((*number).into()),
+        Some(ParameterChoice::StringParam(text)) => ParameterValue::Text(text.clone()),
+        _ => ParameterValue::Other,
     }
 }
 
-/// Where an input's elements are. `raw` has those of the inputs from here on that are not in shared
-/// memory.
+/// Finds an input's elements. `raw` yields those of this and the following inputs that are not in
+/// shared memory.
 fn data<'a>(
     input: &'a InferInputTensor,
     is_raw: bool,
     raw: &mut impl Iterator<Item = Bytes>,
-) -> Result<Data<'a>, String> {
-    if let Some(place) = region(&input.parameters)? {
-        return Ok(Data::Region(place));
+) -> Result<InputData<'a>, String> {
+    if let Some(part) = region(&input.parameters)? {
+        return Ok(InputData::Region(part));
     }
     match (&input.contents, is_raw) {
-        (None, false) => Ok(Data::Missing),
+        (None, false) => Ok(InputData::Missing),
         (None, true) => {
-            raw.next().map(Data::Wire).ok_or_else(|| "raw_input_contents has no tensor for it".into())
+            raw.next().map(InputData::Wire).ok_or_else(|| "raw_input_contents has no tensor for it".into())
         }
-        (Some(contents), false) => wire(&input.datatype, contents).map(Data::Wire),
+        (Some(contents), false) => wire(&input.datatype, contents).map(InputData::Wire),
         (Some(_), true) => Err("has contents of its own beside raw_input_contents; give one of them".into()),
     }
 }
 
-/// The shared memory that parameters name, if any.
-fn region(parameters: &Parameters) -> Result<Option<Place<'_>>, String> {
+/// Returns the part of a shared memory region that parameters name, if any.
+fn region(parameters: &ParameterMap) -> Result<Option<RegionPart<'_>>, String> {
     if parameters.is_empty() {
         return Ok(None);
     }
@@ -117,16 +118,16 @@ fn region(parameters: &Parameters) -> Result<Option<Place<'_>>, String> {
         Some(Some(ParameterChoice::StringParam(region))) => region,
         Some(_) => return Err("shared_memory_region must be a string".into()),
     };
-    let number = |name: &str| match parameters.get(name).map(word) {
+    let number = |name: &str| match parameters.get(name).map(parameter_value) {
         None => Ok(None),
-        Some(Word::Number(number)) if u64::try_from(number).is_ok() => Ok(Some(number as u64)),
+        Some(ParameterValue::Number(number)) if u64::try_from(number).is_ok() => Ok(Some(number as u64)),
         Some(_) => Err(format!("{name} must be a number of bytes")),
     };
     let bytes = number("shared_memory_byte_size")?.ok_or("shared_memory_byte_size is missing")?;
-    Ok(Some(Place { region, offset: number("shared_memory_offset")?.unwrap_or(0), bytes }))
+    Ok(Some(RegionPart { region, offset: number("shared_memory_offset")?.unwrap_or(0), bytes }))
 }
 
-/// Elements in a message's own fields, in the protocol's binary form.
+/// Converts elements in a message's own fields to the protocol's binary form.
 fn wire(datatype: &str, contents: &InferTensorContents) -> Result<Bytes, String> {
     fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> Option<[u8; N]>) -> Option<Vec<u8>> {
         let mut wire = Vec::with_capacity(values.len() * N);
@@ -164,20 +165,21 @@ fn wire(datatype: &str, contents: &InferTensorContents) -> Result<Bytes, String>
     wire.map(Bytes::from).ok_or_else(|| format!("an element in contents does not fit in {datatype}"))
 }
 
-fn asked(output: &InferRequestedOutputTensor) -> Result<Asked<'_>, Problem> {
+fn requested(output: &InferRequestedOutputTensor) -> Result<RequestedOutput<'_>, Problem> {
     let wrong = |what: String| Problem::bad(format!("output {}: {what}", quoted(&output.name)));
-    let how =
-        match (region(&output.parameters).map_err(wrong)?, output.parameters.get("classification").map(word))
-        {
-            (Some(place), _) => How::Region(place),
-            (None, Some(Word::Number(most))) => How::Classes(u64::try_from(most).unwrap_or(0)),
-            (None, Some(_)) => How::Classes(0),
-            (None, None) => How::Tensor,
-        };
-    Ok(Asked { name: &output.name, how, format: Format::Binary })
+    let how = match (
+        region(&output.parameters).map_err(wrong)?,
+        output.parameters.get("classification").map(parameter_value),
+    ) {
+        (Some(part), _) => OutputKind::Region(part),
+        (None, Some(ParameterValue::Number(most))) => OutputKind::Classes(u64::try_from(most).unwrap_or(0)),
+        (None, Some(_)) => OutputKind::Classes(0),
+        (None, None) => OutputKind::Tensor,
+    };
+    Ok(RequestedOutput { name: &output.name, how, format: Format::Binary })
 }
 
-fn answer(model: &ModelInfo, answered: Answered) -> Result<ModelInferResponse, Problem> {
+fn answer(model: &ModelInfo, answered: InferAnswer) -> Result<ModelInferResponse, Problem> {
     let outputs = answered.outputs(model)?;
     let number = |number: u64| InferParameter {
         parameter_choice: Some(ParameterChoice::Int64Param(i64::try_from(number).unwrap_or(i64::MAX))),
@@ -189,7 +191,7 @@ fn answer(model: &ModelInfo, answered: Answered) -> Result<ModelInferResponse, P
         ..ModelInferResponse::default()
     };
     for output in &outputs {
-        let mut parameters = Parameters::new();
+        let mut parameters = ParameterMap::new();
         let mut raw = Bytes::new();
         match output.region {
             None => raw = output.wire(),

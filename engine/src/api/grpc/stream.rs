@@ -1,16 +1,18 @@
-//! `ModelStreamInfer`: requests as they come, answers as they are ready, over one call. The whole
-//! call is the response's body, so when the client resets the stream or goes, everything of it is
-//! dropped, and its queued requests are withdrawn. A client that does not take its answers is not
-//! read from either.
+//! `ModelStreamInfer`: many requests and their answers, in the order in which they are ready, over
+//! one call. The whole call is the response's body, so when the client resets the stream or
+//! disconnects, all its state is dropped and its queued requests are withdrawn. No more requests
+//! are read from a client that does not take its answers.
 
-use super::framing::{Envelope, Status, decode};
+use super::framing::{Envelope, decode};
 use super::infer::infer;
 use super::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
-use crate::api::access::{Caller, Peer};
-use crate::api::core::Core;
-use crate::api::inference::Terms;
-use crate::api::problem::{GrpcCode, Problem};
-use crate::api::reply::ReplyBody;
+use super::status::{GrpcCode, GrpcStatus};
+use crate::api::inference::RequestDeadline;
+use crate::api::net::peer::Peer;
+use crate::api::net::response::ResponseBody;
+use crate::api::problem::Problem;
+use crate::api::services::CoreServices;
+use crate::api::services::access::Caller;
 use crate::telemetry::otlp::Parent;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, Stream as _};
@@ -24,58 +26,63 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// How long a stream may have nothing to do: then it is closed.
+/// The time without requests after which a stream is closed.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// Room taken from what all bodies of the core may hold, given back when dropped.
-struct Room {
-    core: Rc<Core>,
+/// Bytes taken from the budget for request bodies, returned when dropped.
+struct BufferLease {
+    services: Rc<CoreServices>,
     bytes: usize,
 }
 
-impl Drop for Room {
+impl Drop for BufferLease {
     fn drop(&mut self) {
-        self.core.give_room_back(self.bytes);
+        self.services.bodies.give_back(self.bytes);
     }
 }
 
-/// Whose stream it is, and what its metadata say of each of its requests.
-pub(super) struct Client {
-    /// Who opened it.
+/// The client of a stream, and the metadata that apply to each of its requests.
+pub(super) struct StreamClient {
+    /// The caller that opened it.
     pub(super) caller: Caller,
-    /// Whose connection it is on.
+    /// The connection's client.
     pub(super) peer: Peer,
-    /// What each request's head says of its deadline.
+    /// The deadline header, which applies to each request.
     pub(super) deadline: Option<Vec<u8>>,
-    /// Which span it belongs to.
+    /// The span that the requests belong to.
     pub(super) span: Option<Parent>,
 }
 
 /// The call, as its response's body.
-struct Stream {
-    core: Rc<Core>,
-    /// Among those of the core.
+struct InferStream {
+    services: Rc<CoreServices>,
+    /// The stream's number among those of the core.
     number: u64,
     envelope: Envelope,
-    client: Rc<Client>,
-    /// `None` when the client has said all, or what it said made no sense.
+    client: Rc<StreamClient>,
+    /// The bytes to come; `None` once the client has sent all, or something invalid.
     incoming: Option<Incoming>,
-    /// What has come of the next message.
+    /// The bytes of the next message so far.
     buffer: BytesMut,
-    room: Room,
+    room: BufferLease,
     running: FuturesUnordered<Pin<Box<dyn Future<Output = Bytes>>>>,
-    /// Why the call ends, if not because all is said.
+    /// The problem that ends the call, if any.
     problem: Option<Problem>,
     idle: Option<Timer>,
     ended: bool,
 }
 
-/// The body of a call's response.
-pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, client: Client) -> ReplyBody {
-    ReplyBody::stream(Box::pin(Stream {
-        room: Room { core: core.clone(), bytes: 0 },
-        number: core.idle_streams.number(),
-        core,
+/// Returns the body of a call's response.
+pub(super) fn body(
+    services: Rc<CoreServices>,
+    incoming: Incoming,
+    envelope: Envelope,
+    client: StreamClient,
+) -> ResponseBody {
+    ResponseBody::stream(Box::pin(InferStream {
+        room: BufferLease { services: services.clone(), bytes: 0 },
+        number: services.idle_streams.number(),
+        services,
         envelope,
         client: Rc::new(client),
         incoming: Some(incoming),
@@ -87,8 +94,9 @@ pub(super) fn body(core: Rc<Core>, incoming: Incoming, envelope: Envelope, clien
     }))
 }
 
-impl Stream {
-    /// Takes in what has come, as far as there is room, and starts the requests in it.
+impl InferStream {
+    /// Reads the bytes that have come, as far as another request may run, and starts the requests
+    /// in them.
     fn read(&mut self, cx: &mut Context<'_>) {
         while self.has_room() {
             match self.next_message() {
@@ -106,7 +114,7 @@ impl Stream {
                 None if self.buffer.is_empty() => return self.incoming = None,
                 None => return self.give_up(Problem::bad("the stream ends in the midst of a message")),
             };
-            if let Err(problem) = self.core.take_room(self.buffer.len(), data.len()) {
+            if let Err(problem) = self.services.bodies.take(self.buffer.len(), data.len()) {
                 return self.give_up(problem);
             }
             self.room.bytes += data.len();
@@ -114,16 +122,17 @@ impl Stream {
         }
     }
 
-    /// Whether another request may run. Each stream may have one, whatever its connection's others
-    /// have.
+    /// Returns true if another request may run. Each stream may have one, whatever the other
+    /// streams of its connection have.
     fn has_room(&self) -> bool {
-        let limit = self.core.config.max_requests_at_once;
-        self.running.is_empty() || self.running.len().max(self.client.peer.requests_at_hand()) < limit
+        let limit = self.services.max_requests_at_once;
+        self.running.is_empty() || self.running.len().max(self.client.peer.requests_in_flight()) < limit
     }
 
-    /// Starts the first message in the buffer if it is there whole.
+    /// Starts the request of the first message in the buffer if it is complete, and returns true if
+    /// it was.
     fn next_message(&mut self) -> Result<bool, Problem> {
-        let limit = self.core.config.max_body_bytes;
+        let limit = self.services.bodies.max_body_bytes();
         let Some(length) = Envelope::length(&self.buffer) else { return Ok(false) };
         if length > limit {
             let message = format!("a message of {length} bytes was announced; the limit is {limit}");
@@ -135,13 +144,13 @@ impl Stream {
         let message = self.envelope.open(self.buffer.split_to(length).freeze(), limit)?;
         let request: ModelInferRequest = decode(message)?;
         self.room.bytes -= length;
-        let room = Room { core: self.core.clone(), bytes: length };
-        let (core, envelope, client) = (self.core.clone(), self.envelope, self.client.clone());
-        let at_hand = client.peer.at_hand.clone();
+        let room = BufferLease { services: self.services.clone(), bytes: length };
+        let (services, envelope, client) = (self.services.clone(), self.envelope, self.client.clone());
+        let in_flight = client.peer.in_flight.clone();
         self.running.push(Box::pin(async move {
             let id = request.id.clone();
-            let _until_answered = at_hand;
-            let response = match run(&core, &client, request, room).await {
+            let _until_answered = in_flight;
+            let response = match run(&services, &client, request, room).await {
                 Ok(response) => {
                     ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
                 }
@@ -155,7 +164,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Reads no more; what runs is still answered.
+    /// Stops reading; the requests in flight are still answered.
     fn give_up(&mut self, problem: Problem) {
         self.incoming = None;
         self.buffer.clear();
@@ -163,31 +172,31 @@ impl Stream {
     }
 
     fn trailers(&self) -> Frame<Bytes> {
-        let good = Status { code: GrpcCode::Ok, message: "", outcome: None, again: None };
-        let status = self.problem.as_ref().map_or(good, Status::of);
+        let good = GrpcStatus { code: GrpcCode::Ok, message: "", outcome: None, again: None };
+        let status = self.problem.as_ref().map_or(good, GrpcStatus::of);
         Frame::trailers(status.trailers())
     }
 }
 
 async fn run(
-    core: &Core,
-    client: &Client,
+    services: &CoreServices,
+    client: &StreamClient,
     request: ModelInferRequest,
-    room: Room,
+    room: BufferLease,
 ) -> Result<ModelInferResponse, Problem> {
     client.caller.count()?;
-    let mut terms = Terms::new();
-    client.deadline.as_ref().map_or(Ok(()), |deadline| terms.deadline_header(deadline))?;
-    infer(core, &client.caller, request, terms, client.span.clone(), room).await
+    let mut deadline = RequestDeadline::new();
+    client.deadline.as_ref().map_or(Ok(()), |value| deadline.deadline_header(value))?;
+    infer(services, &client.caller, request, deadline, client.span.clone(), room).await
 }
 
-impl Drop for Stream {
+impl Drop for InferStream {
     fn drop(&mut self) {
-        self.core.idle_streams.forget(self.number);
+        self.services.idle_streams.forget(self.number);
     }
 }
 
-impl Body for Stream {
+impl Body for InferStream {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -202,7 +211,7 @@ impl Body for Stream {
         this.read(cx);
         if let Poll::Ready(Some(message)) = Pin::new(&mut this.running).poll_next(cx) {
             this.idle = None;
-            // There may be room for another request now.
+            // Another request may run now.
             cx.waker().wake_by_ref();
             return Poll::Ready(Some(Ok(Frame::data(message))));
         }
@@ -211,7 +220,7 @@ impl Body for Stream {
             return Poll::Pending;
         }
         if this.incoming.is_some() {
-            let message = if this.core.idle_streams.stops(this.number, cx) {
+            let message = if this.services.idle_streams.is_stopping(this.number, cx) {
                 "the server is shutting down".to_owned()
             } else {
                 let idle = this.idle.get_or_insert_with(|| Timer::new(IDLE));

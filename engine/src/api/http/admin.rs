@@ -1,12 +1,12 @@
-//! The bodies of everything that is not an infer request, in the JSON of Triton's extensions.
+//! The bodies of all requests but infer requests, in the JSON of Triton's extensions.
 
-use crate::api::access::Caller;
-use crate::api::core::Core;
-use crate::api::describe;
 use crate::api::problem::{Problem, quoted, shortened};
-use crate::api::regions::{Region, Regions};
-use crate::api::settings::{TRACE, Value as Setting, update_trace as set_trace};
-use crate::api::statistics::{ModelStatistics, Span};
+use crate::api::services::CoreServices;
+use crate::api::services::access::Caller;
+use crate::api::services::settings::{SettingValue, TRACE, update_trace as set_trace};
+use crate::api::services::shared_memory::{Regions, SharedMemoryRegion};
+use crate::api::services::statistics::{BatchStatistics, ModelStatistics, TimeSum};
+use crate::api::services::{describe, models, repository};
 use crate::control::State;
 use crate::runtime::frontend::ModelInfo;
 use serde::Deserialize;
@@ -18,9 +18,9 @@ fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// A request's body, which may be empty: `{}` then.
+/// Reads a request's body; an empty one is read as `{}`.
 ///
-/// Errors: 400 where it is no JSON object of that form; `what` is what it should be.
+/// Errors: 400 if it is no JSON object of that form; `what` names the form.
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
@@ -28,28 +28,28 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem
     })
 }
 
-/// The body of `GET /v2`.
+/// Returns the body of `GET /v2`.
 pub(super) fn server_metadata() -> Vec<u8> {
     let (name, version) = (describe::NAME, describe::SERVER_VERSION);
     bytes(&json!({ "name": name, "version": version, "extensions": describe::EXTENSIONS }))
 }
 
-/// The body of `GET /v2/models/NAME`.
-pub(super) fn model_metadata(core: &Core, model: &ModelInfo) -> Vec<u8> {
+/// Returns the body of `GET /v2/models/NAME`.
+pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<u8> {
     let tensor = |spec: &TensorSpec| {
         let shape: Vec<i64> = describe::batched_shape(spec).collect();
         json!({ "name": spec.name, "datatype": spec.datatype.name(), "shape": shape })
     };
     bytes(&json!({
         "name": model.name,
-        "versions": core.versions(&model.name),
+        "versions": models::versions(&services.engine, &model.name),
         "platform": model.platform,
         "inputs": model.signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
         "outputs": model.signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
     }))
 }
 
-/// The body of `GET /v2/models/NAME/config`.
+/// Returns the body of `GET /v2/models/NAME/config`.
 pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
     let tensor = |spec: &TensorSpec| {
         let dims: Vec<i64> = describe::dimensions(spec).collect();
@@ -72,29 +72,29 @@ pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
     }))
 }
 
-/// The body of `GET /v2/models[/NAME]/stats`.
+/// Returns the body of `GET /v2/models[/NAME]/stats`.
 ///
-/// Errors: 404 for a model that there is not.
+/// Errors: 404 if the model does not exist.
 pub(super) fn statistics(
-    core: &Core,
+    services: &CoreServices,
     caller: &Caller,
     name: &str,
     version: &str,
 ) -> Result<Vec<u8>, Problem> {
-    let all = &core.config.shared.statistics;
-    let models = core.find_models(caller, name, version)?.into_iter();
+    let all = &services.shared.statistics;
+    let models = models::find_all(&services.engine, caller, name, version)?.into_iter();
     let models: Vec<Value> = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
     Ok(bytes(&json!({ "model_stats": models })))
 }
 
 fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
-    let span = |span: Span| json!({ "count": span.count, "ns": span.ns });
-    let none = span(Span::default());
-    let input = span(Span { count: statistics.success.count, ns: 0 });
-    let batch = |(size, batches): (&u32, &crate::api::statistics::Batches)| {
+    let span = |span: TimeSum| json!({ "count": span.count, "ns": span.ns });
+    let none = span(TimeSum::default());
+    let input = span(TimeSum { count: statistics.success.count, ns: 0 });
+    let batch = |(size, batches): (&u32, &BatchStatistics)| {
         json!({
             "batch_size": size,
-            "compute_input": span(Span { count: batches.executions(), ns: 0 }),
+            "compute_input": span(TimeSum { count: batches.executions(), ns: 0 }),
             "compute_infer": span(batches.infer()),
             "compute_output": span(batches.output()),
         })
@@ -121,91 +121,91 @@ fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
     })
 }
 
-/// The body of `POST /v2/repository/index`; `request` may ask for models that can serve only.
+/// Returns the body of `POST /v2/repository/index`; `request` may ask for ready models only.
 ///
-/// Errors: 400 where `request` is wrong.
-pub(super) fn index(core: &Core, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Problem> {
+/// Errors: 400 if `request` is wrong.
+pub(super) fn index(services: &CoreServices, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Problem> {
     #[derive(Deserialize)]
-    struct Request {
+    struct IndexRequest {
         #[serde(default)]
         ready: bool,
     }
-    let request: Request = read(request, "a request for the repository's index")?;
-    let all = core.repository_index(caller).into_iter();
+    let request: IndexRequest = read(request, "a request for the repository's index")?;
+    let all = repository::index(&services.shared, &services.engine, caller).into_iter();
     let entries = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
-        let (version, state) = describe::index_words(&entry);
+        let (version, state) = describe::index_terms(&entry);
         json!({ "name": entry.name, "version": version, "state": state, "reason": entry.reason })
     });
     Ok(bytes(&entries.collect()))
 }
 
-/// Sees to it that a request to load a model brings nothing along.
+/// Checks that a request to load a model has no parameters.
 ///
-/// Errors: 400 where it is wrong, or brings a configuration or files, which this server takes from
-/// its repository only.
+/// Errors: 400 if it is wrong, or brings a configuration or files, which this server takes from its
+/// repository only.
 pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
     #[derive(Deserialize)]
-    struct Request {
+    struct LoadRequest {
         #[serde(default)]
         parameters: Map<String, Value>,
     }
-    let request: Request = read(request, "a request to load a model")?;
+    let request: LoadRequest = read(request, "a request to load a model")?;
     request.parameters.keys().next().map_or(Ok(()), |name| Err(describe::no_load_parameter(name)))
 }
 
-/// The body of `…/trace/setting`.
+/// Returns the body of `…/trace/setting`.
 pub(super) fn trace() -> Vec<u8> {
     let all = TRACE.map(|(name, value)| match name {
-        // The one that Triton has as a list.
+        // Triton has this one as a list.
         "trace_level" => (name.to_owned(), json!([value])),
         _ => (name.to_owned(), json!(value)),
     });
     bytes(&Value::Object(all.into_iter().collect()))
 }
 
-/// Takes in the body of `POST …/trace/setting`: each setting a string, a number, a list of strings,
+/// Applies the body of `POST …/trace/setting`: each setting a string, a number, a list of strings,
 /// or null for the default.
 ///
 /// Errors: 400.
-pub(super) fn update_trace(_: &Core, body: &[u8]) -> Result<(), Problem> {
+pub(super) fn update_trace(_: &CoreServices, body: &[u8]) -> Result<(), Problem> {
     let given: Map<String, Value> = read(body, "an object of trace settings")?;
-    let word = |value: Value| match value {
+    let text = |value: Value| match value {
         Value::String(text) => text,
         other => other.to_string(),
     };
-    let words = |value: Value| match value {
+    let texts = |value: Value| match value {
         Value::Null => Vec::new(),
-        Value::Array(values) => values.into_iter().map(word).collect(),
-        value => vec![word(value)],
+        Value::Array(values) => values.into_iter().map(text).collect(),
+        value => vec![text(value)],
     };
-    let given: Vec<_> = given.into_iter().map(|(name, value)| (name, words(value))).collect();
+    let given: Vec<_> = given.into_iter().map(|(name, value)| (name, texts(value))).collect();
     set_trace(&given)
 }
 
-/// The body of `/v2/logging`.
-pub(super) fn log(core: &Core) -> Vec<u8> {
-    let all = core.config.shared.log.all().map(|(name, value)| {
+/// Returns the body of `/v2/logging`.
+pub(super) fn log(services: &CoreServices) -> Vec<u8> {
+    let all = services.shared.log.all().map(|(name, value)| {
         let value = match value {
-            Setting::Bool(on) => json!(on),
-            Setting::Number(number) => json!(number),
-            Setting::Text(text) => json!(text),
+            SettingValue::Bool(on) => json!(on),
+            SettingValue::Number(number) => json!(number),
+            SettingValue::Text(text) => json!(text),
         };
         (name.to_owned(), value)
     });
     bytes(&Value::Object(all.into_iter().collect()))
 }
 
-/// Takes in the body of `POST /v2/logging`.
+/// Applies the body of `POST /v2/logging`.
 ///
 /// Errors: 400.
-pub(super) fn update_log(core: &Core, body: &[u8]) -> Result<(), Problem> {
+pub(super) fn update_log(services: &CoreServices, body: &[u8]) -> Result<(), Problem> {
     let given: Map<String, Value> = read(body, "an object of log settings")?;
     let setting = |(name, value): (String, Value)| {
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         let value = match value {
-            Value::Bool(on) => Setting::Bool(on),
-            Value::String(text) => Setting::Text(text),
-            _ => Setting::Number(number.ok_or_else(|| {
+            Value::Bool(on) => SettingValue::Bool(on),
+            Value::String(text) => SettingValue::Text(text),
+            _ => SettingValue::Number(number.ok_or_else(|| {
                 let message =
                     format!("log setting {} must be true or false, a number or a string", quoted(&name));
                 Problem::bad(message)
@@ -213,13 +213,14 @@ pub(super) fn update_log(core: &Core, body: &[u8]) -> Result<(), Problem> {
         };
         Ok((name, value))
     };
-    let given: Vec<(String, Setting)> = given.into_iter().map(setting).collect::<Result<_, Problem>>()?;
-    core.config.shared.log.update(&given)
+    let given: Vec<(String, SettingValue)> =
+        given.into_iter().map(setting).collect::<Result<_, Problem>>()?;
+    services.shared.log.update(&given)
 }
 
-/// The body of `GET /v2/systemsharedmemory/…/status`.
-pub(super) fn regions(regions: &[Arc<Region>]) -> Vec<u8> {
-    let region = |region: &Arc<Region>| {
+/// Returns the body of `GET /v2/systemsharedmemory/…/status`.
+pub(super) fn regions(regions: &[Arc<SharedMemoryRegion>]) -> Vec<u8> {
+    let region = |region: &Arc<SharedMemoryRegion>| {
         json!({
             "name": region.name,
             "key": region.key,
@@ -230,17 +231,17 @@ pub(super) fn regions(regions: &[Arc<Region>]) -> Vec<u8> {
     bytes(&regions.iter().map(region).collect())
 }
 
-/// Takes in the body of `POST /v2/systemsharedmemory/region/NAME/register`.
+/// Applies the body of `POST /v2/systemsharedmemory/region/NAME/register`.
 ///
-/// Errors: 400 where it is wrong, and as [`Regions::register`].
+/// Errors: 400 if it is wrong, and as [`Regions::register`].
 pub(super) fn register(regions: &Regions, name: &str, body: &[u8]) -> Result<(), Problem> {
     #[derive(Deserialize)]
-    struct Request {
+    struct RegisterRequest {
         key: String,
         #[serde(default)]
         offset: u64,
         byte_size: u64,
     }
-    let request: Request = read(body, "a request to register system shared memory")?;
+    let request: RegisterRequest = read(body, "a request to register system shared memory")?;
     regions.register(name, &request.key, request.offset, request.byte_size)
 }

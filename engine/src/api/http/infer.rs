@@ -1,11 +1,12 @@
-//! Infer requests over HTTP: a body of JSON, with the binary tensor extension raw tensors behind
-//! it, to an [`Inference`]; and an answer's body.
+//! Infer requests over HTTP: reads a body of JSON, and with the binary tensor extension the raw
+//! tensors behind it, to an [`Inference`]; writes an answer's body.
 
 use crate::api::inference::{
-    Answered, Asked, Data, Format, Given, How, Inference, Inputs, Terms, Word, wanted,
+    Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
+    RequestDeadline, RequestedOutput, choose,
 };
 use crate::api::problem::{Problem, quoted, shortened};
-use crate::api::regions::{Place, Regions};
+use crate::api::services::shared_memory::{RegionPart, Regions};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderName};
@@ -13,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The header by which either side announces raw tensors behind the JSON, whose length it gives.
+/// The header that gives the length of the JSON in front of raw tensors, in both directions.
 pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 #[derive(Deserialize)]
-struct Body<'a> {
+struct InferBody<'a> {
     #[serde(default)]
     id: String,
     #[serde(borrow, default)]
     parameters: Option<RequestParameters<'a>>,
     #[serde(borrow)]
-    inputs: Vec<Input<'a>>,
+    inputs: Vec<BodyInput<'a>>,
     #[serde(borrow, default)]
-    outputs: Option<Vec<Output<'a>>>,
+    outputs: Option<Vec<BodyOutput<'a>>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -42,7 +43,7 @@ struct RequestParameters<'a> {
 }
 
 #[derive(Deserialize)]
-struct Input<'a> {
+struct BodyInput<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     shape: Vec<i64>,
@@ -55,7 +56,7 @@ struct Input<'a> {
 }
 
 #[derive(Deserialize)]
-struct Output<'a> {
+struct BodyOutput<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow)]
@@ -74,11 +75,11 @@ struct TensorParameters<'a> {
 }
 
 impl TensorParameters<'_> {
-    /// The shared memory that they name, if any.
-    fn region(&self) -> Result<Option<Place<'_>>, String> {
+    /// Returns the part of a shared memory region that they name, if any.
+    fn region(&self) -> Result<Option<RegionPart<'_>>, String> {
         let Some(region) = &self.shared_memory_region else { return Ok(None) };
         let bytes = self.shared_memory_byte_size.ok_or("shared_memory_byte_size is missing")?;
-        Ok(Some(Place { region, offset: self.shared_memory_offset.unwrap_or(0), bytes }))
+        Ok(Some(RegionPart { region, offset: self.shared_memory_offset.unwrap_or(0), bytes }))
     }
 }
 
@@ -89,14 +90,14 @@ impl TensorParameters<'_> {
 pub(super) fn parse(
     headers: &HeaderMap,
     body: &Bytes,
-    mut terms: Terms,
+    mut deadline: RequestDeadline,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
 ) -> Result<Inference, Problem> {
     let json_bytes = json_length(headers, body.len())?;
     let (text, mut raw) = (&body[..json_bytes], body.slice(json_bytes..));
-    let body: Body<'_> = serde_json::from_slice(text).map_err(|e| malformed(&e))?;
+    let body: InferBody<'_> = serde_json::from_slice(text).map_err(|e| malformed(&e))?;
     let parameters = body.parameters.unwrap_or_default();
     for (name, value) in [
         ("timeout", parameters.timeout),
@@ -105,16 +106,16 @@ pub(super) fn parse(
         ("sequence_id", parameters.sequence_id),
     ] {
         if let Some(value) = value {
-            terms.parameter(name, &word(value))?;
+            deadline.parameter(name, &parameter_value(value))?;
         }
     }
-    terms.check()?;
+    deadline.check()?;
     let given = body.inputs.iter().map(|input| {
         let data = data(input, &mut raw)
             .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
-        Ok(Given { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
+        Ok(GivenInput { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
     });
-    let given: Vec<Given<'_>> = given.collect::<Result<_, Problem>>()?;
+    let given: Vec<GivenInput<'_>> = given.collect::<Result<_, Problem>>()?;
     if !raw.is_empty() {
         let message = format!("{} bytes of binary data are left over after all inputs", raw.len());
         return Err(Problem::bad(message));
@@ -122,9 +123,10 @@ pub(super) fn parse(
     let inputs = Inputs::new(model, given, regions, most_rows)?;
     let otherwise = format(parameters.binary_data_output);
     let outputs = body.outputs.unwrap_or_default();
-    let asked = outputs.iter().map(|output| asked(output, otherwise)).collect::<Result<Vec<_>, Problem>>()?;
-    let wanted = wanted(model, asked, otherwise, inputs.rows.count, regions)?;
-    Ok(Inference { id: body.id, inputs, wanted, terms })
+    let requested =
+        outputs.iter().map(|output| requested(output, otherwise)).collect::<Result<Vec<_>, Problem>>()?;
+    let chosen = choose(model, requested, otherwise, inputs.rows.count, regions)?;
+    Ok(Inference { id: body.id, inputs, chosen, deadline })
 }
 
 fn json_length(headers: &HeaderMap, body: usize) -> Result<usize, Problem> {
@@ -146,52 +148,54 @@ fn malformed(error: &serde_json::Error) -> Problem {
     Problem::bad(format!("the body is not valid JSON: {what}"))
 }
 
-fn word(value: &RawValue) -> Word {
+fn parameter_value(value: &RawValue) -> ParameterValue {
     match serde_json::from_str(value.get()) {
-        Ok(serde_json::Value::String(text)) => Word::Text(text),
-        Ok(serde_json::Value::Number(number)) => number.as_i128().map_or(Word::Other, Word::Number),
-        _ => Word::Other,
+        Ok(serde_json::Value::String(text)) => ParameterValue::Text(text),
+        Ok(serde_json::Value::Number(number)) => {
+            number.as_i128().map_or(ParameterValue::Other, ParameterValue::Number)
+        }
+        _ => ParameterValue::Other,
     }
 }
 
-/// Where an input's elements are. What comes binary is cut off the front of `raw`.
-fn data<'a>(input: &'a Input<'_>, raw: &mut Bytes) -> Result<Data<'a>, String> {
+/// Finds an input's elements. Binary elements are split off the front of `raw`.
+fn data<'a>(input: &'a BodyInput<'_>, raw: &mut Bytes) -> Result<InputData<'a>, String> {
     let parameters = input.parameters.as_ref();
-    if let Some(place) = parameters.map(TensorParameters::region).transpose()?.flatten() {
-        return Ok(Data::Region(place));
+    if let Some(part) = parameters.map(TensorParameters::region).transpose()?.flatten() {
+        return Ok(InputData::Region(part));
     }
     if let Some(size) = parameters.and_then(|p| p.binary_data_size) {
         let left = raw.len();
         let size = usize::try_from(size).ok().filter(|&size| size <= left).ok_or_else(|| {
             format!("binary_data_size is {size}, but only {left} bytes of binary data are left")
         })?;
-        return Ok(Data::Wire(raw.split_to(size)));
+        return Ok(InputData::Wire(raw.split_to(size)));
     }
-    Ok(input.data.map_or(Data::Missing, |data| Data::Json(data.get())))
+    Ok(input.data.map_or(InputData::Missing, |data| InputData::Json(data.get())))
 }
 
 fn format(binary: Option<bool>) -> Format {
     if binary == Some(true) { Format::Binary } else { Format::Json }
 }
 
-fn asked<'a>(output: &'a Output<'_>, otherwise: Format) -> Result<Asked<'a>, Problem> {
+fn requested<'a>(output: &'a BodyOutput<'_>, otherwise: Format) -> Result<RequestedOutput<'a>, Problem> {
     let name: &str = &output.name;
     let Some(parameters) = &output.parameters else {
-        return Ok(Asked { name, how: How::Tensor, format: otherwise });
+        return Ok(RequestedOutput { name, how: OutputKind::Tensor, format: otherwise });
     };
     let wrong = |what: String| Problem::bad(format!("output {}: {what}", quoted(name)));
     let how = match (parameters.region().map_err(wrong)?, parameters.classification) {
-        (Some(place), _) => How::Region(place),
-        (None, Some(most)) => How::Classes(most),
-        (None, None) => How::Tensor,
+        (Some(part), _) => OutputKind::Region(part),
+        (None, Some(most)) => OutputKind::Classes(most),
+        (None, None) => OutputKind::Tensor,
     };
     let format = parameters.binary_data.map_or(otherwise, |binary| format(Some(binary)));
-    Ok(Asked { name, how, format })
+    Ok(RequestedOutput { name, how, format })
 }
 
 /// The beginning of an answer's JSON.
 #[derive(Serialize)]
-struct Head<'a> {
+struct AnswerHead<'a> {
     model_name: &'a str,
     model_version: String,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -219,15 +223,15 @@ struct OutputParameters<'a> {
     shared_memory_byte_size: Option<usize>,
 }
 
-/// The body of an answer in time, and the length of its JSON where raw tensors follow it.
+/// Returns the body of an answer in time, and the length of its JSON if raw tensors follow it.
 ///
-/// Errors: 400 where the shared memory for an output is too small or gone.
-pub(super) fn answer(model: &ModelInfo, answered: &Answered) -> Result<(Vec<u8>, Option<usize>), Problem> {
+/// Errors: 400 if the shared memory for an output is too small or gone.
+pub(super) fn answer(model: &ModelInfo, answered: &InferAnswer) -> Result<(Vec<u8>, Option<usize>), Problem> {
     let outputs = answered.outputs(model)?;
     let mut out = Vec::with_capacity(512);
     put(
         &mut out,
-        &Head { model_name: &model.name, model_version: model.version.to_string(), id: &answered.id },
+        &AnswerHead { model_name: &model.name, model_version: model.version.to_string(), id: &answered.id },
     );
     reopen(&mut out, b",\"parameters\":{");
     for (at, (name, value)) in answered.times.iter().enumerate() {
@@ -281,7 +285,7 @@ fn put(out: &mut Vec<u8>, value: &impl Serialize) {
     serde_json::to_writer(&mut *out, value).expect("these are JSON, and memory takes them");
 }
 
-/// Goes on in the object that was just closed.
+/// Reopens the object that was written last, and appends `with`.
 fn reopen(out: &mut Vec<u8>, with: &[u8]) {
     out.pop();
     out.extend_from_slice(with);

@@ -1,9 +1,9 @@
-//! Which path means what, and which methods it takes. Pure.
+//! The routes: the meaning of each path, and its methods. Pure.
 
-use crate::api::dashboard;
+use crate::api::services::dashboard;
 use hyper::Method;
 
-/// What a path asks for.
+/// The call that a path names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Route {
     /// `/v2`
@@ -14,17 +14,17 @@ pub(super) enum Route {
     Ready,
     /// `/metrics`
     Metrics,
-    /// `/dashboard` and what is below.
-    Dashboard(dashboard::Part),
+    /// `/dashboard` and the paths below it.
+    Dashboard(dashboard::DashboardPart),
     /// `/v2/models/stats`
     Statistics,
-    /// `/v2/models/NAME[/versions/VERSION]` and what follows.
+    /// `/v2/models/NAME[/versions/VERSION]` and the paths below it.
     Model {
-        /// Its name, percent-decoded.
+        /// The model's name, percent-decoded.
         name: String,
-        /// Its version; empty where the path has none.
+        /// The version; empty if the path has none.
         version: String,
-        /// What of it.
+        /// The call.
         part: ModelPart,
     },
     /// `/v2/trace/setting`
@@ -39,29 +39,29 @@ pub(super) enum Route {
     Unload(String),
     /// `/v2/systemsharedmemory[/region/REGION]/…`, `/v2/cudasharedmemory[/region/REGION]/…`
     Memory {
-        /// Of which kind.
+        /// The kind of memory.
         kind: MemoryKind,
         /// The region's name; empty for all.
         region: String,
-        /// What of it.
+        /// The call.
         part: MemoryPart,
     },
 }
 
-/// What a path asks of a model.
+/// The call to a model that a path names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ModelPart {
-    /// Its tensors.
+    /// The description of its tensors.
     Metadata,
-    /// Whether it can serve.
+    /// The readiness check.
     Ready,
-    /// Its configuration, in Triton's words.
+    /// The configuration, in Triton's terms.
     Config,
-    /// Its counts and times.
+    /// The counts and times.
     Statistics,
-    /// Its trace settings.
+    /// The trace settings.
     Trace,
-    /// To run it.
+    /// An infer request.
     Infer,
 }
 
@@ -70,28 +70,28 @@ pub(super) enum ModelPart {
 pub(super) enum MemoryKind {
     /// POSIX shared memory.
     System,
-    /// A GPU's.
+    /// A GPU's memory.
     Cuda,
 }
 
-/// What a path asks of shared memory.
+/// The call about shared memory that a path names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MemoryPart {
-    /// What is registered.
+    /// The list of registered regions.
     Status,
-    /// To register a region.
+    /// The registration of a region.
     Register,
-    /// To forget it.
+    /// The end of a registration.
     Unregister,
 }
 
 impl Route {
-    /// The route of a path without its query, `None` where there is none.
+    /// Returns the route of a path without its query; `None` if there is none.
     pub(super) fn of(path: &str) -> Option<Route> {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         Some(match segments[..] {
             ["metrics"] => Route::Metrics,
-            ["dashboard", ref rest @ ..] => Route::Dashboard(dashboard::Part::of(rest)?),
+            ["dashboard", ref rest @ ..] => Route::Dashboard(dashboard::DashboardPart::of(rest)?),
             ["v2"] => Route::Server,
             ["v2", "health", "live"] => Route::Live,
             ["v2", "health", "ready"] => Route::Ready,
@@ -128,7 +128,7 @@ impl Route {
         Some(Route::Memory { kind, region, part })
     }
 
-    /// Whether it is an admin call: one that changes the server, or tells of all that it does.
+    /// Returns true if it is an admin call: one that changes the server, or shows all that it does.
     pub(super) fn is_admin(&self, method: &Method) -> bool {
         match self {
             Route::Metrics | Route::Dashboard(_) | Route::Load(_) | Route::Unload(_) => true,
@@ -138,7 +138,7 @@ impl Route {
         }
     }
 
-    /// The methods it answers, as an `Allow` header lists them.
+    /// Returns the methods that it answers, as an `Allow` header lists them.
     pub(super) fn allowed(&self) -> &'static str {
         match self {
             Route::Model { part: ModelPart::Infer, .. }

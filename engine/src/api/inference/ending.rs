@@ -1,23 +1,23 @@
-//! Why an accepted request has no result, in words.
+//! The problems of accepted requests that have no result in time.
 
-use crate::api::answers::Reply;
 use crate::api::problem::Problem;
+use crate::api::services::engine_client::EngineReply;
 use crate::runtime::frontend::{ModelInfo, Outcome};
 use crate::telemetry::InferOutcome;
 use hyper::StatusCode;
 use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
-/// What to tell the client of a request that was not answered in time; `None` where it was.
-pub(in crate::api) fn refused(model: &ModelInfo, reply: &Reply) -> Option<Problem> {
-    // Before any word of it is made: this is the way of nearly every request.
+/// Returns the problem of a request that was not answered in time; `None` if it was.
+pub(super) fn problem_of(model: &ModelInfo, reply: &EngineReply) -> Option<Problem> {
+    // Nearly every request returns here, before any message is formatted.
     if reply.outcome == Outcome::Good {
         return None;
     }
     Some(why(model, reply))
 }
 
-fn why(model: &ModelInfo, reply: &Reply) -> Problem {
+fn why(model: &ModelInfo, reply: &EngineReply) -> Problem {
     let spent = in_ms(reply.timeline.finished - reply.timeline.arrival);
     let budget = match reply.timeline.due {
         Nanos::MAX => "for which it had no limit".to_owned(),

@@ -1,68 +1,67 @@
-//! What a client gave, checked against the model's signature: names, types, shapes, lengths.
-//! Nothing is copied here: bytes go from where they came to, or from shared memory, straight into
-//! the engine's slots ([`Inputs::fill`]).
+//! A request's inputs, checked against the model's signature: names, types, shapes, lengths. Bytes
+//! go from the body, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
 
+use super::tensors::{elements, json};
 use crate::api::problem::{Problem, names, quoted};
-use crate::api::regions::{Place, Regions, View};
-use crate::api::tensors::{elements, json};
+use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use std::cell::Cell;
 use symphony_gpu::{DataType, TensorSpec};
 
-/// One input as a client gave it.
+/// One input as the client gave it.
 #[derive(Debug)]
-pub(in crate::api) struct Given<'a> {
+pub(in crate::api) struct GivenInput<'a> {
     /// The input's name.
     pub(in crate::api) name: &'a str,
     /// The protocol's name of its type.
     pub(in crate::api) datatype: &'a str,
-    /// With or without the batch dimension.
+    /// The shape, with or without the batch dimension.
     pub(in crate::api) shape: &'a [i64],
-    /// Its elements.
-    pub(in crate::api) data: Data<'a>,
+    /// The elements.
+    pub(in crate::api) data: InputData<'a>,
 }
 
-/// Where an input's elements are.
+/// The elements of an input, or the place of them.
 #[derive(Debug)]
-pub(in crate::api) enum Data<'a> {
-    /// In valid JSON.
+pub(in crate::api) enum InputData<'a> {
+    /// Elements in valid JSON.
     Json(&'a str),
-    /// In the protocol's binary form.
+    /// Elements in the protocol's binary form.
     Wire(Bytes),
-    /// In shared memory, in the same form.
-    Region(Place<'a>),
-    /// Nowhere.
+    /// Elements in shared memory, in the protocol's binary form.
+    Region(RegionPart<'a>),
+    /// No elements.
     Missing,
 }
 
-/// Where the bytes of an input come from, checked to be as many as all rows need.
+/// The bytes of an input, checked to be as many as all rows need.
 #[derive(Debug)]
-enum Source {
+enum RowSource {
     /// Elements of one size.
     Whole(Bytes),
-    /// Elements of BYTES, and how far those of the rows before went.
+    /// Elements of BYTES, and the end of those of the rows before.
     Elements(Bytes, Cell<usize>),
     /// Elements of one size in shared memory.
-    Region(View),
+    Region(RegionView),
 }
 
-/// How many rows a request has.
+/// The number of rows of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) struct Rows {
-    /// At least 1.
+    /// The number, at least 1.
     pub(in crate::api) count: usize,
-    /// Whether the inputs' shapes have the batch dimension; the answer's then do too.
+    /// True if the inputs' shapes have the batch dimension; the answer's then have it too.
     pub(in crate::api) batched: bool,
 }
 
-/// The inputs of a request, as many rows of each as the request has.
+/// The inputs of a request, all with the same number of rows.
 #[derive(Debug)]
 pub(in crate::api) struct Inputs {
-    /// Of each.
+    /// The number of rows.
     pub(in crate::api) rows: Rows,
-    /// By the signature's order.
-    sources: Vec<Source>,
+    /// The bytes of each input, in the signature's order.
+    sources: Vec<RowSource>,
 }
 
 impl Inputs {
@@ -71,12 +70,12 @@ impl Inputs {
     /// Errors: 400 with what was wrong, where, and what would be right.
     pub(in crate::api) fn new<'a>(
         model: &ModelInfo,
-        given: impl IntoIterator<Item = Given<'a>>,
+        given: impl IntoIterator<Item = GivenInput<'a>>,
         regions: &Regions,
         most_rows: usize,
     ) -> Result<Inputs, Problem> {
         let specs = &model.signature.inputs;
-        let mut found: Vec<Option<Given<'_>>> = specs.iter().map(|_| None).collect();
+        let mut found: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
         for given in given {
             let at = position(specs, given.name, "input")?;
             if let Some(twice) = found[at].replace(given) {
@@ -105,7 +104,7 @@ impl Inputs {
         &mut self,
         at: usize,
         spec: &TensorSpec,
-        given: &Given<'_>,
+        given: &GivenInput<'_>,
         most_rows: usize,
     ) -> Result<(), String> {
         if given.datatype != spec.datatype.name() {
@@ -121,32 +120,32 @@ impl Inputs {
         Ok(())
     }
 
-    /// Writes row `row` in the layout of the model's signature. Rows are asked for in order, each
+    /// Writes row `row` in the layout of the model's signature. Rows must be written in order, each
     /// once.
     pub(in crate::api) fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8]) {
         for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
             let to = &mut slot[model.signature.input_range(at)];
             let from = row * to.len();
             match source {
-                Source::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
-                Source::Region(view) => view.read(from, to),
-                Source::Elements(wire, before) => {
+                RowSource::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+                RowSource::Region(view) => view.read(from, to),
+                RowSource::Elements(wire, before) => {
                     let DataType::Bytes(most) = spec.datatype else { unreachable!("only BYTES come so") };
                     let rest = elements::fill(&wire[before.get()..], to, most);
                     before.set(wire.len() - rest.len());
                 }
             }
             if spec.datatype == DataType::Bool {
-                // Any other byte is true too, and an executor may count on 0 and 1.
+                // Any non-zero byte is true, and executors rely on 0 and 1.
                 to.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
             }
         }
     }
 }
 
-/// Where the tensor called `name` is among `specs`.
+/// Returns the index of the tensor `name` in `specs`.
 ///
-/// Errors: 400 with the names that there are; `kind` is what they are called.
+/// Errors: 400 with the names that exist; `kind` is `input` or `output`.
 pub(super) fn position(specs: &[TensorSpec], name: &str, kind: &str) -> Result<usize, Problem> {
     specs.iter().position(|spec| spec.name == name).ok_or_else(|| {
         let known = names(specs.iter().map(|s| s.name.as_str()));
@@ -154,7 +153,8 @@ pub(super) fn position(specs: &[TensorSpec], name: &str, kind: &str) -> Result<u
     })
 }
 
-/// How many rows a shape says; `None` where it leaves out the batch dimension, which is one row.
+/// Returns the number of rows of a shape; `None` if it lacks the batch dimension, which means one
+/// row.
 fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, String> {
     let is_row = |shape: &[i64]| shape.iter().copied().eq(row.iter().map(|&d| d as i64));
     if is_row(given) {
@@ -173,42 +173,47 @@ fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, Stri
     }
 }
 
-fn source(spec: &TensorSpec, given: Given<'_>, rows: usize, regions: &Regions) -> Result<Source, String> {
+fn source(
+    spec: &TensorSpec,
+    given: GivenInput<'_>,
+    rows: usize,
+    regions: &Regions,
+) -> Result<RowSource, String> {
     let count = rows.saturating_mul(spec.elements());
     let needed = rows.saturating_mul(spec.bytes());
     let wire = match given.data {
-        Data::Json(text) => {
+        InputData::Json(text) => {
             let shape: Vec<usize> = given.shape.iter().map(|&d| d as usize).collect();
             Bytes::from(json::parse(text, spec.datatype, &shape)?)
         }
-        Data::Wire(bytes) => bytes,
-        Data::Region(place) => {
+        InputData::Wire(bytes) => bytes,
+        InputData::Region(part) => {
             let fits = match spec.datatype {
-                DataType::Bytes(_) => place.bytes <= needed as u64,
-                _ => place.bytes == needed as u64,
+                DataType::Bytes(_) => part.bytes <= needed as u64,
+                _ => part.bytes == needed as u64,
             };
             if !fits {
-                return Err(length(place.bytes, spec, given.shape, needed));
+                return Err(length(part.bytes, spec, given.shape, needed));
             }
-            let view = regions.view(place)?;
+            let view = regions.view(part)?;
             match spec.datatype {
-                // Lengths that were checked must not change any more.
+                // Checked lengths must not change any more, so BYTES are copied first.
                 DataType::Bytes(_) => Bytes::from(view.to_vec()),
-                _ => return Ok(Source::Region(view)),
+                _ => return Ok(RowSource::Region(view)),
             }
         }
-        Data::Missing => {
+        InputData::Missing => {
             return Err("has no elements: give \"data\", binary data or a shared memory region".into());
         }
     };
     if let DataType::Bytes(most) = spec.datatype {
         elements::check(&wire, count, most)?;
-        return Ok(Source::Elements(wire, Cell::new(0)));
+        return Ok(RowSource::Elements(wire, Cell::new(0)));
     }
     if wire.len() != needed {
         return Err(length(wire.len() as u64, spec, given.shape, needed));
     }
-    Ok(Source::Whole(wire))
+    Ok(RowSource::Whole(wire))
 }
 
 fn length(is: u64, spec: &TensorSpec, shape: &[i64], needed: usize) -> String {

@@ -1,73 +1,73 @@
-//! What of a model's outputs a client wants and in which form, and an answer's tensors in that
-//! form.
+//! The outputs that a client requests, checked against the model, and an answer's tensors in the
+//! requested form.
 
-use super::classes;
+use super::classification;
 use super::inputs::{Rows, position};
-use crate::api::answers::Reply;
+use super::tensors::{elements, json};
 use crate::api::problem::{Problem, quoted};
-use crate::api::regions::{Place, Regions, View};
-use crate::api::tensors::{elements, json};
+use crate::api::services::engine_client::EngineReply;
+use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use std::ops::Range;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 
-/// How an output's elements travel.
+/// The form in which an output's elements are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::api) enum Format {
-    /// In the answer's JSON.
+    /// The answer's JSON.
     Json,
-    /// In the protocol's binary form.
+    /// The protocol's binary form.
     Binary,
 }
 
-/// What a client asks of an output.
+/// The content that a client requests of an output.
 #[derive(Debug)]
-pub(in crate::api) enum How<'a> {
-    /// Its elements.
+pub(in crate::api) enum OutputKind<'a> {
+    /// The elements.
     Tensor,
-    /// Of each row so many of the largest, as strings.
+    /// The given number of largest elements of each row, as strings.
     Classes(u64),
-    /// Its elements, in shared memory.
-    Region(Place<'a>),
+    /// The elements, written to shared memory.
+    Region(RegionPart<'a>),
 }
 
-/// An output as a client asks for it.
+/// An output as the client requests it.
 #[derive(Debug)]
-pub(in crate::api) struct Asked<'a> {
-    /// Its name.
+pub(in crate::api) struct RequestedOutput<'a> {
+    /// The output's name.
     pub(in crate::api) name: &'a str,
-    /// What of it.
-    pub(in crate::api) how: How<'a>,
-    /// In which form.
+    /// The content.
+    pub(in crate::api) how: OutputKind<'a>,
+    /// The form.
     pub(in crate::api) format: Format,
 }
 
-/// An output to send, found to be one of the model's.
+/// An output to send, checked against the model.
 #[derive(Debug)]
-pub(in crate::api) struct Wanted {
-    /// Its index in the signature.
+pub(in crate::api) struct ChosenOutput {
+    /// The index in the signature.
     at: usize,
     format: Format,
     classes: Option<usize>,
-    region: Option<View>,
+    region: Option<RegionView>,
 }
 
-/// Checks what a client asks for of a model's outputs, for so many rows; all of them in `otherwise`
-/// if it asks for none.
+/// Checks the outputs that a client requests of a model, for a request of `rows` rows. If it
+/// requests none, all outputs are sent in the form `otherwise`.
 ///
 /// Errors: 400 with what was wrong and what would be right.
-pub(in crate::api) fn wanted<'a>(
+pub(in crate::api) fn choose<'a>(
     model: &ModelInfo,
-    asked: impl IntoIterator<Item = Asked<'a>>,
+    asked: impl IntoIterator<Item = RequestedOutput<'a>>,
     otherwise: Format,
     rows: usize,
     regions: &Regions,
-) -> Result<Vec<Wanted>, Problem> {
+) -> Result<Vec<ChosenOutput>, Problem> {
     let specs = &model.signature.outputs;
-    let mut chosen: Vec<Wanted> = Vec::new();
-    for Asked { name, how, format } in asked {
+    let mut chosen: Vec<ChosenOutput> = Vec::new();
+    for RequestedOutput { name, how, format } in asked {
         let at = position(specs, name, "output")?;
         if chosen.iter().any(|other| other.at == at) {
             return Err(Problem::bad(format!("output {} is asked for twice", quoted(name))));
@@ -75,17 +75,17 @@ pub(in crate::api) fn wanted<'a>(
         let wrong = |what: String| Problem::bad(format!("output {}: {what}", quoted(name)));
         let (mut classes, mut region) = (None, None);
         match how {
-            How::Tensor => {}
-            How::Classes(most) => classes = Some(classes_of(&specs[at], most).map_err(wrong)?),
-            How::Region(place) => {
-                region = Some(region_of(&specs[at], place, rows, regions).map_err(wrong)?);
+            OutputKind::Tensor => {}
+            OutputKind::Classes(most) => classes = Some(classes_of(&specs[at], most).map_err(wrong)?),
+            OutputKind::Region(part) => {
+                region = Some(region_of(&specs[at], part, rows, regions).map_err(wrong)?);
             }
         }
-        chosen.push(Wanted { at, format, classes, region });
+        chosen.push(ChosenOutput { at, format, classes, region });
     }
     if chosen.is_empty() {
         let all = 0..specs.len();
-        chosen = all.map(|at| Wanted { at, format: otherwise, classes: None, region: None }).collect();
+        chosen = all.map(|at| ChosenOutput { at, format: otherwise, classes: None, region: None }).collect();
     }
     Ok(chosen)
 }
@@ -100,47 +100,54 @@ fn classes_of(spec: &TensorSpec, most: u64) -> Result<usize, String> {
     }
 }
 
-fn region_of(spec: &TensorSpec, place: Place<'_>, rows: usize, regions: &Regions) -> Result<View, String> {
+fn region_of(
+    spec: &TensorSpec,
+    part: RegionPart<'_>,
+    rows: usize,
+    regions: &Regions,
+) -> Result<RegionView, String> {
     let needed = rows.saturating_mul(spec.bytes()) as u64;
-    if !matches!(spec.datatype, DataType::Bytes(_)) && place.bytes < needed {
-        return Err(format!("shared_memory_byte_size is {}; the output takes {needed}", place.bytes));
+    if !matches!(spec.datatype, DataType::Bytes(_)) && part.bytes < needed {
+        return Err(format!("shared_memory_byte_size is {}; the output takes {needed}", part.bytes));
     }
-    regions.view(place)
+    regions.view(part)
 }
 
 /// A tensor of an answer.
 #[derive(Debug)]
-pub(in crate::api) struct Output<'a> {
-    /// Its name.
+pub(in crate::api) struct AnswerTensor<'a> {
+    /// The output's name.
     pub(in crate::api) name: &'a str,
     /// The type of its elements.
     pub(in crate::api) datatype: &'static str,
-    /// With the batch dimension if the inputs had it.
+    /// The shape, with the batch dimension if the inputs had it.
     pub(in crate::api) shape: Vec<usize>,
-    /// How its elements are to travel.
+    /// The form in which its elements are sent.
     pub(in crate::api) format: Format,
-    /// The shared memory that they are in instead, and how many bytes of it they take.
-    pub(in crate::api) region: Option<(&'a View, usize)>,
-    elements: Elements,
+    /// The shared memory that holds the elements instead, and their length in bytes.
+    pub(in crate::api) region: Option<(&'a RegionView, usize)>,
+    elements: TensorElements,
 }
 
 #[derive(Debug)]
-enum Elements {
-    /// As rows have them.
+enum TensorElements {
+    /// Elements in the layout of rows.
     Rows(DataType, Bytes),
     Texts(Vec<String>),
 }
 
-impl Output<'_> {
-    /// The elements in the protocol's binary form.
+impl AnswerTensor<'_> {
+    /// Returns the elements in the protocol's binary form.
     pub(in crate::api) fn wire(&self) -> Bytes {
         let mut wire = Vec::new();
         match &self.elements {
-            Elements::Rows(DataType::Bytes(most), rows) => {
+            TensorElements::Rows(DataType::Bytes(most), rows) => {
                 elements::of(rows, *most).for_each(|element| elements::put(element, &mut wire));
             }
-            Elements::Rows(_, rows) => return rows.clone(),
-            Elements::Texts(texts) => texts.iter().for_each(|text| elements::put(text.as_bytes(), &mut wire)),
+            TensorElements::Rows(_, rows) => return rows.clone(),
+            TensorElements::Texts(texts) => {
+                texts.iter().for_each(|text| elements::put(text.as_bytes(), &mut wire))
+            }
         }
         wire.into()
     }
@@ -148,45 +155,50 @@ impl Output<'_> {
     /// Appends the elements as a flat JSON array.
     pub(in crate::api) fn json(&self, out: &mut Vec<u8>) {
         match &self.elements {
-            Elements::Rows(datatype, rows) => json::write(out, *datatype, rows),
-            Elements::Texts(texts) => json::array(out, texts.iter()),
+            TensorElements::Rows(datatype, rows) => json::write(out, *datatype, rows),
+            TensorElements::Texts(texts) => json::array(out, texts.iter()),
         }
     }
 }
 
-/// The tensors of an answer: `output` holds its rows, one after another. What goes to shared memory
-/// is written there.
+/// Returns the tensors of an answer, whose rows lie in `output` one after another. Those for shared
+/// memory are written there.
 ///
-/// Errors: 400 where the shared memory is too small or gone.
+/// Errors: 400 if the shared memory is too small or gone.
 pub(super) fn outputs<'a>(
     model: &'a ModelInfo,
-    wanted: &'a [Wanted],
+    chosen: &'a [ChosenOutput],
     rows: Rows,
     output: &Bytes,
-) -> Result<Vec<Output<'a>>, Problem> {
-    wanted.iter().map(|wanted| one(model, wanted, rows, output)).collect()
+) -> Result<Vec<AnswerTensor<'a>>, Problem> {
+    chosen.iter().map(|chosen| tensor_of(model, chosen, rows, output)).collect()
 }
 
-fn one<'a>(model: &'a ModelInfo, wanted: &'a Wanted, rows: Rows, all: &Bytes) -> Result<Output<'a>, Problem> {
-    let spec = &model.signature.outputs[wanted.at];
-    let tensor = gathered(&model.signature, wanted.at, rows.count, all);
+fn tensor_of<'a>(
+    model: &'a ModelInfo,
+    chosen: &'a ChosenOutput,
+    rows: Rows,
+    all: &Bytes,
+) -> Result<AnswerTensor<'a>, Problem> {
+    let spec = &model.signature.outputs[chosen.at];
+    let tensor = gathered(&model.signature, chosen.at, rows.count, all);
     let mut shape: Vec<usize> = if rows.batched { vec![rows.count] } else { Vec::new() };
-    let (datatype, elements) = match wanted.classes {
+    let (datatype, elements) = match chosen.classes {
         None => {
             shape.extend(&spec.shape);
-            (spec.datatype.name(), Elements::Rows(spec.datatype, tensor))
+            (spec.datatype.name(), TensorElements::Rows(spec.datatype, tensor))
         }
         Some(most) => {
             shape.push(most);
             // A row without elements has no classes either.
             let rows = tensor.chunks(spec.bytes().max(1));
-            let texts = rows.flat_map(|row| classes::largest(spec.datatype, row, most)).collect();
-            ("BYTES", Elements::Texts(texts))
+            let texts = rows.flat_map(|row| classification::largest(spec.datatype, row, most)).collect();
+            ("BYTES", TensorElements::Texts(texts))
         }
     };
     let mut output =
-        Output { name: &spec.name, datatype, shape, format: wanted.format, region: None, elements };
-    if let Some(view) = &wanted.region {
+        AnswerTensor { name: &spec.name, datatype, shape, format: chosen.format, region: None, elements };
+    if let Some(view) = &chosen.region {
         let wire = output.wire();
         view.write(&wire).map_err(|what| Problem::bad(format!("output {:?}: {what}", spec.name)))?;
         output.region = Some((view, wire.len()));
@@ -194,7 +206,7 @@ fn one<'a>(model: &'a ModelInfo, wanted: &'a Wanted, rows: Rows, all: &Bytes) ->
     Ok(output)
 }
 
-/// One output of all rows. Of a single row nothing is copied.
+/// Gathers one output from all rows. The output of a single row is not copied.
 fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes) -> Bytes {
     let (range, stride) = (signature.output_range(at), signature.output_bytes());
     if rows == 1 {
@@ -206,15 +218,15 @@ fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes) -> Bytes
     tensor.into()
 }
 
-/// When what happened to a request, and where: the parameters of its answer.
+/// The times of a request's events, its batch and its GPU: the parameters of its answer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct Times([(&'static str, u64); 7]);
+pub(in crate::api) struct AnswerTimes([(&'static str, u64); 7]);
 
-impl Times {
-    /// Times are microseconds since the request was queued.
-    pub(in crate::api) fn of(reply: &Reply) -> Times {
+impl AnswerTimes {
+    /// Returns the times of `reply`, in microseconds since the request was queued.
+    pub(in crate::api) fn of(reply: &EngineReply) -> AnswerTimes {
         let since = |at: Nanos| (at - reply.timeline.arrival).0 / 1_000;
-        Times([
+        AnswerTimes([
             ("queued_us", 0),
             ("batched_us", since(reply.timeline.batched)),
             ("started_us", since(reply.timeline.started)),
@@ -225,7 +237,7 @@ impl Times {
         ])
     }
 
-    /// Their names and values.
+    /// Iterates over names and values.
     pub(in crate::api) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.into_iter()
     }

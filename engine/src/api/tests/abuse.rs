@@ -1,16 +1,18 @@
-//! Clients that mean harm, or speak HTTP/2 as nobody should: their connection ends, with the reason
+//! Clients that attack, or break the rules of HTTP/2: their connection ends, with the reason
 //! that the protocol has for it, and everybody else is served on.
 
 use super::raw::*;
-use super::*;
+use super::server::*;
+use std::io::Write;
+use std::time::{Duration, Instant};
 
-fn others_are_served(rig: &Rig) {
-    assert_eq!(rig.infer("echo", &body()).status, 200);
+fn others_are_served(server: &TestServer) {
+    assert_eq!(server.infer("echo", &body()).status, 200);
 }
 
 #[test]
 fn frames_that_make_no_sense_end_the_connection_with_the_reason() {
-    let rig = Rig::new(|_| {});
+    let server = TestServer::new(|_| {});
     for (frames, reasons) in [
         // More than SETTINGS_MAX_FRAME_SIZE.
         (frame(DATA, 0, 1, &vec![0; 100_000]), &[FRAME_SIZE_ERROR][..]),
@@ -24,47 +26,47 @@ fn frames_that_make_no_sense_end_the_connection_with_the_reason() {
         (frame(SETTINGS, 0, 0, &[0; 5]), &[FRAME_SIZE_ERROR, PROTOCOL_ERROR]),
         (frame(PING, 0, 0, &[0; 7]), &[FRAME_SIZE_ERROR, PROTOCOL_ERROR]),
     ] {
-        let mut raw = Raw::new(&rig);
+        let mut raw = Raw::new(&server);
         raw.send(&frames);
         let reason = raw.reason();
         assert!(reason.is_some_and(|reason| reasons.contains(&reason)), "{reason:?}: {:?}", &frames[..9]);
-        others_are_served(&rig);
+        others_are_served(&server);
     }
 }
 
 #[test]
 fn a_preface_that_is_none_ends_the_connection() {
-    let rig = Rig::new(|_| {});
+    let server = TestServer::new(|_| {});
     for preface in [
         &b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n"[..],
         b"PRI * HTTP/2.0\r\nhost: t\r\n\r\n",
         b"\0\0\0\x04\0\0\0\0\0\r\n\r\n",
     ] {
-        let mut client = rig.client();
+        let mut client = server.client();
         client.stream.write_all(preface).unwrap();
         client.fill_until(|_| None);
         let answer = String::from_utf8_lossy(&client.read).into_owned();
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{answer}");
-        others_are_served(&rig);
+        others_are_served(&server);
     }
 }
 
 #[test]
 fn streams_that_are_opened_and_reset_in_haste_end_the_connection() {
-    let rig = Rig::new(|_| {});
-    let mut raw = Raw::new(&rig);
+    let server = TestServer::new(|_| {});
+    let mut raw = Raw::new(&server);
     let pair = |at: u32| [get(2 * at + 1), frame(RST_STREAM, 0, 2 * at + 1, &8u32.to_be_bytes())].concat();
     let all: Vec<u8> = (0..5_000).flat_map(pair).collect();
     raw.send(&all);
     assert_eq!(raw.reason(), Some(ENHANCE_YOUR_CALM));
-    others_are_served(&rig);
+    others_are_served(&server);
 }
 
 #[test]
 fn streams_beyond_the_limit_are_refused_and_the_others_answered() {
-    let rig = Rig::new(|config| config.max_requests_at_once = 8);
-    let mut raw = Raw::new(&rig);
-    // Bodies that never come: their requests stay at hand.
+    let server = TestServer::new(|config| config.max_requests_at_once = 8);
+    let mut raw = Raw::new(&server);
+    // Bodies that never come: their requests stay in flight.
     let open = |at: u32| frame(HEADERS, END_HEADERS, 2 * at + 1, &head(3, "/v2/models/echo/infer"));
     raw.send(&(0..12).flat_map(open).collect::<Vec<u8>>());
     let mut refused = Vec::new();
@@ -77,13 +79,13 @@ fn streams_beyond_the_limit_are_refused_and_the_others_answered() {
         }
     }
     assert_eq!(refused, [17, 19, 21, 23]);
-    others_are_served(&rig);
+    others_are_served(&server);
 }
 
 #[test]
 fn a_head_without_end_is_not_collected_for_ever() {
-    let rig = Rig::new(|_| {});
-    let mut raw = Raw::new(&rig);
+    let server = TestServer::new(|_| {});
+    let mut raw = Raw::new(&server);
     raw.send(&frame(HEADERS, END_STREAM, 1, &head(2, "/v2")));
     let more = frame(
         CONTINUATION,
@@ -93,29 +95,31 @@ fn a_head_without_end_is_not_collected_for_ever() {
     );
     let sent = (0..10_000).take_while(|_| raw.send(&more)).count();
     assert!(sent < 10_000, "the server takes 160 MB of one head");
-    others_are_served(&rig);
+    others_are_served(&server);
 }
 
 #[test]
 fn a_client_that_asks_and_never_reads_is_closed() {
-    let rig = Rig::new(|config| config.write_timeout = Duration::from_millis(300));
+    let server = TestServer::new(|config| config.write_timeout = Duration::from_millis(300));
     for flood in [frame(PING, 0, 0, &[1; 8]), frame(SETTINGS, 0, 0, b"")] {
-        let mut raw = Raw::new(&rig);
+        let mut raw = Raw::new(&server);
         let many = flood.repeat(1_000);
         let end = Instant::now() + PATIENCE;
         // The answers fill both sockets' memory; then nothing more is taken, and the time runs out.
         while raw.send(&many) {
             assert!(Instant::now() < end, "the server goes on answering into the void");
         }
-        others_are_served(&rig);
+        others_are_served(&server);
     }
-    rig.wait_until("the connections are gone", || rig.metric("symphony_http_connections").ends_with(" 1"));
+    server.wait_until("the connections are gone", || {
+        server.metric("symphony_http_connections").ends_with(" 1")
+    });
 }
 
 #[test]
 fn a_client_that_lets_no_answer_come_over_http_2_is_closed() {
-    let rig = Rig::new(|config| config.write_timeout = Duration::from_millis(300));
-    let mut raw = Raw::silent(&rig);
+    let server = TestServer::new(|config| config.write_timeout = Duration::from_millis(300));
+    let mut raw = Raw::silent(&server);
     // SETTINGS_INITIAL_WINDOW_SIZE of 0: no answer may have a body until the client says so.
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     raw.send(&[PREFACE, &settings, &get(1)].concat());
@@ -125,19 +129,19 @@ fn a_client_that_lets_no_answer_come_over_http_2_is_closed() {
         assert_ne!(kind, DATA);
     }
     assert!(answered);
-    others_are_served(&rig);
+    others_are_served(&server);
 }
 
 #[test]
-fn a_connection_whose_client_is_gone_without_a_word_is_found_out() {
-    let rig = Rig::new(|config| config.keep_alive = Duration::from_millis(200));
-    let mut raw = Raw::new(&rig);
-    // A request at hand, so that it is not simply unused.
+fn a_connection_whose_client_left_silently_is_closed() {
+    let server = TestServer::new(|config| config.keep_alive = Duration::from_millis(200));
+    let mut raw = Raw::new(&server);
+    // A request in flight, so that it is not simply unused.
     raw.send(&frame(HEADERS, END_HEADERS, 1, &head(3, "/v2/models/echo/infer")));
     let mut asked = false;
     while let Some((kind, _, _, payload)) = raw.read() {
         asked |= kind == PING && payload.len() == 8;
     }
     assert!(asked, "it is asked before it is closed");
-    others_are_served(&rig);
+    others_are_served(&server);
 }

@@ -1,12 +1,18 @@
-//! Who may do what: listeners for admin calls, tokens, TLS, all over real sockets.
+//! Access control: listeners for admin calls, tokens, TLS, over real sockets.
 
-use super::*;
+use super::server::*;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
 use crate::config::{Fingerprint, TokenGrant, TokenRate};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn token(name: &str, models: &[&str], rate: Option<TokenRate>, admin: bool) -> TokenGrant {
     let fingerprint = Fingerprint::of(format!("token-of-{name}").as_bytes());
@@ -25,7 +31,7 @@ impl Client {
     }
 }
 
-/// A client of another of the rig's listeners.
+/// A client of another of the server's listeners.
 fn client_at(addr: SocketAddr) -> Client {
     let stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -34,8 +40,8 @@ fn client_at(addr: SocketAddr) -> Client {
 
 #[test]
 fn admin_calls_are_answered_by_their_own_listener_alone_where_there_is_one() {
-    let rig = Rig::new(|config| config.admin = Some(([127, 0, 0, 1], 0).into()));
-    let admin = rig.api.as_ref().unwrap().admin_addr().unwrap();
+    let server = TestServer::new(|config| config.admin = Some(([127, 0, 0, 1], 0).into()));
+    let admin = server.api.as_ref().unwrap().admin_addr().unwrap();
     for (method, path) in [
         ("GET", "/metrics"),
         ("GET", "/dashboard"),
@@ -48,24 +54,24 @@ fn admin_calls_are_answered_by_their_own_listener_alone_where_there_is_one() {
         ("POST", "/v2/systemsharedmemory/region/r/register"),
         ("POST", "/v2/cudasharedmemory/unregister"),
     ] {
-        let answer = rig.client().request(method, path, b"{}");
+        let answer = server.client().request(method, path, b"{}");
         assert_eq!(answer.status, 403, "{path}");
         assert!(answer.error().contains(&admin.to_string()), "{answer:?}");
         assert_ne!(client_at(admin).request(method, path, b"{}").status, 403, "{path}");
     }
     for path in ["/v2/logging", "/v2/trace/setting", "/v2/models/stats", "/v2/health/ready"] {
-        assert_eq!(rig.get(path).status, 200, "{path}");
+        assert_eq!(server.get(path).status, 200, "{path}");
     }
-    assert_eq!(rig.infer("echo", &body()).status, 200);
+    assert_eq!(server.infer("echo", &body()).status, 200);
     assert_eq!(client_at(admin).infer("echo", &body()).status, 200);
 }
 
 #[test]
 fn without_an_admin_listener_only_loopback_answers_admin_calls() {
-    let rig = Rig::new(|config| config.addr = ([0, 0, 0, 0], 0).into());
-    assert_eq!(rig.get("/metrics").status, 403);
-    assert!(rig.get("/metrics").error().contains("no listener"));
-    assert_eq!(Rig::new(|_| {}).get("/metrics").status, 200);
+    let server = TestServer::new(|config| config.addr = ([0, 0, 0, 0], 0).into());
+    assert_eq!(server.get("/metrics").status, 403);
+    assert!(server.get("/metrics").error().contains("no listener"));
+    assert_eq!(TestServer::new(|_| {}).get("/metrics").status, 200);
 }
 
 #[test]
@@ -73,8 +79,8 @@ fn a_token_is_needed_where_there_are_tokens_and_is_for_its_models_alone() {
     let tokens =
         Tokens::new(vec![token("some", &["ec*", "late"], None, false), token("all", &["*"], None, true)]);
     let given = tokens.clone();
-    let rig = Rig::new(move |config| config.tokens = Some(given));
-    let mut client = rig.client();
+    let server = TestServer::new(move |config| config.tokens = Some(given));
+    let mut client = server.client();
     for path in ["/v2", "/v2/models/echo", "/metrics", "/v2/models/none"] {
         let refused = client.request("GET", path, b"");
         assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{path}");
@@ -99,7 +105,11 @@ fn a_token_is_needed_where_there_are_tokens_and_is_for_its_models_alone() {
     let refused = client.ask_as("some", "GET", "/metrics", "");
     assert_eq!((refused.status, refused.error().contains("admin = true")), (403, true));
     assert_eq!(client.ask_as("all", "GET", "/metrics", "").status, 200);
-    assert_eq!(rig.control.taken.load(Ordering::Relaxed), 1, "nothing that was refused reached the engine");
+    assert_eq!(
+        server.control.taken.load(Ordering::Relaxed),
+        1,
+        "nothing that was refused reached the engine"
+    );
     tokens.replace(vec![token("new", &["*"], None, false)]);
     assert_eq!(client.ask_as("all", "GET", "/v2", "").status, 401);
     assert_eq!(client.ask_as("new", "GET", "/v2", "").status, 200);
@@ -109,8 +119,8 @@ fn a_token_is_needed_where_there_are_tokens_and_is_for_its_models_alone() {
 fn a_token_has_its_rate_and_says_when_to_come_again() {
     let rate = Some(TokenRate { rps: 0.01, burst: 2 });
     let tokens = Tokens::new(vec![token("slow", &["*"], rate, false), token("free", &["*"], None, false)]);
-    let rig = Rig::new(|config| config.tokens = Some(tokens));
-    let mut client = rig.client();
+    let server = TestServer::new(|config| config.tokens = Some(tokens));
+    let mut client = server.client();
     for _ in 0..2 {
         assert_eq!(client.ask_as("slow", "GET", "/v2", "").status, 200);
     }
@@ -172,8 +182,8 @@ fn read_answer(stream: &mut Encrypted) -> (u16, Vec<u8>) {
 #[test]
 fn requests_and_answers_of_any_size_go_through_tls() {
     let (_folder, tls, roots) = certificate();
-    let rig = Rig::new(move |config| config.tls = Some(tls));
-    let mut stream = encrypted(rig.addr, roots, &["http/1.1"]);
+    let server = TestServer::new(move |config| config.tls = Some(tls));
+    let mut stream = encrypted(server.addr, roots, &["http/1.1"]);
     // As much as is more than one record, in one body: JSON may have any number of spaces.
     for spaces in [0, 300_000] {
         let body = body().to_string() + &" ".repeat(spaces);
@@ -197,23 +207,23 @@ fn requests_and_answers_of_any_size_go_through_tls() {
 fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
     let (folder, tls, roots) = certificate();
     let given = tls.clone();
-    let rig = Rig::new(move |config| {
+    let server = TestServer::new(move |config| {
         config.tls = Some(given);
         config.header_timeout = Duration::from_millis(300);
     });
-    let mut stream = encrypted(rig.addr, roots.clone(), &["h2", "http/1.1"]);
+    let mut stream = encrypted(server.addr, roots.clone(), &["h2", "http/1.1"]);
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let mut settings = [0; 9];
     stream.read_exact(&mut settings).unwrap();
     assert_eq!((settings[3], stream.conn.alpn_protocol()), (4, Some(&b"h2"[..])));
-    let plain = rig.get("/v2");
+    let plain = server.get("/v2");
     assert_eq!(plain.status, 400);
     assert!(plain.error().contains("https://"), "{plain:?}");
-    let mut silent = rig.client();
-    let mut half = rig.client();
+    let mut silent = server.client();
+    let mut half = server.client();
     half.stream.write_all(&[22, 3, 1, 0]).unwrap();
     assert!(silent.is_closed() && half.is_closed(), "nobody is waited for longer than for a head");
-    let mut noise = rig.client();
+    let mut noise = server.client();
     noise.stream.write_all(&[0xff; 64]).unwrap();
     // An alert may come first.
     noise.fill_until(|_| None);
@@ -223,7 +233,7 @@ fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
     assert!(tls.reload(&cert, &other.path().join("key.pem")).unwrap_err().to_string().contains("cert.pem:1"));
     assert!(tls.reload(&key, &key).unwrap_err().to_string().contains("no certificate"));
     tls.reload(&other.path().join("cert.pem"), &other.path().join("key.pem")).unwrap();
-    let mut stream = encrypted(rig.addr, new_roots, &[]);
+    let mut stream = encrypted(server.addr, new_roots, &[]);
     stream.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
     assert_eq!(read_answer(&mut stream).0, 200);
 }
@@ -231,10 +241,10 @@ fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
 #[test]
 fn an_admin_listener_on_loopback_needs_no_certificate() {
     let (_folder, tls, _) = certificate();
-    let rig = Rig::new(move |config| {
+    let server = TestServer::new(move |config| {
         config.tls = Some(tls);
         config.admin = Some(([127, 0, 0, 1], 0).into());
     });
-    let admin = rig.api.as_ref().unwrap().admin_addr().unwrap();
+    let admin = server.api.as_ref().unwrap().admin_addr().unwrap();
     assert_eq!(client_at(admin).request("GET", "/metrics", b"").status, 200);
 }

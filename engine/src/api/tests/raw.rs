@@ -1,6 +1,8 @@
 //! HTTP/2, frame by frame, for tests of what no client should do, and of when frames come.
 
-use super::*;
+use super::server::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -59,13 +61,13 @@ pub(super) struct Raw(TcpStream);
 
 impl Raw {
     /// One that has said nothing yet.
-    pub(super) fn silent(rig: &Rig) -> Raw {
-        Raw(rig.client().stream)
+    pub(super) fn silent(server: &TestServer) -> Raw {
+        Raw(server.client().stream)
     }
 
     /// One that has begun as HTTP/2 does.
-    pub(super) fn new(rig: &Rig) -> Raw {
-        let mut raw = Raw::silent(rig);
+    pub(super) fn new(server: &TestServer) -> Raw {
+        let mut raw = Raw::silent(server);
         raw.send(&[PREFACE, &frame(SETTINGS, 0, 0, b"")].concat());
         raw
     }

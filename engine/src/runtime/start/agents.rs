@@ -16,9 +16,9 @@ use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::agenda::Agenda;
 use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement};
 use crate::runtime::threads::measures_from;
-use crate::runtime::threads::model_thread::{ReservationProgress, ModelThread, Outbox, RingOutlets};
-use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankThread, RankMonitor, SubCluster};
+use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProgress, RingOutlets};
 use crate::runtime::threads::monitor::ModelMonitor;
+use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, RankThread, SubCluster};
 use std::sync::Arc;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
@@ -127,7 +127,8 @@ impl EngineBuilder {
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };
-        let outbox = Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
+        let outbox =
+            Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
         let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);

@@ -75,7 +75,8 @@ impl EngineBuilder {
     /// begins.
     pub(super) fn changes_later(&self) -> bool {
         let repository = self.config.repository.as_ref();
-        self.options.record.is_none() && repository.is_some_and(|from| from.control != RepositoryControl::None)
+        self.options.record.is_none()
+            && repository.is_some_and(|from| from.control != RepositoryControl::None)
     }
 
     /// The most bytes that a row of a model that is loaded later may have.

@@ -10,8 +10,8 @@ use std::path::Path;
 use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{
-    Agenda, ReservationProgress, BackfillPhase, Grants, ModelLinks, ModelThread, ModelMonitor, Outbox, RankLinks,
-    RankThread, RankMonitor, SubCluster, measures_from,
+    Agenda, BackfillPhase, Grants, ModelLinks, ModelMonitor, ModelThread, Outbox, RankLinks, RankMonitor,
+    RankThread, ReservationProgress, SubCluster, measures_from,
 };
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::model::ModelQueue;

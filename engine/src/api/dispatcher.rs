@@ -1,0 +1,80 @@
+//! The dispatcher of one API core: makes its services out of a [`Frontend`] and a configuration,
+//! and hands each request to the adapter of the protocol that it speaks.
+
+use super::config::ApiConfig;
+use super::net::body::BodyBudget;
+use super::net::connection::RequestHandler;
+use super::net::idle_streams::IdleStreams;
+use super::net::limits::ConnectionLimits;
+use super::net::peer::Peer;
+use super::net::response::ApiResponse;
+use super::net::tls::Tls;
+use super::services::CoreServices;
+use super::services::access::AccessControl;
+use super::services::accounting::InferAccounting;
+use super::services::engine_client::EngineClient;
+use super::{grpc, http};
+use crate::runtime::frontend::Frontend;
+use crate::telemetry::otlp::Tracer;
+use crate::telemetry::{FailureLog, Telemetry};
+use hyper::Request;
+use hyper::body::Incoming;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The dispatcher of one API core.
+pub(super) struct Dispatcher {
+    /// The services that both adapters use.
+    pub(super) services: Rc<CoreServices>,
+    limits: ConnectionLimits,
+    tls: Option<Tls>,
+}
+
+impl Dispatcher {
+    /// Makes the services of a core around `frontend`.
+    pub(super) fn new(frontend: Frontend, config: &ApiConfig) -> Dispatcher {
+        let through = || Arc::new(Telemetry::through(&frontend));
+        let telemetry = config.telemetry.clone().unwrap_or_else(through);
+        let metrics = Rc::new(telemetry.add_core());
+        let shared = config.shared.clone();
+        let accounting = InferAccounting {
+            metrics: Rc::clone(&metrics),
+            telemetry: Arc::clone(&telemetry),
+            statistics: shared.statistics.join(),
+            failures: FailureLog::default(),
+            tracer: Tracer::new(shared.tracing.clone()),
+            log: Arc::clone(&shared.log),
+        };
+        let services = CoreServices {
+            engine: EngineClient::new(frontend, Rc::clone(&metrics), config.placement.idle),
+            access: AccessControl::new(config.tokens.clone(), config.admin),
+            bodies: BodyBudget::new(config.body_limits()),
+            accounting,
+            metrics,
+            telemetry,
+            shared,
+            idle_streams: IdleStreams::default(),
+            max_requests_at_once: config.max_requests_at_once,
+        };
+        let (limits, tls) = (config.connection_limits(), config.tls.clone());
+        Dispatcher { services: Rc::new(services), limits, tls }
+    }
+}
+
+impl RequestHandler for Dispatcher {
+    fn limits(&self) -> &ConnectionLimits {
+        &self.limits
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    async fn respond(self: Rc<Self>, request: Request<Incoming>, peer: Peer) -> ApiResponse {
+        if grpc::is_grpc(&request) {
+            grpc::respond(&self.services, request, peer).await
+        } else {
+            http::respond(&self.services, request, &peer).await
+        }
+    }
+}

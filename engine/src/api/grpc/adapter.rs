@@ -1,0 +1,155 @@
+//! Takes a gRPC call through access control, its messages and its status.
+
+use super::framing::{self, Envelope};
+use super::status::{GrpcCode, GrpcStatus};
+use super::{admin, infer, stream};
+use crate::api::headers::DEADLINE;
+use crate::api::inference::{Inference, RequestDeadline};
+use crate::api::net::peer::Peer;
+use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::problem::Problem;
+use crate::api::services::CoreServices;
+use crate::api::services::access::Caller;
+use crate::api::services::shared_memory::Regions;
+use crate::runtime::frontend::ModelInfo;
+use crate::telemetry::InferOutcome;
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::{Request, Response, StatusCode, Version};
+use std::rc::Rc;
+
+/// Returns true if a request is a gRPC call.
+pub(in crate::api) fn is_grpc(request: &Request<Incoming>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Answers one call.
+pub(in crate::api) async fn respond(
+    services: &Rc<CoreServices>,
+    request: Request<Incoming>,
+    peer: Peer,
+) -> ApiResponse {
+    if request.version() != Version::HTTP_2 {
+        let mut response = Response::new(ResponseBody::whole("gRPC needs HTTP/2"));
+        *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return response;
+    }
+    let (head, body) = request.into_parts();
+    let method = head.uri.path().strip_prefix(framing::SERVICE).unwrap_or_default();
+    let envelope = match Envelope::of(&head.headers) {
+        Ok(envelope) => envelope,
+        Err(problem) => return refuse(services, &problem),
+    };
+    let caller = match identify(services, method, &head.headers, &peer) {
+        Ok(caller) => caller,
+        Err(problem) => return refuse(services, &problem),
+    };
+    if method == "ModelStreamInfer" {
+        services.metrics.responded(StatusCode::OK.as_u16());
+        let client = stream::StreamClient {
+            caller,
+            peer,
+            deadline: deadline_header(&head.headers),
+            span: services.accounting.parent_span(&head.headers),
+        };
+        return framing::headers(stream::body(services.clone(), body, envelope, client), envelope);
+    }
+    let mut outcome = None;
+    match call(services, &caller, method, &head.headers, body, envelope, &mut outcome).await {
+        Ok(message) => {
+            services.metrics.responded(StatusCode::OK.as_u16());
+            let status = GrpcStatus { code: GrpcCode::Ok, message: "", outcome, again: None };
+            framing::headers(ResponseBody::with_trailers(message, status.trailers()), envelope)
+        }
+        Err(problem) => refuse(services, &problem),
+    }
+}
+
+/// Returns the caller of a call, and counts the call.
+///
+/// Errors: 401, 403, 429.
+fn identify(
+    services: &CoreServices,
+    method: &str,
+    headers: &HeaderMap,
+    peer: &Peer,
+) -> Result<Caller, Problem> {
+    let caller = match method {
+        "ServerLive" | "ServerReady" => services.access.anonymous(peer.listener),
+        _ => services.access.identify(peer.listener, headers)?,
+    };
+    if admin::is_admin(method) {
+        caller.check_admin()?;
+    }
+    caller.count()?;
+    Ok(caller)
+}
+
+fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
+    services.metrics.responded(problem.status.as_u16());
+    framing::without_message(&GrpcStatus::of(problem))
+}
+
+/// Makes a call with one message each way and returns the answer's message in its envelope. Sets
+/// `outcome` if it was an infer request that has a result.
+async fn call(
+    services: &CoreServices,
+    caller: &Caller,
+    method: &str,
+    headers: &HeaderMap,
+    body: Incoming,
+    envelope: Envelope,
+    outcome: &mut Option<InferOutcome>,
+) -> Result<Bytes, Problem> {
+    let mut deadline = RequestDeadline::new();
+    let mut lease = services.bodies.read(headers, body).await?;
+    let message = envelope.open(lease.bytes(), services.bodies.max_body_bytes())?;
+    if method == "ModelInfer" {
+        read_deadline(headers, &mut deadline)?;
+        let request = framing::decode(message)?;
+        let response = infer::infer(
+            services,
+            caller,
+            request,
+            deadline,
+            services.accounting.parent_span(headers),
+            lease,
+        )
+        .await?;
+        *outcome = Some(InferOutcome::Good);
+        return Ok(envelope.seal(&response));
+    }
+    admin::call(services, caller, method, message, envelope).await
+}
+
+/// Reads the body of a call of `ModelInfer` for `model`.
+///
+/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
+pub(in crate::api) fn read(
+    headers: &HeaderMap,
+    body: Bytes,
+    limit: usize,
+    model: &ModelInfo,
+    regions: &Regions,
+    most_rows: usize,
+) -> Result<Inference, Problem> {
+    let mut deadline = RequestDeadline::new();
+    let message = Envelope::of(headers)?.open(body, limit)?;
+    read_deadline(headers, &mut deadline)?;
+    infer::parse(framing::decode(message)?, deadline, model, regions, most_rows)
+}
+
+fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<(), Problem> {
+    if let Some(timeout) = headers.get("grpc-timeout") {
+        deadline.within(framing::timeout(timeout.as_bytes())?);
+    }
+    headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))
+}
+
+/// Returns the header that gives each request of a stream a deadline of its own; `grpc-timeout` is
+/// the whole stream's.
+fn deadline_header(headers: &HeaderMap) -> Option<Vec<u8>> {
+    headers.get(DEADLINE).map(|deadline| deadline.as_bytes().to_vec())
+}

@@ -1,0 +1,14 @@
+//! The HTTP headers and gRPC metadata of Symphony's own that both protocols share: see docs/api.md.
+
+use hyper::header::HeaderName;
+
+/// The header of an answer that names how an infer request ended.
+pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
+
+/// The header of a request that gives the time until its answer is due, in milliseconds, or `none`.
+pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
+
+/// The headers of W3C Trace Context, which name the span that a request belongs to.
+pub(super) const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+/// See [`TRACE_PARENT`].
+pub(super) const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");

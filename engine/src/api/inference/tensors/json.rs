@@ -1,0 +1,431 @@
+//! Tensors as JSON: a request's `data`, flat or nested, straight into the bytes of input rows, and
+//! output rows' bytes back into a flat list. Pure; called on the API core's thread.
+//!
+//! A tensor's text was found valid by serde_json before it comes here, so that this is one pass
+//! over its tokens, with each number parsed once, as the type it is for: a `u64` stays exact,
+//! nothing wraps.
+
+use super::elements;
+use half::{bf16, f16};
+use std::borrow::Cow;
+use std::str::FromStr;
+use symphony_gpu::DataType;
+
+/// The deepest nesting of a tensor's data.
+pub(in crate::api) const MAX_RANK: usize = 32;
+
+/// The most characters of a wrong value that an error repeats.
+const QUOTED: usize = 40;
+
+/// Parses `json`, a JSON array that holds the elements of a tensor of `shape` in row-major order,
+/// flat or nested as the shape says, into the tensor's bytes on the wire. Elements of BYTES are
+/// strings.
+///
+/// Errors: what was wrong, at which element, and what would be right.
+pub(in crate::api) fn parse(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
+    let place = JsonElements { json, datatype, shape };
+    match datatype {
+        DataType::Bool => place.fill(|text| match text {
+            "true" => Some([1]),
+            "false" => Some([0]),
+            _ => None,
+        }),
+        DataType::Uint8 => place.fill(integer::<u8, 1>(u8::to_le_bytes)),
+        DataType::Uint16 => place.fill(integer::<u16, 2>(u16::to_le_bytes)),
+        DataType::Uint32 => place.fill(integer::<u32, 4>(u32::to_le_bytes)),
+        DataType::Uint64 => place.fill(integer::<u64, 8>(u64::to_le_bytes)),
+        DataType::Int8 => place.fill(integer::<i8, 1>(i8::to_le_bytes)),
+        DataType::Int16 => place.fill(integer::<i16, 2>(i16::to_le_bytes)),
+        DataType::Int32 => place.fill(integer::<i32, 4>(i32::to_le_bytes)),
+        DataType::Int64 => place.fill(integer::<i64, 8>(i64::to_le_bytes)),
+        DataType::Fp16 => place.fill(|text| {
+            let value = f16::from_f64(number(text)?);
+            value.is_finite().then(|| value.to_le_bytes())
+        }),
+        DataType::Bf16 => place.fill(|text| {
+            let value = bf16::from_f64(number(text)?);
+            value.is_finite().then(|| value.to_le_bytes())
+        }),
+        DataType::Fp32 => place.fill(|text| {
+            let value: f32 = number(text)?;
+            value.is_finite().then(|| value.to_le_bytes())
+        }),
+        DataType::Fp64 => place.fill(|text| {
+            let value: f64 = number(text)?;
+            value.is_finite().then(|| value.to_le_bytes())
+        }),
+        DataType::Bytes(most) => place.read(|text, out| {
+            let text: Cow<'_, str> = serde_json::from_str(text).ok()?;
+            (text.len() <= most as usize).then(|| elements::put(text.as_bytes(), out))
+        }),
+    }
+}
+
+fn integer<T: FromStr, const N: usize>(bytes: fn(T) -> [u8; N]) -> impl Fn(&str) -> Option<[u8; N]> {
+    move |text| text.parse().ok().map(bytes)
+}
+
+/// Rust also parses `inf` and `nan`, but no JSON value is spelled so; `null`, `true` and strings it
+/// refuses.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// The JSON to read, and the tensor that it must be.
+struct JsonElements<'a> {
+    json: &'a str,
+    datatype: DataType,
+    shape: &'a [usize],
+}
+
+impl JsonElements<'_> {
+    /// Reads elements of `N` bytes.
+    fn fill<const N: usize>(&self, element: impl Fn(&str) -> Option<[u8; N]>) -> Result<Vec<u8>, String> {
+        self.read(|text, out| element(text).map(|bytes| out.extend(bytes)))
+    }
+
+    /// Reads all elements; `element` appends one to the bytes, or says that it is none of the type.
+    fn read(&self, element: impl Fn(&str, &mut Vec<u8>) -> Option<()>) -> Result<Vec<u8>, String> {
+        let JsonElements { json, datatype, shape } = *self;
+        let expected: usize = shape.iter().product();
+        // A shape may promise more than comes: an element takes two characters at the least, and 8
+        // bytes at most.
+        let room = expected.saturating_mul(datatype.size_bytes()).min(json.len().saturating_mul(4));
+        let mut out = Vec::with_capacity(room);
+        let mut nesting = Nesting { shape, counts: [0; MAX_RANK], depth: 0, leaf: None, elements: 0 };
+        let bytes = json.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'[' => nesting.open()?,
+                b']' => nesting.close()?,
+                b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
+                _ => {
+                    let end = token_end(bytes, at);
+                    let text = &json[at..end];
+                    nesting.element()?;
+                    if nesting.elements > expected {
+                        return Err(too_many(json, shape));
+                    }
+                    element(text, &mut out)
+                        .ok_or_else(|| wrong_value(text, nesting.elements - 1, datatype))?;
+                    at = end;
+                    continue;
+                }
+            }
+            at += 1;
+        }
+        if nesting.elements != expected {
+            let found = nesting.elements;
+            return Err(format!("data has {found} elements, but shape {shape:?} needs {expected}"));
+        }
+        Ok(out)
+    }
+}
+
+/// The position in nested arrays.
+struct Nesting<'a> {
+    shape: &'a [usize],
+    /// Elements or arrays seen so far in each open array, outermost first.
+    counts: [usize; MAX_RANK],
+    depth: usize,
+    /// The depth of elements, known from the first element on.
+    leaf: Option<usize>,
+    elements: usize,
+}
+
+impl Nesting<'_> {
+    fn open(&mut self) -> Result<(), String> {
+        if self.depth == MAX_RANK || self.leaf.is_some_and(|leaf| self.depth >= leaf) {
+            return Err(format!("data holds an array where an element of shape {:?} belongs", self.shape));
+        }
+        self.counts[self.depth] = 0;
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn element(&mut self) -> Result<(), String> {
+        if self.depth == 0 {
+            return Err("data is not an array; put the elements in [ and ]".into());
+        }
+        let rank = self.shape.len();
+        match self.leaf {
+            None if self.depth != 1 && self.depth != rank => {
+                return Err(format!(
+                    "data is nested {} deep; it must be flat or, as shape {:?} says, {rank} deep",
+                    self.depth, self.shape
+                ));
+            }
+            None => self.leaf = Some(self.depth),
+            Some(leaf) if leaf != self.depth => {
+                return Err(format!("data[{}] lies at another depth than the element before", self.elements));
+            }
+            Some(_) => {}
+        }
+        self.counts[self.depth - 1] += 1;
+        self.elements += 1;
+        Ok(())
+    }
+
+    /// An array of nested data is as long as its dimension; flat data is counted as a whole.
+    fn close(&mut self) -> Result<(), String> {
+        self.depth = self.depth.checked_sub(1).ok_or("data has a ] without its [")?;
+        let found = self.counts[self.depth];
+        if found == 0 && !self.shape.contains(&0) {
+            return Err(format!("data holds an empty array, but shape {:?} has none", self.shape));
+        }
+        let nested = self.leaf.is_some_and(|leaf| leaf == self.shape.len() && leaf > 1);
+        if nested && found != self.shape[self.depth] {
+            let (level, want) = (self.depth, self.shape[self.depth]);
+            let shape = self.shape;
+            return Err(format!(
+                "data holds an array of {found} at level {level}, but shape {shape:?} wants {want} there"
+            ));
+        }
+        if let Some(outer) = self.depth.checked_sub(1) {
+            self.counts[outer] += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the end of the value that starts at `from`. An object is one token, as no element is an
+/// object.
+fn token_end(bytes: &[u8], from: usize) -> usize {
+    let rest = &bytes[from..];
+    let length = match rest[0] {
+        b'{' => None,
+        b'"' => string_length(rest),
+        _ => rest.iter().position(|b| matches!(b, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t')),
+    };
+    from + length.unwrap_or(rest.len())
+}
+
+/// The length of the string that `text` starts with, its quotes included.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    let end = text.iter().skip(1).position(|&byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })?;
+    Some(end + 2)
+}
+
+fn too_many(json: &str, shape: &[usize]) -> String {
+    let most = shape.iter().product::<usize>();
+    format!("data of {} bytes has more elements than the {most} of shape {shape:?}", json.len())
+}
+
+fn wrong_value(text: &str, at: usize, datatype: DataType) -> String {
+    let mut quoted: String = text.chars().take(QUOTED).collect();
+    if quoted.len() < text.len() {
+        quoted.push('…');
+    }
+    format!("data[{at}] is {quoted}, which is not {}", what_is_right(datatype))
+}
+
+fn what_is_right(datatype: DataType) -> String {
+    let range = |low: i128, high: u64| format!("an integer from {low} to {high}, as {datatype} needs");
+    match datatype {
+        DataType::Bool => "true or false, as BOOL needs".into(),
+        DataType::Uint8 => range(0, u8::MAX.into()),
+        DataType::Uint16 => range(0, u16::MAX.into()),
+        DataType::Uint32 => range(0, u32::MAX.into()),
+        DataType::Uint64 => range(0, u64::MAX),
+        DataType::Int8 => range(i8::MIN.into(), i8::MAX as u64),
+        DataType::Int16 => range(i16::MIN.into(), i16::MAX as u64),
+        DataType::Int32 => range(i32::MIN.into(), i32::MAX as u64),
+        DataType::Int64 => range(i64::MIN.into(), i64::MAX as u64),
+        DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64 => {
+            format!("a number that {datatype} can hold")
+        }
+        DataType::Bytes(most) => {
+            format!("a string of at most {most} bytes, the most that this tensor's may have")
+        }
+    }
+}
+
+/// Appends the elements in `bytes`, as rows have them, as a flat JSON array. Floats are written as
+/// the shortest decimal that reads back as the same value of their type; NaN and infinities, which
+/// JSON does not have, as `null`; of BYTES, what is not UTF-8 as U+FFFD.
+pub(in crate::api) fn write(out: &mut Vec<u8>, datatype: DataType, bytes: &[u8]) {
+    match datatype {
+        DataType::Bool => list(out, bytes, |[b]: [u8; 1]| b != 0),
+        DataType::Uint8 => list(out, bytes, u8::from_le_bytes),
+        DataType::Uint16 => list(out, bytes, u16::from_le_bytes),
+        DataType::Uint32 => list(out, bytes, u32::from_le_bytes),
+        DataType::Uint64 => list(out, bytes, u64::from_le_bytes),
+        DataType::Int8 => list(out, bytes, i8::from_le_bytes),
+        DataType::Int16 => list(out, bytes, i16::from_le_bytes),
+        DataType::Int32 => list(out, bytes, i32::from_le_bytes),
+        DataType::Int64 => list(out, bytes, i64::from_le_bytes),
+        DataType::Fp16 => list(out, bytes, |b| f16::from_le_bytes(b).to_f32()),
+        DataType::Bf16 => list(out, bytes, |b| bf16::from_le_bytes(b).to_f32()),
+        DataType::Fp32 => list(out, bytes, f32::from_le_bytes),
+        DataType::Fp64 => list(out, bytes, f64::from_le_bytes),
+        DataType::Bytes(most) => {
+            array(out, elements::of(bytes, most).map(|element| String::from_utf8_lossy(element)));
+        }
+    }
+}
+
+fn list<const N: usize, T: serde::Serialize>(
+    out: &mut Vec<u8>,
+    bytes: &[u8],
+    element: impl Fn([u8; N]) -> T,
+) {
+    array(out, bytes.as_chunks::<N>().0.iter().map(|&value| element(value)));
+}
+
+/// Appends values as a JSON array.
+pub(in crate::api) fn array<T: serde::Serialize>(out: &mut Vec<u8>, values: impl Iterator<Item = T>) {
+    out.push(b'[');
+    for (at, value) in values.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        serde_json::to_writer(&mut *out, &value)
+            .expect("numbers and strings are JSON, and memory takes them");
+    }
+    out.push(b']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(json: &str, datatype: DataType, shape: &[usize]) -> Result<Vec<u8>, String> {
+        parse(json, datatype, shape)
+    }
+
+    fn written(datatype: DataType, bytes: &[u8]) -> String {
+        let mut out = Vec::new();
+        write(&mut out, datatype, bytes);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The elements as the text of nested arrays of `shape`.
+    fn nest(elements: &[&str], shape: &[usize]) -> String {
+        match shape {
+            [] | [_] => format!("[{}]", elements.join(", ")),
+            [first, rest @ ..] => {
+                let parts = elements.chunks(elements.len() / first).map(|part| nest(part, rest));
+                format!("[{}]", parts.collect::<Vec<_>>().join(",\n"))
+            }
+        }
+    }
+
+    #[test]
+    fn flat_and_nested_data_give_the_same_bytes() {
+        let flat = parsed("[1,2,3,4,5,6]", DataType::Int32, &[2, 3]);
+        assert_eq!(flat, parsed(" [ [1, 2,3],\n[4,5,6 ] ] ", DataType::Int32, &[2, 3]));
+        assert_eq!(flat.unwrap()[4..8], [2, 0, 0, 0]);
+        assert_eq!(parsed("[7]", DataType::Uint8, &[]), Ok(vec![7]));
+    }
+
+    #[test]
+    fn data_of_another_shape_is_refused() {
+        for (json, shape) in [
+            ("[1,2,3]", vec![4]),
+            ("[1,2,3,4,5]", vec![4]),
+            ("[[1,2],[3]]", vec![2, 2]),
+            ("[[1,2,3],[4]]", vec![2, 2]),
+            ("[[1,2],3,4]", vec![2, 2]),
+            ("[1,[2,3],4]", vec![2, 2]),
+            ("[[[1]],[[2]]]", vec![2]),
+            ("[[[]],1,2]", vec![2]),
+            ("[[],[1,2]]", vec![2]),
+            ("[[1,2],[3,4]]", vec![4, 1, 1]),
+            ("5", vec![1]),
+            ("[]", vec![1]),
+            ("\"text\"", vec![1]),
+            ("{\"a\":[1]}", vec![1]),
+        ] {
+            assert!(parsed(json, DataType::Fp32, &shape).is_err(), "{json} as {shape:?}");
+        }
+        let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+        assert!(parsed(&deep, DataType::Fp32, &[1]).is_err());
+    }
+
+    #[test]
+    fn a_value_outside_its_type_is_refused_and_never_wraps() {
+        for (json, datatype) in [
+            ("[256]", DataType::Uint8),
+            ("[-1]", DataType::Uint64),
+            ("[-129]", DataType::Int8),
+            ("[18446744073709551616]", DataType::Uint64),
+            ("[1.5]", DataType::Int32),
+            ("[1e39]", DataType::Fp32),
+            ("[1e400]", DataType::Fp64),
+            ("[65520]", DataType::Fp16),
+            ("[1]", DataType::Bool),
+            ("[true]", DataType::Uint8),
+            ("[null]", DataType::Fp32),
+            ("[\"1\"]", DataType::Fp32),
+            ("[{}]", DataType::Fp32),
+        ] {
+            let error = parsed(json, datatype, &[1]).unwrap_err();
+            assert!(error.contains("data[0]") && error.contains(datatype.name()), "{error}");
+        }
+        let largest = u64::MAX.to_string();
+        assert_eq!(parsed(&format!("[{largest}]"), DataType::Uint64, &[1]).unwrap(), [255; 8]);
+    }
+
+    #[test]
+    fn strings_are_unescaped_and_one_that_is_too_long_is_refused() {
+        let text = r#"["a,]\"\\", "", "\u00e9"]"#;
+        let wire = parsed(text, DataType::Bytes(5), &[3]).unwrap();
+        assert_eq!(wire, [b"\x05\0\0\0a,]\"\\".as_slice(), &[0; 4], b"\x02\0\0\0\xc3\xa9"].concat());
+        let row = [b"\x02\0\0\0a\"?".as_slice(), &[0; 7], b"\x01\0\0\0\xff??"].concat();
+        assert_eq!(
+            written(DataType::Bytes(3), &row),
+            r#"["a\"","","\ufffd"]"#.replace("\\ufffd", "\u{fffd}")
+        );
+        let error = parsed(r#"["abc", "abcdef"]"#, DataType::Bytes(5), &[2]).unwrap_err();
+        assert!(error.contains("data[1]") && error.contains("at most 5 bytes"), "{error}");
+        assert!(parsed("[1]", DataType::Bytes(5), &[1]).is_err());
+    }
+
+    #[test]
+    fn floats_are_written_short_and_what_json_lacks_as_null() {
+        let values: Vec<u8> =
+            [0.1f32, 1.0, f32::NAN, f32::INFINITY].into_iter().flat_map(f32::to_le_bytes).collect();
+        assert_eq!(written(DataType::Fp32, &values), "[0.1,1.0,null,null]");
+        assert_eq!(written(DataType::Bool, &[0, 1]), "[false,true]");
+    }
+
+    fn any_tensor() -> impl Strategy<Value = (DataType, Vec<usize>, Vec<u8>)> {
+        let datatype = proptest::sample::select(&DataType::ALL[..]);
+        (datatype, proptest::collection::vec(1usize..5, 0..4)).prop_flat_map(|(datatype, shape)| {
+            let bytes = shape.iter().product::<usize>() * datatype.size_bytes();
+            (Just(datatype), Just(shape), proptest::collection::vec(any::<u8>(), bytes))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_tensor_survives_its_json_flat_and_nested((datatype, shape, mut bytes) in any_tensor()) {
+            if datatype == DataType::Bool {
+                bytes.iter_mut().for_each(|b| *b &= 1);
+            }
+            let flat = written(datatype, &bytes);
+            prop_assume!(!flat.contains("null"));
+            prop_assert_eq!(&parsed(&flat, datatype, &shape), &Ok(bytes.clone()));
+            let elements: Vec<&str> = flat.trim_matches(['[', ']']).split(',').collect();
+            prop_assert_eq!(&parsed(&nest(&elements, &shape), datatype, &shape), &Ok(bytes));
+        }
+
+        #[test]
+        fn any_json_is_read_or_refused_without_a_panic(
+            json in "[\\[\\], 0-9truefalsn.eE\"{}:-]{0,40}",
+            shape in proptest::collection::vec(0usize..4, 0..3),
+            datatype in proptest::sample::select(&DataType::ALL[..]),
+        ) {
+            if serde_json::from_str::<serde_json::Value>(&json).is_ok() {
+                let _ = parsed(&json, datatype, &shape);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The responses of both protocols, with bodies that are whole or come in parts.
+
+use http_body::{Body, Frame, SizeHint};
+use hyper::Response;
+use hyper::body::{Buf, Bytes};
+use hyper::header::HeaderMap;
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+/// A response of either protocol.
+pub(in crate::api) type ApiResponse = Response<ResponseBody>;
+
+/// BodyFrames that come as they are ready.
+pub(in crate::api) type BodyFrames = Pin<Box<dyn Body<Data = Bytes, Error = Infallible>>>;
+
+/// A response's body.
+pub(in crate::api) struct ResponseBody {
+    parts: BodyParts,
+    /// The connection's token: the number of its clones is the number of responses not yet taken.
+    _in_flight: Option<Rc<()>>,
+    taking: Option<Delivery>,
+}
+
+/// The part of a body that waits for its client.
+enum Delivery {
+    /// The whole body.
+    All(Undelivered),
+    /// The pieces made so far.
+    Pieces(Rc<DeliveryProgress>),
+}
+
+/// The progress with which a connection's client takes its responses. Over HTTP/2 it may leave a
+/// response with the server while its connection goes on.
+#[derive(Debug)]
+pub(in crate::api) struct DeliveryProgress {
+    untaken: Cell<usize>,
+    since: Cell<Instant>,
+}
+
+impl DeliveryProgress {
+    /// Creates the progress of a connection without responses.
+    pub(in crate::api) fn new() -> Rc<DeliveryProgress> {
+        Rc::new(DeliveryProgress { untaken: Cell::new(0), since: Cell::new(Instant::now()) })
+    }
+
+    /// Returns the time for which parts have been waiting and none was taken.
+    pub(in crate::api) fn stalled(&self) -> Duration {
+        if self.untaken.get() == 0 { Duration::ZERO } else { self.since.get().elapsed() }
+    }
+
+    fn count(self: &Rc<DeliveryProgress>) -> Undelivered {
+        if self.untaken.replace(self.untaken.get() + 1) == 0 {
+            self.moved();
+        }
+        Undelivered(self.clone())
+    }
+
+    fn moved(&self) {
+        self.since.set(Instant::now());
+    }
+}
+
+/// A part that waits for a client until this is dropped.
+#[derive(Debug)]
+struct Undelivered(Rc<DeliveryProgress>);
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        self.0.untaken.set(self.0.untaken.get() - 1);
+        self.0.moved();
+    }
+}
+
+/// The bytes of a body, which are counted until they are sent.
+#[derive(Debug)]
+pub(in crate::api) struct BodyPiece {
+    bytes: Bytes,
+    taking: Option<Undelivered>,
+}
+
+impl Buf for BodyPiece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        if let Some(taking) = &self.taking {
+            taking.0.moved();
+        }
+    }
+}
+
+enum BodyParts {
+    Whole { data: Option<Bytes>, trailers: Option<HeaderMap> },
+    Stream(BodyFrames),
+}
+
+impl ResponseBody {
+    /// Returns a body that is complete.
+    pub(in crate::api) fn whole(data: impl Into<Bytes>) -> ResponseBody {
+        let data = Some(data.into()).filter(|data| !data.is_empty());
+        ResponseBody::of(BodyParts::Whole { data, trailers: None })
+    }
+
+    /// Returns a body that is complete, with trailers, which HTTP/2 has.
+    pub(in crate::api) fn with_trailers(data: Bytes, trailers: HeaderMap) -> ResponseBody {
+        ResponseBody::of(BodyParts::Whole { data: Some(data), trailers: Some(trailers) })
+    }
+
+    /// Returns a body whose frames come as they are ready.
+    pub(in crate::api) fn stream(frames: BodyFrames) -> ResponseBody {
+        ResponseBody::of(BodyParts::Stream(frames))
+    }
+
+    fn of(parts: BodyParts) -> ResponseBody {
+        ResponseBody { parts, _in_flight: None, taking: None }
+    }
+
+    /// Lets `in_flight` count the body until it is sent or dropped, and `progress` as it is taken.
+    pub(in crate::api) fn counted(self, in_flight: Rc<()>, progress: &Rc<DeliveryProgress>) -> ResponseBody {
+        let taking = match self.parts {
+            BodyParts::Whole { .. } => Delivery::All(progress.count()),
+            BodyParts::Stream(_) => Delivery::Pieces(progress.clone()),
+        };
+        ResponseBody { _in_flight: Some(in_flight), taking: Some(taking), ..self }
+    }
+
+    /// Returns a piece of the body, counted too.
+    fn piece(&self, bytes: Bytes) -> BodyPiece {
+        let taking = self.taking.as_ref().map(|taking| match taking {
+            Delivery::All(Undelivered(progress)) | Delivery::Pieces(progress) => progress.count(),
+        });
+        BodyPiece { bytes, taking }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = BodyPiece;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<BodyPiece>, Infallible>>> {
+        let (data, trailers) = match &mut self.parts {
+            BodyParts::Whole { data, trailers } => {
+                let data = data.take();
+                let trailers = if data.is_none() { trailers.take() } else { None };
+                (data, trailers)
+            }
+            BodyParts::Stream(frames) => match ready!(frames.as_mut().poll_frame(cx)) {
+                None => (None, None),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => (Some(data), None),
+                    Err(frame) => (None, frame.into_trailers().ok()),
+                },
+            },
+        };
+        let data = data.map(|data| Frame::data(self.piece(data)));
+        Poll::Ready(data.or_else(|| trailers.map(Frame::trailers)).map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.parts {
+            BodyParts::Whole { data, trailers } => data.is_none() && trailers.is_none(),
+            BodyParts::Stream(frames) => frames.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.parts {
+            BodyParts::Whole { data, trailers: None } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
+            }
+            // gRPC's messages have their lengths in front, so the body needs none.
+            BodyParts::Whole { .. } => SizeHint::default(),
+            BodyParts::Stream(frames) => frames.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The services of one API core, which all its connections share.
+
+use super::access::AccessControl;
+use super::accounting::InferAccounting;
+use super::engine_client::EngineClient;
+use super::shared::SharedState;
+use crate::api::net::body::BodyBudget;
+use crate::api::net::idle_streams::IdleStreams;
+use crate::telemetry::{Metrics, Telemetry};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The services of one API core.
+pub(in crate::api) struct CoreServices {
+    /// The way to the engine.
+    pub(in crate::api) engine: EngineClient,
+    /// The rules about which client may make which call.
+    pub(in crate::api) access: AccessControl,
+    /// The memory for request bodies.
+    pub(in crate::api) bodies: BodyBudget,
+    /// The accounts of infer requests.
+    pub(in crate::api) accounting: InferAccounting,
+    /// The metrics that this core counts.
+    pub(in crate::api) metrics: Rc<Metrics>,
+    /// The metrics of all cores.
+    pub(in crate::api) telemetry: Arc<Telemetry>,
+    /// The state that all cores of the server share.
+    pub(in crate::api) shared: SharedState,
+    /// The streams to be woken when the server stops.
+    pub(in crate::api) idle_streams: IdleStreams,
+    /// The most requests in flight on one connection.
+    pub(in crate::api) max_requests_at_once: usize,
+}

@@ -1,0 +1,60 @@
+//! Loads, unloads and lists the models of the repository, through the control plane.
+
+use super::access::Caller;
+use super::engine_client::EngineClient;
+use super::shared::SharedState;
+use crate::api::problem::Problem;
+use crate::control::{ControlError, Done, IndexEntry, Repository, State};
+use crate::runtime::frontend::ModelInfo;
+use futures_channel::oneshot;
+use hyper::StatusCode;
+
+/// Returns every version of every model that `caller` may use: those of the repository and those
+/// that the server started with.
+pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller: &Caller) -> Vec<IndexEntry> {
+    let mut index = shared.repository.as_ref().map(|repository| repository.index()).unwrap_or_default();
+    for model in ModelInfo::served(&engine.models()) {
+        if !index.iter().any(|of| of.name == model.name && of.version == Some(model.version)) {
+            let (name, version) = (model.name.clone(), Some(model.version));
+            index.push(IndexEntry { name, version, state: State::Ready, reason: String::new() });
+        }
+    }
+    index.retain(|entry| caller.may_use(&entry.name));
+    index
+}
+
+/// Loads a model of the repository.
+///
+/// Errors: the repository's own; 503 if the server has none.
+pub(in crate::api) async fn load(shared: &SharedState, name: &str) -> Result<(), Problem> {
+    order(shared, |repository, done| repository.load(name, done)).await
+}
+
+/// Unloads a model.
+///
+/// Errors: as [`load`].
+pub(in crate::api) async fn unload(shared: &SharedState, name: &str) -> Result<(), Problem> {
+    order(shared, |repository, done| repository.unload(name, done)).await
+}
+
+async fn order(shared: &SharedState, order: impl FnOnce(&Repository, Done)) -> Result<(), Problem> {
+    const OFF: ControlError = ControlError::Off("explicit control is off: start with a model repository");
+    let Some(repository) = &shared.repository else { return Err(OFF.into()) };
+    let (done, ended) = oneshot::channel();
+    // The client may have left before the order is done.
+    order(repository, Box::new(|result| drop(done.send(result))));
+    const GONE: ControlError = ControlError::Off("the control of the repository has ended");
+    Ok(ended.await.unwrap_or(Err(GONE))?)
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Problem {
+        let status = match &error {
+            ControlError::Off(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ControlError::Unknown(_) => StatusCode::NOT_FOUND,
+            ControlError::Wrong(_) => StatusCode::BAD_REQUEST,
+            ControlError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        };
+        Problem::invalid(status, error.to_string())
+    }
+}

@@ -1,0 +1,43 @@
+//! The state that all API cores of a server share. No request waits for it but those that use
+//! shared memory.
+
+use super::settings::LogSettings;
+use super::shared_memory::Regions;
+use super::statistics::Statistics;
+use crate::control::Repository;
+use crate::telemetry::otlp::{Exporter, Tracing};
+use std::fmt;
+use std::sync::Arc;
+
+/// The state that all API cores of a server share. Clones share it too.
+#[derive(Clone, Default)]
+pub struct SharedState {
+    pub(in crate::api) regions: Arc<Regions>,
+    pub(in crate::api) statistics: Arc<Statistics>,
+    pub(in crate::api) log: Arc<LogSettings>,
+    pub(in crate::api) repository: Option<Arc<Repository>>,
+    pub(in crate::api) tracing: Option<Tracing>,
+}
+
+impl SharedState {
+    /// Creates the state: no shared memory regions, no counts, no model repository.
+    pub fn new() -> SharedState {
+        SharedState::default()
+    }
+
+    /// Adds a model repository, if there is one.
+    pub fn with_repository(self, repository: Option<Arc<Repository>>) -> SharedState {
+        SharedState { repository, ..self }
+    }
+
+    /// Turns on the tracing of requests if there is an exporter for the traces.
+    pub fn with_traces(self, exporter: Option<&Exporter>) -> SharedState {
+        SharedState { tracing: exporter.map(Exporter::tracing), ..self }
+    }
+}
+
+impl fmt::Debug for SharedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedState").field("repository", &self.repository.is_some()).finish_non_exhaustive()
+    }
+}

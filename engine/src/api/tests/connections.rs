@@ -1,0 +1,100 @@
+//! Connections: heads, time-outs, their number, several requests on one.
+
+use super::server::*;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+#[test]
+fn what_is_no_http_gets_a_400_and_too_large_a_head_a_431() {
+    let server = TestServer::new(|_| {});
+    let mut client = server.client();
+    client.stream.write_all(b"\x16\x03\x01 tls?\r\n\r\n").unwrap();
+    assert_eq!(client.answer().status, 400);
+    let mut client = server.client();
+    let head = format!("GET /v2 HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n", "y".repeat(40_000));
+    client.stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(client.answer().status, 431);
+    assert_eq!(server.get("/v2").status, 200);
+}
+
+#[test]
+fn a_head_that_does_not_end_is_closed_with_a_408() {
+    let server = TestServer::new(|config| config.header_timeout = Duration::from_millis(150));
+    let mut client = server.client();
+    client.stream.write_all(b"GET /v2 HTTP/1.1\r\nhost").unwrap();
+    let answer = client.answer();
+    assert_eq!(answer.status, 408);
+    assert!(answer.error().contains("too slowly"));
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_head_that_drips_does_not_keep_its_connection() {
+    let server = TestServer::new(|config| config.header_timeout = Duration::from_millis(150));
+    let mut client = server.client();
+    let mut drip = client.stream.try_clone().unwrap();
+    let dripping = std::thread::spawn(move || {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && drip.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(client.answer().status, 408);
+    drop(client);
+    dripping.join().unwrap();
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_without_an_answer() {
+    let server = TestServer::new(|config| config.idle_timeout = Duration::from_millis(150));
+    let mut silent = server.client();
+    let mut used = server.client();
+    assert_eq!(used.request("GET", "/v2", b"").status, 200);
+    assert!(silent.is_closed());
+    assert!(used.is_closed());
+    server.wait_until("both are forgotten", || server.metric("symphony_http_connections").ends_with(" 1"));
+}
+
+#[test]
+fn half_open_connections_do_not_hold_up_others() {
+    let server = TestServer::new(|_| {});
+    let half_open: Vec<Client> = (0..200)
+        .map(|_| {
+            let mut client = server.client();
+            client.stream.write_all(b"POST /v2/models/echo/infer HTTP/1.1\r\ncontent-le").unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(server.infer("echo", &body()).status, 200);
+    drop(half_open);
+    server.wait_until("all are forgotten", || server.metric("symphony_http_connections").ends_with(" 1"));
+}
+
+#[test]
+fn a_connection_over_the_limit_is_answered_503_and_closed() {
+    let server = TestServer::new(|config| config.max_connections = 1);
+    let mut first = server.client();
+    assert_eq!(first.request("GET", "/v2", b"").status, 200);
+    let refused = server.client().answer();
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    drop(first);
+    server.wait_until("there is room again", || server.client().request("GET", "/v2", b"").status == 200);
+}
+
+#[test]
+fn one_connection_serves_many_requests_also_when_they_are_pipelined() {
+    let server = TestServer::new(|_| {});
+    let mut client = server.client();
+    for _ in 0..20 {
+        assert_eq!(client.infer("echo", &body()).status, 200);
+    }
+    for _ in 0..20 {
+        client.send("POST", "/v2/models/echo/infer", body().to_string().as_bytes());
+        client.send("GET", "/v2/health/live", b"");
+    }
+    for _ in 0..20 {
+        assert!(client.answer().text.contains("outputs"));
+        assert!(client.answer().text.contains("live"));
+    }
+    assert!(server.metric("symphony_http_responses_total{code=\"200\"}").ends_with(" 60"));
+}
