@@ -116,7 +116,7 @@ impl Search {
 mod tests {
     use super::super::report::tests::{at, report};
     use super::*;
-    use crate::loadgen::measure::{End, Outcome, Tally, Told};
+    use crate::loadgen::measure::{End, RequestRecord, ServerDetails, Tally};
     use crate::loadgen::schedule::tests::open;
     use std::sync::Arc;
     use symphony_transport::Nanos;
@@ -133,7 +133,14 @@ mod tests {
             tally.sent(intended, sent);
             let answered = (n as f64 * capacity / rate).fract() + capacity / rate >= 1.0;
             let end = if answered { End::Good } else { End::Dropped };
-            tally.ended(Outcome { model, intended, sent, ended: sent + at(5), end, told: Told::default() });
+            tally.ended(RequestRecord {
+                model,
+                intended,
+                sent,
+                ended: sent + at(5),
+                end,
+                details: ServerDetails::default(),
+            });
         }
         report(&plan, tally)
     }

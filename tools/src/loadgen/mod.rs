@@ -4,6 +4,7 @@
 //! stall of the server, or of the generator, shows in the figures instead of hiding.
 
 mod args;
+mod error;
 pub mod goodput;
 pub mod inputs;
 pub mod measure;
@@ -13,50 +14,17 @@ pub mod schedule;
 pub mod target;
 
 pub use args::{Args, Protocol};
+pub use error::RunError;
 
 use crate::loadgen::args::{Command, CompareArgs};
-use crate::loadgen::report::{Comparison, Files, Ran, Report, RunInfo, Saved, Step, Terms};
-use crate::loadgen::schedule::{Pace, Plan, PlanError};
+use crate::loadgen::report::{Comparison, Criteria, Files, FinishedRun, Report, RunInfo, Saved, Step};
+use crate::loadgen::schedule::{Pace, Plan};
 use crate::loadgen::target::{Target, Watch};
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
-
-/// Why a run could not start, or was not worth its figures.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The command line, a file, or the server's models don't fit together.
-    #[error("{0}")]
-    Usage(String),
-    /// The server does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The user ended the run before there was anything to tell.
-    #[error("{0}")]
-    Stopped(String),
-    /// The machine lacks something.
-    #[error("{0}")]
-    Machine(String),
-}
-
-impl RunError {
-    /// The exit code: docs/design/specification.md, "Command lines".
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            RunError::Unreachable(_) | RunError::Stopped(_) => 1,
-            RunError::Usage(_) => 2,
-            RunError::Machine(_) => 3,
-        }
-    }
-}
-
-impl From<PlanError> for RunError {
-    fn from(error: PlanError) -> RunError {
-        RunError::Usage(error.to_string())
-    }
-}
 
 /// The whole command: does what `args` say and prints what came of it.
 pub fn main(args: &Args) -> ExitCode {
@@ -84,9 +52,9 @@ fn generate(args: &Args) -> Result<u8, RunError> {
         let what = format!("the SLO of model \"{name}\" is not known, so nothing is late: give --slo-ms");
         return Err(RunError::Usage(what));
     }
-    let terms = Terms { slos, allowed_lateness: args.allowed_lateness() };
+    let criteria = Criteria { slos, allowed_lateness: args.allowed_lateness() };
     let files = Files::create(&args.files(), args.svg.as_deref()).map_err(RunError::Usage)?;
-    let mut run = Runner { target, terms, stop, keep_records: files.need_records() };
+    let mut run = Runner { target, criteria, stop, keep_records: files.need_records() };
     let report = match args.goodput_search() {
         None => run.once(&plan, "")?,
         Some(resolution) => run.search(&plan, resolution)?,
@@ -123,7 +91,7 @@ fn compare(args: &CompareArgs) -> Result<u8, RunError> {
 /// Runs plans on a target that is prepared for their models.
 struct Runner {
     target: Box<dyn Target>,
-    terms: Terms,
+    criteria: Criteria,
     stop: Arc<AtomicBool>,
     keep_records: bool,
 }
@@ -141,7 +109,7 @@ impl Runner {
             Pace::Closed { clients, .. } => (None, Some(clients)),
         };
         let info = RunInfo { rate_rps, concurrency, seed: plan.seed, ..self.target.info() };
-        Ok(Report::new(plan, Ran { began, tally: watch.tally, info }, &self.terms))
+        Ok(Report::new(plan, FinishedRun { began, tally: watch.tally, info }, &self.criteria))
     }
 
     fn search(&mut self, plan: &Plan, resolution: f64) -> Result<Report, RunError> {

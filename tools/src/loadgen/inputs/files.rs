@@ -46,17 +46,17 @@ fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum FileKind {
     Npy,
     Raw,
     Json,
 }
 
-fn kind(path: &Path) -> Option<Kind> {
+fn kind(path: &Path) -> Option<FileKind> {
     match path.extension()?.to_str()? {
-        "npy" => Some(Kind::Npy),
-        "raw" | "bin" => Some(Kind::Raw),
-        "json" => Some(Kind::Json),
+        "npy" => Some(FileKind::Npy),
+        "raw" | "bin" => Some(FileKind::Raw),
+        "json" => Some(FileKind::Json),
         _ => None,
     }
 }
@@ -70,9 +70,9 @@ fn read_file(path: &Path, specs: &[InputSpec]) -> Result<Vec<Row>, String> {
     }
     let bytes = Bytes::from(std::fs::read(path).map_err(io)?);
     let rows = match kind {
-        Kind::Npy => single(specs).and_then(|spec| npy(&bytes, spec)),
-        Kind::Raw => single(specs).and_then(|spec| raw(&bytes, spec)),
-        Kind::Json => json(&bytes, specs),
+        FileKind::Npy => single(specs).and_then(|spec| npy(&bytes, spec)),
+        FileKind::Raw => single(specs).and_then(|spec| raw(&bytes, spec)),
+        FileKind::Json => json(&bytes, specs),
     };
     rows.map_err(failed)
 }

@@ -1,7 +1,7 @@
 //! A run second by second, by the time at which requests were meant to be sent.
 
-use super::nanoseconds;
-use super::tally::End;
+use super::histogram::nanoseconds;
+use super::outcome::End;
 use hdrhistogram::Histogram;
 use symphony_transport::Nanos;
 

@@ -1,7 +1,7 @@
 //! Where a request's time went, as the server's answer tells it: Symphony puts five instants into
 //! each response.
 
-use super::{nanoseconds, record};
+use super::histogram::{nanoseconds, record};
 use hdrhistogram::Histogram;
 use symphony_transport::Nanos;
 

@@ -165,7 +165,7 @@ pub struct RunInfo {
     pub tensors: String,
     /// The rate asked for, all models together; none in a closed loop.
     pub rate_rps: Option<f64>,
-    /// Clients of a closed loop.
+    /// ClosedLoopClient of a closed loop.
     pub concurrency: Option<usize>,
     /// Rows in each request.
     pub rows: usize,

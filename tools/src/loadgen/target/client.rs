@@ -8,9 +8,9 @@ use super::shared_memory::{FreeSlots, OutputSlots, Region};
 use super::url::ServerUrl;
 use super::{Call, Requests, SharedInputs, Target, Tensors, Watch};
 use crate::loadgen::RunError;
-use crate::loadgen::measure::{End, Outcome, Tally, Told};
+use crate::loadgen::measure::{End, RequestRecord, ServerDetails, Tally};
 use crate::loadgen::report::RunInfo;
-use crate::loadgen::schedule::{Clients, Pace, Plan, PlannedModel, Schedule};
+use crate::loadgen::schedule::{ClosedLoopClient, Pace, Plan, PlannedModel, Schedule};
 use bytes::Bytes;
 use hyper::Uri;
 use std::cell::{Cell, RefCell};
@@ -103,7 +103,7 @@ pub(super) struct Reply {
     /// How the request ended.
     pub(super) end: End,
     /// What else the server told.
-    pub(super) told: Told,
+    pub(super) details: ServerDetails,
     /// What went wrong, of one that failed.
     pub(super) why: Option<String>,
 }
@@ -134,7 +134,7 @@ pub(super) struct NetworkTarget<W: Wire> {
     settings: Settings,
     /// The connection for what is not load.
     control: Option<Control<W>>,
-    models: Arc<Vec<Prepared>>,
+    models: Arc<Vec<PreparedModel>>,
     tensors: Tensors,
     rows: usize,
 }
@@ -146,7 +146,7 @@ struct Control<W> {
 }
 
 /// A model that is ready to be asked.
-struct Prepared {
+struct PreparedModel {
     messages: Vec<Message>,
     region: Option<Region>,
 }
@@ -203,7 +203,7 @@ impl<W: Wire> NetworkTarget<W> {
         index: u64,
         model: &PlannedModel,
         requests: &Requests,
-    ) -> Result<(Prepared, Option<Nanos>), RunError> {
+    ) -> Result<(PreparedModel, Option<Nanos>), RunError> {
         let server = self.settings.server.clone();
         let usage = |what: String| RunError::Usage(format!("model \"{}\" of {server}: {what}", model.name));
         let tensors = self.tensors;
@@ -226,7 +226,7 @@ impl<W: Wire> NetworkTarget<W> {
         };
         let message = |(at, tensors): (usize, &Vec<_>)| {
             let shared = region.as_ref();
-            let shared = shared.map(|r| SharedInputs { region: &r.name, places: &r.inputs[at] });
+            let shared = shared.map(|r| SharedInputs { region: &r.name, slices: &r.inputs[at] });
             let call = Call {
                 model: &model.name,
                 tensors,
@@ -238,7 +238,7 @@ impl<W: Wire> NetworkTarget<W> {
             W::encode(&server, &call).map_err(usage)
         };
         let messages = all.iter().enumerate().map(message).collect::<Result<_, _>>()?;
-        Ok((Prepared { messages, region }, description.slo))
+        Ok((PreparedModel { messages, region }, description.slo))
     }
 }
 
@@ -299,7 +299,7 @@ impl<W: Wire> Target for NetworkTarget<W> {
                 let (jobs, due) = unbounded_channel();
                 let (go, start) = mpsc::channel();
                 let (ready, is_ready) = mpsc::channel();
-                let worker = Worker::<W> {
+                let worker = ClientThread::<W> {
                     server: &self.settings.server,
                     connections,
                     thread,
@@ -312,7 +312,7 @@ impl<W: Wire> Target for NetworkTarget<W> {
                     wire: std::marker::PhantomData,
                 };
                 let handle = scope.spawn(move || worker.run(&ready, &start, due));
-                workers.push(Hired { jobs, go, is_ready, handle });
+                workers.push(ClientHandle { jobs, go, is_ready, handle });
             }
             let pacer = Pacer { plan, watch: &mut *watch, lost: &lost };
             let tallies = pacer.run(schedule, workers)?;
@@ -347,7 +347,7 @@ enum Job {
 }
 
 /// A client thread as the pacer knows it.
-struct Hired<'scope> {
+struct ClientHandle<'scope> {
     jobs: UnboundedSender<Job>,
     go: mpsc::Sender<Clock>,
     is_ready: mpsc::Receiver<()>,
@@ -363,7 +363,7 @@ struct Pacer<'a> {
 
 impl Pacer<'_> {
     /// Starts the clock when all threads are ready, paces them, and gathers what they counted.
-    fn run(mut self, schedule: Schedule, workers: Vec<Hired<'_>>) -> Result<Vec<Tally>, RunError> {
+    fn run(mut self, schedule: Schedule, workers: Vec<ClientHandle<'_>>) -> Result<Vec<Tally>, RunError> {
         // A thread that ends before it is ready tells why when it is joined.
         if workers.iter().all(|worker| worker.is_ready.recv().is_ok()) {
             let clock = Clock::start();
@@ -372,7 +372,7 @@ impl Pacer<'_> {
             self.pace(schedule, &clock, &jobs);
             self.wait(&clock, &workers);
         }
-        let join = |worker: Hired<'_>| {
+        let join = |worker: ClientHandle<'_>| {
             drop((worker.go, worker.jobs));
             worker.handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -409,7 +409,7 @@ impl Pacer<'_> {
     }
 
     /// Shows the progress until all threads are through.
-    fn wait(&mut self, clock: &Clock, workers: &[Hired<'_>]) {
+    fn wait(&mut self, clock: &Clock, workers: &[ClientHandle<'_>]) {
         workers.iter().for_each(|worker| drop(worker.jobs.send(Job::Stopped { at: Nanos::MAX })));
         while !workers.iter().all(|worker| worker.handle.is_finished()) {
             self.watch.progress.update(clock.now());
@@ -419,20 +419,20 @@ impl Pacer<'_> {
 }
 
 /// What a client thread starts with.
-struct Worker<'a, W> {
+struct ClientThread<'a, W> {
     server: &'a ServerUrl,
     connections: usize,
     thread: usize,
     threads: usize,
     plan: &'a Plan,
-    models: Arc<Vec<Prepared>>,
+    models: Arc<Vec<PreparedModel>>,
     tally: Tally,
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicBool>,
     wire: std::marker::PhantomData<fn() -> W>,
 }
 
-impl<W: Wire> Worker<'_, W> {
+impl<W: Wire> ClientThread<'_, W> {
     fn run(
         self,
         ready: &mpsc::Sender<()>,
@@ -454,11 +454,11 @@ impl<W: Wire> Worker<'_, W> {
         // The pacer waits for it, and sends a clock unless another thread could not start.
         let _ = ready.send(());
         let Ok(clock) = start.recv() else { return Ok(self.tally) };
-        let slots = |model: &Prepared| {
+        let slots = |model: &PreparedModel| {
             let slots = model.region.as_ref().map(|region| &region.slots);
             slots.map(|slots| FreeSlots::of(slots, self.thread, self.threads))
         };
-        let run = Rc::new(Run {
+        let run = Rc::new(ClientRun {
             wire,
             turns: self.models.iter().map(|model| Cell::new(self.thread % model.messages.len())).collect(),
             slots: self.models.iter().map(slots).collect(),
@@ -485,9 +485,9 @@ impl<W: Wire> Worker<'_, W> {
 }
 
 /// A run under way, on one client thread. Every request is a task that holds it.
-struct Run<W> {
+struct ClientRun<W> {
     wire: W,
-    models: Arc<Vec<Prepared>>,
+    models: Arc<Vec<PreparedModel>>,
     /// For each model, which of its messages goes out next.
     turns: Vec<Cell<usize>>,
     /// For each model, where outputs go in shared memory.
@@ -501,13 +501,13 @@ struct Run<W> {
     refused_in_a_row: Cell<u32>,
 }
 
-impl<W: Wire> Run<W> {
+impl<W: Wire> ClientRun<W> {
     fn over(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.lost.load(Ordering::Relaxed)
     }
 
     /// Sends what the pacer says, until it says that there is no more.
-    async fn open_loop(self: &Rc<Run<W>>, mut due: UnboundedReceiver<Job>) {
+    async fn open_loop(self: &Rc<ClientRun<W>>, mut due: UnboundedReceiver<Job>) {
         let mut jobs = Vec::with_capacity(JOBS_AT_ONCE);
         while due.recv_many(&mut jobs, JOBS_AT_ONCE).await > 0 {
             for job in jobs.drain(..) {
@@ -528,9 +528,9 @@ impl<W: Wire> Run<W> {
     }
 
     /// Starts one client of a closed loop.
-    fn start_client(self: &Rc<Run<W>>, plan: &Plan, client: usize) {
+    fn start_client(self: &Rc<ClientRun<W>>, plan: &Plan, client: usize) {
         let end = plan.end();
-        let mut client = Clients::new(plan, client);
+        let mut client = ClosedLoopClient::new(plan, client);
         self.spawn(async move |run| {
             while !run.over() && run.clock.now() < end {
                 let intended = run.clock.now();
@@ -551,7 +551,7 @@ impl<W: Wire> Run<W> {
     }
 
     /// Runs a task that counts as in flight.
-    fn spawn(self: &Rc<Run<W>>, task: impl AsyncFnOnce(Rc<Run<W>>) + 'static) {
+    fn spawn(self: &Rc<ClientRun<W>>, task: impl AsyncFnOnce(Rc<ClientRun<W>>) + 'static) {
         let run = Rc::clone(self);
         run.in_flight.set(run.in_flight.get() + 1);
         spawn_local(async move {
@@ -605,23 +605,23 @@ impl<W: Wire> Run<W> {
         let answer = self.wire.infer(message, on_send).await;
         let ended = self.clock.now();
         let mut tally = self.tally.borrow_mut();
-        let (end, told) = match answer {
-            Ok(Reply { end, told, why }) => {
+        let (end, details) = match answer {
+            Ok(Reply { end, details, why }) => {
                 if let Some(why) = why {
                     tally.failed_since(|| why);
                 }
                 self.refused_in_a_row.set(0);
-                (end, told)
+                (end, details)
             }
             Err(Failure { reason, refused }) => {
                 tally.failed_since(|| reason);
                 self.refused_in_a_row.set(if refused { self.refused_in_a_row.get() + 1 } else { 0 });
-                (End::Failed, Told::default())
+                (End::Failed, ServerDetails::default())
             }
         };
         if self.refused_in_a_row.get() >= LOST_AFTER {
             self.lost.store(true, Ordering::Relaxed);
         }
-        tally.ended(Outcome { model, intended, sent: sent.get(), ended, end, told });
+        tally.ended(RequestRecord { model, intended, sent: sent.get(), ended, end, details });
     }
 }

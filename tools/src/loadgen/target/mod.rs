@@ -150,15 +150,15 @@ impl Call<'_> {
     }
 }
 
-/// Tensors of a request that lie in a shared memory region: its name, and each tensor's place.
+/// Tensors of a request that lie in a shared memory region: its name, and each tensor's slice.
 struct SharedInputs<'a> {
     region: &'a str,
-    places: &'a [Place],
+    slices: &'a [RegionSlice],
 }
 
 /// Bytes of a shared memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RegionSlice {
     offset: usize,
     bytes: usize,
 }

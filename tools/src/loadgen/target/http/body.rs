@@ -3,11 +3,11 @@
 
 use super::{end_of, end_of_status};
 use crate::loadgen::inputs::Tensor;
-use crate::loadgen::measure::{End, StageTimes, Told};
+use crate::loadgen::measure::{End, ServerDetails, StageTimes};
 use crate::loadgen::target::client::Reply;
-use crate::loadgen::target::describe::{Description, TensorMetadata};
+use crate::loadgen::target::describe::{DescribedTensor, Description};
 use crate::loadgen::target::shared_memory::Region;
-use crate::loadgen::target::{Call, Place};
+use crate::loadgen::target::{Call, RegionSlice};
 use bytes::{Bytes, BytesMut};
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -30,7 +30,7 @@ pub(super) fn infer(call: &Call<'_>) -> Result<(Bytes, Option<usize>), String> {
         let (comma, shape) = (if at > 0 { "," } else { "" }, shape.join(","));
         let _ = write!(text, "{comma}{{\"name\":{name},\"datatype\":\"{datatype}\",\"shape\":[{shape}],");
         match &call.shared {
-            Some(shared) => write_place(&mut text, shared.region, shared.places[at]),
+            Some(shared) => write_slice(&mut text, shared.region, shared.slices[at]),
             None if raw => {
                 let _ = write!(text, "\"parameters\":{{\"binary_data_size\":{}}}", tensor.data.len());
             }
@@ -72,7 +72,7 @@ fn write_parameters(text: &mut String, call: &Call<'_>, raw: bool) {
     }
 }
 
-fn write_place(text: &mut String, region: &str, Place { offset, bytes }: Place) {
+fn write_slice(text: &mut String, region: &str, RegionSlice { offset, bytes }: RegionSlice) {
     let _ = write!(
         text,
         "\"parameters\":{{\"shared_memory_region\":\"{region}\",\"shared_memory_offset\":{offset},\
@@ -80,17 +80,17 @@ fn write_place(text: &mut String, region: &str, Place { offset, bytes }: Place) 
     );
 }
 
-/// An open body with its outputs going to these places of a region, and closed.
+/// An open body with its outputs going to these slices of a region, and closed.
 pub(super) fn with_outputs<'a>(
     open: &[u8],
     region: &str,
-    places: impl Iterator<Item = (&'a str, Place)>,
+    slices: impl Iterator<Item = (&'a str, RegionSlice)>,
 ) -> Bytes {
     let mut text = String::from(",\"outputs\":[");
-    for (at, (name, place)) in places.enumerate() {
+    for (at, (name, slice)) in slices.enumerate() {
         let comma = if at > 0 { "," } else { "" };
         let _ = write!(text, "{comma}{{\"name\":{},", Value::from(name));
-        write_place(&mut text, region, place);
+        write_slice(&mut text, region, slice);
         text.push('}');
     }
     text.push_str("]}");
@@ -106,7 +106,7 @@ pub(super) fn register(region: &Region) -> Bytes {
 }
 
 /// An answer, read whole.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     /// Symphony's own word for how the request ended; other servers have none.
     pub(super) outcome: Option<String>,
@@ -115,7 +115,7 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl HttpAnswer {
     fn json(&self) -> &[u8] {
         &self.body[..self.json_length.unwrap_or(self.body.len()).min(self.body.len())]
     }
@@ -124,17 +124,17 @@ impl Answer {
     pub(super) fn reply(self) -> Reply {
         let end = end_of(self.outcome.as_deref(), || end_of_status(self.status));
         let why = (end == End::Failed).then(|| self.error_text());
-        let told = if end == End::Good { self.told() } else { Told::default() };
-        Reply { end, told, why }
+        let details = if end == End::Good { self.details() } else { ServerDetails::default() };
+        Reply { end, details, why }
     }
 
-    fn told(&self) -> Told {
+    fn details(&self) -> ServerDetails {
         #[derive(Deserialize)]
-        struct Body {
-            parameters: Option<Parameters>,
+        struct AnswerBody {
+            parameters: Option<AnswerParameters>,
         }
         #[derive(Deserialize)]
-        struct Parameters {
+        struct AnswerParameters {
             batch_size: Option<u32>,
             gpu: Option<u32>,
             queued_us: Option<f64>,
@@ -143,8 +143,8 @@ impl Answer {
             finished_us: Option<f64>,
             answered_us: Option<f64>,
         }
-        let body: Option<Body> = serde_json::from_slice(self.json()).ok();
-        let Some(parameters) = body.and_then(|body| body.parameters) else { return Told::default() };
+        let body: Option<AnswerBody> = serde_json::from_slice(self.json()).ok();
+        let Some(parameters) = body.and_then(|body| body.parameters) else { return ServerDetails::default() };
         let instant = |us: Option<f64>| us.map(|us| Nanos((us * 1e3) as u64));
         let times = || {
             Some(StageTimes {
@@ -155,17 +155,17 @@ impl Answer {
                 answered: instant(parameters.answered_us)?,
             })
         };
-        Told { batch_size: parameters.batch_size.unwrap_or(0), gpu: parameters.gpu, times: times() }
+        ServerDetails { batch_size: parameters.batch_size.unwrap_or(0), gpu: parameters.gpu, times: times() }
     }
 
     /// What the server says is wrong.
     pub(super) fn error_text(&self) -> String {
         const LONGEST: usize = 300;
         #[derive(Deserialize)]
-        struct Body {
+        struct ErrorBody {
             error: String,
         }
-        let said = match serde_json::from_slice::<Body>(&self.body) {
+        let said = match serde_json::from_slice::<ErrorBody>(&self.body) {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&self.body).into_owned(),
         };
@@ -176,22 +176,22 @@ impl Answer {
     /// As the server's metadata: the extensions that it speaks.
     pub(super) fn extensions(&self) -> Vec<String> {
         #[derive(Deserialize)]
-        struct Body {
+        struct ServerMetadata {
             #[serde(default)]
             extensions: Vec<String>,
         }
-        serde_json::from_slice::<Body>(&self.body).map(|body| body.extensions).unwrap_or_default()
+        serde_json::from_slice::<ServerMetadata>(&self.body).map(|body| body.extensions).unwrap_or_default()
     }
 
     /// As a repository's index: the models that are ready; `None` where it is no index.
     pub(super) fn model_names(&self) -> Option<Vec<String>> {
         #[derive(Deserialize)]
-        struct Entry {
+        struct IndexEntry {
             name: String,
             state: Option<String>,
         }
-        let entries: Vec<Entry> = serde_json::from_slice(&self.body).ok()?;
-        let ready = |entry: &Entry| entry.state.as_deref().is_none_or(|state| state == "READY");
+        let entries: Vec<IndexEntry> = serde_json::from_slice(&self.body).ok()?;
+        let ready = |entry: &IndexEntry| entry.state.as_deref().is_none_or(|state| state == "READY");
         let mut names: Vec<String> = entries.into_iter().filter(ready).map(|entry| entry.name).collect();
         // An entry a version.
         names.dedup();
@@ -224,8 +224,8 @@ impl Answer {
         }
         let metadata: Metadata = serde_json::from_slice(&self.body)
             .map_err(|e| format!("its metadata is not of the KServe v2 protocol ({e})"))?;
-        let tensors = |list: Vec<MetadataTensor>| -> Vec<TensorMetadata> {
-            let tensor = |MetadataTensor { name, datatype, shape }| TensorMetadata { name, datatype, shape };
+        let tensors = |list: Vec<MetadataTensor>| -> Vec<DescribedTensor> {
+            let tensor = |MetadataTensor { name, datatype, shape }| DescribedTensor { name, datatype, shape };
             list.into_iter().map(tensor).collect()
         };
         Description::new(&tensors(metadata.inputs), &tensors(metadata.outputs))
@@ -284,20 +284,20 @@ mod tests {
     #[test]
     fn shared_tensors_are_places_of_a_region_and_outputs_too() {
         let tensors = tensors();
-        let places = [Place { offset: 0, bytes: 8 }, Place { offset: 64, bytes: 6 }];
-        let shared = Some(SharedInputs { region: "r", places: &places });
+        let slices = [RegionSlice { offset: 0, bytes: 8 }, RegionSlice { offset: 64, bytes: 6 }];
+        let shared = Some(SharedInputs { region: "r", slices: &slices });
         let (open, _) = infer(&Call { shared, ..call(&tensors, false) }).unwrap();
-        let body = with_outputs(&open, "r", [("y", Place { offset: 128, bytes: 40 })].into_iter());
+        let body = with_outputs(&open, "r", [("y", RegionSlice { offset: 128, bytes: 40 })].into_iter());
         let body: Value = serde_json::from_slice(&body).unwrap();
-        let place = |offset: u64, bytes: u64| json!({ "shared_memory_region": "r", "shared_memory_offset": offset, "shared_memory_byte_size": bytes });
-        assert_eq!(body["inputs"][1]["parameters"], place(64, 6));
-        assert_eq!(body["outputs"], json!([{ "name": "y", "parameters": place(128, 40) }]));
+        let slice = |offset: u64, bytes: u64| json!({ "shared_memory_region": "r", "shared_memory_offset": offset, "shared_memory_byte_size": bytes });
+        assert_eq!(body["inputs"][1]["parameters"], slice(64, 6));
+        assert_eq!(body["outputs"], json!([{ "name": "y", "parameters": slice(128, 40) }]));
     }
 
-    fn answer(status: u16, outcome: Option<&str>, body: &'static str) -> Answer {
+    fn answer(status: u16, outcome: Option<&str>, body: &'static str) -> HttpAnswer {
         let status = StatusCode::from_u16(status).unwrap();
         let body = Bytes::from_static(body.as_bytes());
-        Answer { status, outcome: outcome.map(Into::into), json_length: None, body }
+        HttpAnswer { status, outcome: outcome.map(Into::into), json_length: None, body }
     }
 
     #[test]
@@ -324,18 +324,18 @@ mod tests {
 
     #[test]
     fn the_batch_and_the_stages_are_read_where_the_server_tells_them() {
-        let told = |body| answer(200, None, body).reply().told;
+        let details = |body| answer(200, None, body).reply().details;
         let body = r#"{"parameters":{"queued_us":0,"batched_us":5,"started_us":7,"finished_us":17,"answered_us":18,
                        "batch_size":7,"gpu":2},"outputs":[]}"#;
         let us = Nanos::from_micros;
-        let durations = told(body).times.unwrap().durations(us(30));
+        let durations = details(body).times.unwrap().durations(us(30));
         assert_eq!(durations, [us(5), us(2), us(10), us(1), us(12)]);
-        assert_eq!((told(body).batch_size, told(body).gpu), (7, Some(2)));
-        assert_eq!(told(r#"{"outputs":[]}"#), Told::default());
-        assert_eq!(told("no JSON"), Told::default());
+        assert_eq!((details(body).batch_size, details(body).gpu), (7, Some(2)));
+        assert_eq!(details(r#"{"outputs":[]}"#), ServerDetails::default());
+        assert_eq!(details("no JSON"), ServerDetails::default());
         let mut raw = answer(200, None, r#"{"parameters":{"batch_size":3}}....raw"#);
         raw.json_length = Some(31);
-        assert_eq!(raw.reply().told.batch_size, 3);
+        assert_eq!(raw.reply().details.batch_size, 3);
     }
 
     #[test]

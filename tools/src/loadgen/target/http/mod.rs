@@ -9,7 +9,7 @@ use super::shared_memory::{OutputSlots, Region};
 use super::url::ServerUrl;
 use super::{Call, RunError};
 use crate::loadgen::measure::End;
-use body::Answer;
+use body::HttpAnswer;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -38,7 +38,7 @@ pub(super) const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// How long the JSON is that comes before raw tensors in a body.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-type Sender = SendRequest<Full<Bytes>>;
+type HttpSender = SendRequest<Full<Bytes>>;
 
 /// Connections to the server: kept ones are used again, the last one first; new ones are made as
 /// needed.
@@ -49,7 +49,7 @@ pub(super) struct Http {
     /// Connections that there may be.
     size: usize,
     permits: Semaphore,
-    idle: RefCell<Vec<Sender>>,
+    idle: RefCell<Vec<HttpSender>>,
 }
 
 impl Wire for Http {
@@ -141,7 +141,7 @@ impl Wire for Http {
     }
 
     fn with_outputs(message: &Message, region: &str, slots: &OutputSlots, slot: usize) -> Message {
-        Message { body: body::with_outputs(&message.body, region, slots.places(slot)), ..message.clone() }
+        Message { body: body::with_outputs(&message.body, region, slots.slices(slot)), ..message.clone() }
     }
 
     async fn infer(&self, message: Message, on_send: impl FnOnce()) -> Result<Reply, Failure> {
@@ -156,7 +156,7 @@ impl Wire for Http {
 
 impl Http {
     /// Asks for something that is not load.
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, RunError> {
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<HttpAnswer, RunError> {
         let uri = path.parse().map_err(|e| RunError::Usage(format!("{path} is no path: {e}")))?;
         let answer = self.send(self.request(method, uri, body), || ()).await;
         answer.map_err(|e| RunError::Unreachable(format!("{}: {}", self.server, e.reason)))
@@ -176,7 +176,11 @@ impl Http {
 
     /// Sends a request when a connection is free, calling `on_send` as it goes out, and reads the
     /// answer.
-    async fn send(&self, request: Request<Full<Bytes>>, on_send: impl FnOnce()) -> Result<Answer, Failure> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        on_send: impl FnOnce(),
+    ) -> Result<HttpAnswer, Failure> {
         let closed = |_| Failure { reason: "the pool of connections is closed".into(), refused: false };
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let mut sender = self.ready().await?;
@@ -198,7 +202,7 @@ impl Http {
     }
 
     /// A connection that takes a request.
-    async fn ready(&self) -> Result<Sender, Failure> {
+    async fn ready(&self) -> Result<HttpSender, Failure> {
         loop {
             let idle = self.idle.borrow_mut().pop();
             let Some(mut sender) = idle else { return open(self.address).await };
@@ -211,15 +215,15 @@ impl Http {
     async fn read(
         &self,
         response: hyper::Response<hyper::body::Incoming>,
-        sender: Sender,
-    ) -> Result<Answer, Failure> {
+        sender: HttpSender,
+    ) -> Result<HttpAnswer, Failure> {
         let status = response.status();
         let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let outcome = text("symphony-outcome").map(str::to_owned);
         let json_length = text(JSON_LENGTH.as_str()).and_then(|length| length.parse().ok());
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(broken)?;
         self.idle.borrow_mut().push(sender);
-        Ok(Answer { status, outcome, json_length, body: body.to_bytes() })
+        Ok(HttpAnswer { status, outcome, json_length, body: body.to_bytes() })
     }
 }
 
@@ -259,7 +263,7 @@ pub(super) async fn stream(address: SocketAddr) -> Result<TokioIo<TcpStream>, Fa
     Ok(TokioIo::new(stream))
 }
 
-async fn open(address: SocketAddr) -> Result<Sender, Failure> {
+async fn open(address: SocketAddr) -> Result<HttpSender, Failure> {
     let (sender, connection) = handshake(stream(address).await?).await.map_err(broken)?;
     // A connection that breaks says so to whoever waits for an answer on it.
     spawn_local(async move { drop(connection.await) });
