@@ -34,7 +34,7 @@ const ELEMENTS: i64 = 16;
 ///
 /// Errors: an address that can't be had.
 pub fn serve(http: SocketAddr, grpc: SocketAddr) -> Result<u8, RunError> {
-    LocalSet::new().block_on(&super::client::runtime()?, async {
+    LocalSet::new().block_on(&super::connection::runtime()?, async {
         let (http, grpc) = (listen(http).await?, listen(grpc).await?);
         println!("ready http://{} http://{}", address(&http)?, address(&grpc)?);
         spawn_local(accept(grpc, |stream| {

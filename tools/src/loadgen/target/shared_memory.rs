@@ -2,7 +2,6 @@
 //! requests and a slot for the outputs of each request that may be under way. The server maps it;
 //! here it is written as a file.
 
-use super::RegionSlice;
 use crate::loadgen::inputs::Tensor;
 use rustix::fs::Mode;
 use rustix::shm::{self, OFlags};
@@ -19,6 +18,13 @@ const MAX_BYTES: usize = 1 << 30;
 
 /// What all output slots of one region may take.
 const MAX_SLOT_BYTES: usize = 256 << 20;
+
+/// Bytes of a shared memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegionSlice {
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+}
 
 /// A region, which goes away with this.
 #[derive(Debug)]

@@ -4,12 +4,13 @@
 
 pub(super) mod messages;
 
-use super::client::{Failure, Message, Reply, Wire};
+use super::call::Call;
+use super::connection::{Failure, MAX_ANSWER_BYTES, MAX_RESENDS, broken, first_of, stream};
 use super::describe::{DescribedTensor, Description};
-use super::http::{MAX_ANSWER_BYTES, MAX_RESENDS, broken, end_of, first_of, stream};
-use super::shared_memory::{OutputSlots, Region};
+use super::shared_memory::{OutputSlots, Region, RegionSlice};
 use super::url::ServerUrl;
-use super::{Call, RegionSlice, RunError};
+use super::wire::{Message, Reply, Wire, end_of};
+use crate::loadgen::RunError;
 use crate::loadgen::measure::{End, ServerDetails, StageTimes};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -446,7 +447,8 @@ mod tests {
         let server = ServerUrl::parse("http://h").unwrap();
         let tensors = [tensor()];
         let region = Region::create(&[tensors.to_vec()], &[("y".into(), 16)], 4).unwrap();
-        let shared = Some(super::super::SharedInputs { region: &region.name, slices: &region.inputs[0] });
+        let shared =
+            Some(super::super::call::SharedInputs { region: &region.name, slices: &region.inputs[0] });
         let call = Call { model: "m", tensors: &tensors, limit: None, class: None, json: false, shared };
         let message = Grpc::encode(&server, &call).unwrap();
         let message = Grpc::with_outputs(&message, &region.name, &region.slots, 2);

@@ -1,13 +1,12 @@
 //! The bodies of the protocol over HTTP: requests with tensors as JSON, as raw bytes after the
 //! JSON, or in shared memory; and what is read of answers. Pure.
 
-use super::{end_of, end_of_status};
 use crate::loadgen::inputs::Tensor;
 use crate::loadgen::measure::{End, ServerDetails, StageTimes};
-use crate::loadgen::target::client::Reply;
+use crate::loadgen::target::call::Call;
 use crate::loadgen::target::describe::{DescribedTensor, Description};
-use crate::loadgen::target::shared_memory::Region;
-use crate::loadgen::target::{Call, RegionSlice};
+use crate::loadgen::target::shared_memory::{Region, RegionSlice};
+use crate::loadgen::target::wire::{Reply, end_of};
 use bytes::{Bytes, BytesMut};
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -232,11 +231,21 @@ impl HttpAnswer {
     }
 }
 
+/// Returns how a request ended by the HTTP status alone.
+fn end_of_status(status: StatusCode) -> End {
+    match status {
+        status if status.is_success() => End::Good,
+        StatusCode::GATEWAY_TIMEOUT => End::Dropped,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => End::Rejected,
+        _ => End::Failed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::loadgen::inputs::Element;
-    use crate::loadgen::target::SharedInputs;
+    use crate::loadgen::target::call::SharedInputs;
     use symphony_gpu::DataType;
 
     fn tensors() -> Vec<Tensor> {

@@ -3,38 +3,27 @@
 
 mod body;
 
-use super::client::{Failure, Message, Reply, Wire};
+use super::call::Call;
+use super::connection::{Failure, MAX_ANSWER_BYTES, MAX_RESENDS, broken, first_of, stream};
 use super::describe::Description;
 use super::shared_memory::{OutputSlots, Region};
 use super::url::ServerUrl;
-use super::{Call, RunError};
-use crate::loadgen::measure::End;
+use super::wire::{Message, Reply, Wire};
+use crate::loadgen::RunError;
 use body::HttpAnswer;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Uri};
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
-use tokio::time::timeout;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of one thread made before the first request, so that the first ones are not late for
 /// it.
 const OPENED_AHEAD: usize = 16;
-/// Times that a request is sent again after a kept connection turned out to be closed.
-pub(super) const MAX_RESENDS: u32 = 3;
-/// The longest answer that is read.
-pub(super) const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// How long the JSON is that comes before raw tensors in a body.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
@@ -227,67 +216,9 @@ impl Http {
     }
 }
 
-/// The first of a server's addresses that takes a connection, and the connection.
-pub(super) async fn first_of<S>(
-    server: &ServerUrl,
-    open: impl AsyncFn(SocketAddr) -> Result<S, Failure>,
-) -> Result<(SocketAddr, S), RunError> {
-    let unreachable = |what: String| RunError::Unreachable(format!("{server}: {what}"));
-    let addresses =
-        server.addresses().map_err(|e| unreachable(format!("no address is known for it ({e})")))?;
-    let mut last = None;
-    for address in addresses {
-        match open(address).await {
-            Ok(sender) => return Ok((address, sender)),
-            Err(failure) => last = Some(failure.reason),
-        }
-    }
-    let reason = last.unwrap_or_else(|| "it has no address".into());
-    Err(unreachable(format!("{reason}; is the server running there?")))
-}
-
-pub(super) fn broken(error: impl fmt::Display) -> Failure {
-    Failure { reason: format!("the connection broke before the answer was whole ({error})"), refused: false }
-}
-
-/// A TCP connection.
-pub(super) async fn stream(address: SocketAddr) -> Result<TokioIo<TcpStream>, Failure> {
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut};
-    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-    let stream = connected.unwrap_or_else(|_| Err(TimedOut.into())).map_err(|e| Failure {
-        reason: format!("can't connect to {address}: {e}"),
-        refused: matches!(e.kind(), ConnectionRefused | ConnectionReset | TimedOut),
-    })?;
-    // A connection that the server has closed already says so at its first read.
-    let _ = stream.set_nodelay(true);
-    Ok(TokioIo::new(stream))
-}
-
 async fn open(address: SocketAddr) -> Result<HttpSender, Failure> {
     let (sender, connection) = handshake(stream(address).await?).await.map_err(broken)?;
     // A connection that breaks says so to whoever waits for an answer on it.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
-}
-
-/// How a request ended, by Symphony's own word for it where there is one.
-pub(super) fn end_of(outcome: Option<&str>, otherwise: impl FnOnce() -> End) -> End {
-    match outcome {
-        Some("good") => End::Good,
-        Some("late") => End::Late,
-        Some("dropped" | "cancelled") => End::Dropped,
-        Some("overloaded" | "draining") => End::Rejected,
-        Some("failed" | "invalid") => End::Failed,
-        _ => otherwise(),
-    }
-}
-
-/// The same by the HTTP status alone.
-fn end_of_status(status: StatusCode) -> End {
-    match status {
-        status if status.is_success() => End::Good,
-        StatusCode::GATEWAY_TIMEOUT => End::Dropped,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => End::Rejected,
-        _ => End::Failed,
-    }
 }
