@@ -1,4 +1,4 @@
-//! What several test programs need: an engine in the test's process ([`engine`]), a server in a
+//! The parts that test programs share: an engine in the test's process ([`engine`]), a server in a
 //! process of its own ([`process`]), and waiting with a bound. A test program takes it by
 //! `mod harness;`; those of other packages take single files by their path.
 

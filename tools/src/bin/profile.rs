@@ -20,8 +20,8 @@ struct ProfileCommandLine {
     /// The ONNX file; the first dimension of its inputs and outputs must be dynamic
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
-    /// Where to run it: cpu (cuda:N is not in this version; emulated GPUs take what their profile
-    /// says)
+    /// The device to run it on: cpu (cuda:N is not in this version; emulated GPUs take what their
+    /// profile says)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// The largest batch
@@ -30,7 +30,7 @@ struct ProfileCommandLine {
     /// Seconds to measure for, all batch sizes together
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     seconds: f64,
-    /// Also write the table as CSV, for a model's `profile = FILE`
+    /// Write the table as CSV too, for a model's `profile = FILE`
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Print one JSON object and nothing else

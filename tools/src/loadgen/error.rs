@@ -1,4 +1,4 @@
-//! What keeps a run from starting or from having figures, with its exit code.
+//! The errors of a run, each with its exit code.
 
 use super::schedule::PlanError;
 

@@ -5,7 +5,7 @@ use super::RunError;
 use super::report::{Report, Step};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 
-/// By how much the rate changes while it is only known to be good, or bad.
+/// The factor by which the rate changes until both a good and a bad rate are known.
 const STRIDE: f64 = 1.5;
 
 /// Runs of one rate in which the generator itself was late; after them the search ends.

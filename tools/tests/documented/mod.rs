@@ -1,9 +1,9 @@
 //! Runs the examples of documents, so that they show what happens. Each block of `sh` is run by
 //! bash in a folder that begins with the repository's `examples`, and must succeed; `symphony` and
 //! `loadgen` are those of this build. A server of the quickstart and one of `loadgen echo` run at
-//! addresses of their own, which replace the usual ones in a script. A block of `text prints` behind
-//! a script is its exact output; one of `json prints` has the output's fields and texts, and other
-//! numbers. Each block of `toml` in a document about CONFIG passes `symphony check`.
+//! addresses of their own, which replace the usual ones in a script. A block of `text prints`
+//! behind a script is its exact output; one of `json prints` has the output's fields and texts, and
+//! other numbers. Each block of `toml` in a document about CONFIG passes `symphony check`.
 
 use crate::process::ServerProcess;
 use serde_json::Value;

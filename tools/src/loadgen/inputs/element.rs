@@ -23,7 +23,7 @@ impl Element {
         if name == "BYTES" { Some(Element::Bytes) } else { DataType::parse(name).map(Element::Fixed) }
     }
 
-    /// What the protocol calls it.
+    /// The protocol's name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Element::Fixed(datatype) => datatype.name(),

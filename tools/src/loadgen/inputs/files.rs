@@ -228,7 +228,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// As NumPy 2 writes it: padded with spaces to a multiple of 64 bytes.
+    /// A header as NumPy 2 writes it: padded with spaces to a multiple of 64 bytes.
     fn npy_file(descr: &str, shape: &str, order: &str, data: &[u8]) -> Vec<u8> {
         let mut header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
         while !(10 + header.len() + 1).is_multiple_of(64) {

@@ -1,5 +1,5 @@
-//! What requests carry: rows of tensors, random or from files, made before a run and sent in turn.
-//! Targets turn them into bodies; [`Inputs`] says where they come from.
+//! The contents of requests: rows of tensors, random or from files, made before a run and sent in
+//! turn. Targets turn them into bodies; [`Inputs`] says where they come from.
 
 mod element;
 mod files;
@@ -18,7 +18,7 @@ pub const MAX_ELEMENTS: usize = 16 << 20;
 /// Bytes of all requests prepared for one model.
 const MAX_PREPARED_BYTES: usize = 1 << 30;
 
-/// Where requests' rows come from.
+/// The sources of requests' rows.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Files or folders of all models that are not named below.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 /// One input of a model, as one row of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputSpec {
-    /// Its name in the model.
+    /// The input's name in the model.
     pub name: String,
     /// The type of its elements.
     pub element: Element,

@@ -1,5 +1,5 @@
-//! What a run measures: how requests ended and how long they took, in all, by stage, by second and
-//! by model.
+//! The measurements of a run: how requests ended and how long they took, in all, by stage, by
+//! second and by model.
 
 mod histogram;
 mod outcome;

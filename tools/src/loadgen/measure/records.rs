@@ -35,12 +35,12 @@ impl Records {
         self.kept.iter_mut().for_each(|kept| kept.sort_by_key(|record| record.intended));
     }
 
-    /// Those kept, by the time at which they were meant to be sent.
+    /// Returns the requests that are kept, in the order of their intended send times.
     pub fn kept(&self) -> &[RequestRecord] {
         self.kept.as_deref().unwrap_or_default()
     }
 
-    /// How many more there were than are kept.
+    /// Returns the number of requests that are not kept.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

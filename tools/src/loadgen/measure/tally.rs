@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// What a progress bar shows of a run under way; all its threads count here.
+/// The counts that a progress bar shows of a run under way; all its threads add to them.
 #[derive(Debug, Default)]
 pub struct Live {
     sent: AtomicU64,
@@ -33,11 +33,11 @@ impl Live {
 /// The counts of one model.
 #[derive(Clone, Debug)]
 pub struct ModelTally {
-    /// Its requests whose time came.
+    /// Requests whose time came.
     pub offered: u64,
-    /// How they ended, by [`End`].
+    /// Ended requests, by [`End`].
     pub ends: [u64; End::COUNT],
-    /// From the intended send time to the answer, of requests that ran, ns; exact to 1 %.
+    /// Latency from the intended send time to the answer, of requests that ran, ns; exact to 1 %.
     pub latency: Histogram<u32>,
 }
 
@@ -46,7 +46,7 @@ impl ModelTally {
         ModelTally { offered: 0, ends: [0; End::COUNT], latency: nanoseconds(2) }
     }
 
-    /// Those that were not good, of those offered; 0 where none were.
+    /// Returns the share of requests offered that were not good; 0 if none were offered.
     pub fn bad_rate(&self) -> f64 {
         let good = self.ends[End::Good as usize];
         if self.offered == 0 { 0.0 } else { (self.offered - good) as f64 / self.offered as f64 }
@@ -56,21 +56,21 @@ impl ModelTally {
 /// The counts of a run, or of one thread's part of it. Only requests that were meant to be sent
 /// after the warm-up count.
 pub struct Tally {
-    /// When requests begin to count.
+    /// The time from which requests count.
     pub from: Nanos,
-    /// When they no longer count.
+    /// The time from which requests no longer count.
     pub to: Nanos,
     slos: Vec<Option<Nanos>>,
     live: Arc<Live>,
     /// Requests that went out.
     pub sent: u64,
-    /// By the plan's models.
+    /// The counts of each model of the plan.
     pub models: Vec<ModelTally>,
-    /// From the intended send time to the answer, of requests that ran, ns.
+    /// Latency from the intended send time to the answer, of requests that ran, ns.
     pub latency: Histogram<u64>,
-    /// From the intended to the real send time, ns.
+    /// Lateness from the intended to the real send time, ns.
     pub lateness: Histogram<u64>,
-    /// Where the time went.
+    /// The durations of each stage.
     pub stages: StageTally,
     /// The run second by second.
     pub seconds: Seconds,
@@ -80,7 +80,7 @@ pub struct Tally {
     pub batch_sizes: BTreeMap<u32, u64>,
     /// Requests that the server answered at all, those of the warm-up included.
     pub answered: u64,
-    /// Why the first request that failed did.
+    /// The reason of the first failure.
     pub first_failure: Option<String>,
     /// The server went away during the run.
     pub lost: bool,
@@ -188,7 +188,7 @@ impl Tally {
         }
     }
 
-    /// Keeps the first reason for a failure, to be told at the end.
+    /// Keeps the first reason for a failure, for the report.
     pub fn failed_since(&mut self, reason: impl FnOnce() -> String) {
         self.first_failure.get_or_insert_with(reason);
     }

@@ -14,27 +14,27 @@ use std::fmt::{self, Write};
 const DRAWS: usize = 1_000;
 /// Parts of a run that are drawn whole: seconds, or several neighbours together in a longer run.
 const MOST_PARTS: usize = 120;
-/// With fewer seconds than this there is no saying how sure a change is.
+/// The fewest seconds from which the confidence of a change can be estimated.
 const FEWEST_PARTS: usize = 5;
-/// The part of the draws between the two ends that are told.
+/// The part of the draws that lies in the interval reported.
 const CONFIDENCE: f64 = 0.95;
 
-/// Whether a change is one for the better.
+/// The judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Surely.
+    /// An improvement, with confidence.
     Better,
-    /// Surely not.
+    /// A regression, with confidence.
     Worse,
-    /// It may be chance.
+    /// A change that may be chance.
     Same,
-    /// The files do not have the seconds that would tell.
+    /// Not judged: the files do not have the seconds.
     Unknown,
 }
 
 impl Verdict {
-    /// Its word.
+    /// Returns the name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Better => "better",
@@ -48,28 +48,28 @@ impl Verdict {
 /// One figure of both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Its name.
+    /// The figure's name.
     pub name: String,
-    /// Of the first run.
+    /// The first run's value.
     pub a: f64,
-    /// Of the second.
+    /// The second run's value.
     pub b: f64,
     /// b / a, or, for a rate of bad requests, b - a.
     pub change: f64,
     /// The ends between which the change lies, 19 times of 20.
     pub between: Option<[f64; 2]>,
-    /// What that says.
+    /// The judgement of the change.
     pub verdict: Verdict,
     #[serde(skip)]
     kind: ChangeKind,
 }
 
-/// How a figure is compared.
+/// The way in which a figure is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeKind {
-    /// By its ratio; more is better.
+    /// The ratio; more is better.
     More,
-    /// By its ratio; less is better.
+    /// The ratio; less is better.
     Less,
     /// A part of a whole, by its difference; less is better.
     Part,
@@ -104,7 +104,7 @@ impl ChangeKind {
 pub struct Comparison {
     /// Every figure.
     pub changes: Vec<Change>,
-    /// In what the runs differ that should be alike.
+    /// Differences of the runs in what should be equal.
     pub unlike: Vec<String>,
 }
 
@@ -327,7 +327,7 @@ fn verdict(kind: ChangeKind, [low, high]: [f64; 2]) -> Verdict {
     if kind.worse_by(low) > 0.0 { Verdict::Worse } else { Verdict::Better }
 }
 
-/// What should be the same in two runs that are compared.
+/// Returns the differences of two runs in what should be equal.
 fn unlike(a: &Saved, b: &Saved) -> Vec<String> {
     let (a, b) = (&a.figures.run, &b.figures.run);
     let rate = |rate: Option<f64>| rate.map_or("none".into(), number);

@@ -1,4 +1,4 @@
-//! What a run comes to: the figures that others read as JSON (docs/design/specification.md,
+//! The results of a run: the figures that others read as JSON (docs/design/specification.md,
 //! "Command lines"), and the forms in which they are given out.
 
 mod chart;

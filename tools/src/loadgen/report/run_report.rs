@@ -8,18 +8,18 @@ use symphony_transport::Nanos;
 
 /// A finished run. Displayed, it is the table that people read.
 pub struct Report {
-    /// What `--json` prints.
+    /// The figures that `--json` prints.
     pub figures: Figures,
     /// Everything that was counted.
     pub tally: Tally,
-    /// When the run began, its warm-up included.
+    /// The time at which the run, with its warm-up, began.
     pub began: SystemTime,
 }
 
 /// The share of an SLO by which the generator may itself be late.
 pub const ALLOWED_LATENESS: f64 = 0.01;
 
-/// What a run is judged by that its counts do not tell.
+/// The criteria of a run that are not among its counts.
 #[derive(Clone, Debug, Default)]
 pub struct Criteria {
     /// The SLO of each model of the plan, the client's own or, without one, the server's.
@@ -30,11 +30,11 @@ pub struct Criteria {
 
 /// A run that is over.
 pub struct FinishedRun {
-    /// When it began.
+    /// The time at which it began.
     pub began: SystemTime,
-    /// What was counted.
+    /// The counts.
     pub tally: Tally,
-    /// What it was.
+    /// The settings.
     pub info: RunInfo,
 }
 
@@ -52,7 +52,7 @@ impl Report {
         Report { figures, tally, began }
     }
 
-    /// Whether the generator itself was later than it may be, so that the figures are not the
+    /// True if the generator itself was later than it may be, so that the figures are not the
     /// server's.
     pub fn generator_was_late(&self) -> bool {
         self.figures.lateness_limit_ms.is_some_and(|limit| self.figures.lateness_ms.p99 > limit)
@@ -70,7 +70,7 @@ impl Report {
         serde_json::to_string(&self.figures).expect("plain numbers and names can always be written")
     }
 
-    /// What a reader of the figures must know, in words, for standard error.
+    /// Returns the remarks that a reader of the figures needs, for standard error.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let figures = &self.figures;

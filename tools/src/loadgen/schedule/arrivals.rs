@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use symphony_scheduler::sim::arrivals::Arrivals;
 use symphony_transport::Nanos;
 
-/// What a model's arrivals, as they are drawn, are in the run's time.
+/// The mapping from a model's arrivals, as they are drawn, to the run's time.
 pub(super) enum StreamTime {
     Real,
-    /// So many times as fast.
+    /// Faster by this factor.
     Scaled(f64),
     /// Drawn at an even rate of all models together, and bent.
     Ramped {

@@ -10,7 +10,7 @@ use symphony_transport::Nanos;
 /// Streams of clients, apart from those of models' arrivals.
 const STREAMS: u64 = 1 << 32;
 
-/// What one client of a closed loop does next. It never ends.
+/// One client of a closed loop: an endless sequence of models and pauses.
 pub struct ClosedLoopClient {
     rng: Pcg64Mcg,
     /// Sums of the models' weights up to each; the last is the sum of all.
@@ -42,7 +42,7 @@ impl ClosedLoopClient {
         self.up_to.partition_point(|&up_to| up_to <= drawn).min(self.up_to.len() - 1)
     }
 
-    /// How long it thinks after an answer.
+    /// Returns the next pause between an answer and the client's next request.
     pub fn pause(&mut self) -> Nanos {
         let uniform: f64 = self.rng.random();
         Nanos((self.think.0 as f64 * -(1.0 - uniform).ln()) as u64)

@@ -1,5 +1,5 @@
-//! What a run sends and when: the models, and the merged stream of the times at which requests are
-//! meant to go out. Targets walk it; nothing here knows where requests go.
+//! The requests of a run and their times: the models, and the merged stream of the times at which
+//! requests are meant to go out. Targets walk it; nothing here depends on where requests go.
 
 mod arrivals;
 mod clients;

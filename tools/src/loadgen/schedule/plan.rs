@@ -14,42 +14,43 @@ pub struct Plan {
     pub models: Vec<PlannedModel>,
     /// Requests meant for this first time are sent and not counted.
     pub warmup: Nanos,
-    /// How long requests count after it.
+    /// The time after the warm-up in which requests count.
     pub duration: Nanos,
     /// Seed of arrivals and inputs.
     pub seed: u64,
-    /// What makes the next request go out.
+    /// The trigger of the next request.
     pub pace: Pace,
 }
 
 /// A model of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedModel {
-    /// Its name at the server.
+    /// The name at the server.
     pub name: String,
     /// The latency asked for: an answer after it is late. `None` leaves that to the server.
     pub slo: Option<Nanos>,
     /// Requests per second, on average; in a closed loop, its weight among the models.
     pub rate_rps: f64,
-    /// How they come; not used in a closed loop.
+    /// The arrival process; not used in a closed loop.
     pub arrival: Arrival,
 }
 
-/// What makes the next request go out.
+/// The trigger of the next request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Its time, whatever became of those before.
+    /// Open loop: the request's time, whether or not those before are answered.
     Open {
         /// The rate of all models together changes; their `rate_rps` say only how they share it.
         ramp: Option<Ramp>,
         /// Traces and counts per minute run this many times as fast.
         time_scale: f64,
     },
-    /// The answer to the one before, at each of some clients.
+    /// Closed loop: the answer to the request before, at each client.
     Closed {
-        /// At least 1.
+        /// The number of clients, at least 1.
         clients: usize,
-        /// From an answer to the client's next request, on average; exponentially distributed.
+        /// The time from an answer to the client's next request, on average; exponentially
+        /// distributed.
         think: Nanos,
     },
 }
@@ -59,7 +60,7 @@ impl Pace {
     pub const OPEN: Pace = Pace::Open { ramp: None, time_scale: 1.0 };
 }
 
-/// Why there is no plan: a file with diagnostics, in words.
+/// The reason for which there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PlanError(pub String);
@@ -93,8 +94,9 @@ impl Plan {
         }
     }
 
-    /// When to send to which model (an index into [`Plan::models`]), in order, up to [`Plan::end`].
-    /// Nothing in a closed loop, whose times nobody knows before: see [`super::ClosedLoopClient`].
+    /// Returns the times of requests and their models (indices into [`Plan::models`]), in order, up
+    /// to [`Plan::end`]. It is empty for a closed loop, whose times depend on the answers: see
+    /// [`super::ClosedLoopClient`].
     ///
     /// Errors: a trace that can't be read.
     pub fn schedule(&self) -> io::Result<Schedule> {

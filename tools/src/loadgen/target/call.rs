@@ -10,14 +10,14 @@ pub(super) struct Call<'a> {
     pub(super) tensors: &'a [Tensor],
     pub(super) limit: Option<Nanos>,
     pub(super) class: Option<u8>,
-    /// As JSON, where the protocol has it.
+    /// True to send tensors as JSON, where the protocol has it.
     pub(super) json: bool,
-    /// Where in a shared memory region the tensors are, if they are not in the request itself.
+    /// The tensors' slices of a shared memory region, if they are not in the request itself.
     pub(super) shared: Option<SharedInputs<'a>>,
 }
 
 impl Call<'_> {
-    /// The class as the protocol counts: from 1, since 0 leaves it to the model.
+    /// Returns the class as the protocol counts: from 1, since 0 leaves it to the model.
     pub(super) fn priority(&self) -> Option<u8> {
         self.class.map(|class| class + 1)
     }

@@ -21,9 +21,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// How long answers are waited for after the last request went out.
+/// The time to wait for answers after the last request went out.
 const GRACE: Nanos = Nanos::from_secs(10);
-/// The same after Ctrl-C.
+/// The time to wait for answers after Ctrl-C.
 const GRACE_STOPPED: Nanos = Nanos::from_secs(2);
 /// Connections that fail in a row before the server counts as gone.
 const LOST_AFTER: u32 = 50;
@@ -38,7 +38,7 @@ pub(super) struct PreparedModel {
     pub(super) region: Option<Region>,
 }
 
-/// What a client thread starts with.
+/// A client thread, before it starts.
 pub(super) struct ClientThread<'a, W> {
     pub(super) server: &'a ServerUrl,
     pub(super) connections: usize,
@@ -108,9 +108,9 @@ impl<W: Wire> ClientThread<'_, W> {
 struct ClientRun<W> {
     wire: W,
     models: Arc<Vec<PreparedModel>>,
-    /// For each model, which of its messages goes out next.
+    /// The index of each model's next message.
     turns: Vec<Cell<usize>>,
-    /// For each model, where outputs go in shared memory.
+    /// The output slots of each model in shared memory.
     slots: Vec<Option<FreeSlots>>,
     in_flight_limit: usize,
     clock: Clock,
@@ -126,7 +126,7 @@ impl<W: Wire> ClientRun<W> {
         self.stop.load(Ordering::Relaxed) || self.lost.load(Ordering::Relaxed)
     }
 
-    /// Sends what the pacer says, until it says that there is no more.
+    /// Sends what the pacer hands over, until the run ends.
     async fn open_loop(self: &Rc<ClientRun<W>>, mut due: UnboundedReceiver<Job>) {
         let mut jobs = Vec::with_capacity(JOBS_AT_ONCE);
         while due.recv_many(&mut jobs, JOBS_AT_ONCE).await > 0 {
@@ -180,7 +180,7 @@ impl<W: Wire> ClientRun<W> {
         });
     }
 
-    /// Waits for what is in flight, but not for ever.
+    /// Waits for what is in flight, up to [`GRACE`].
     async fn drain(&self, plan: &Plan) {
         let mut stopped_at = None;
         while self.in_flight.get() > 0 {

@@ -11,19 +11,19 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a connection may take to be made.
+/// The longest time that a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Times that a request is sent again after a kept connection turned out to be closed.
 pub(super) const MAX_RESENDS: u32 = 3;
 /// The longest answer that is read.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Why a request got no answer.
+/// The reason for which a request got no answer.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// In words.
+    /// The reason, for a report.
     pub(super) reason: String,
-    /// No connection could be made: the server is not there.
+    /// True if no connection could be made: the server is not there.
     pub(super) refused: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a model takes and gives, from the metadata that either protocol has of it.
+//! A model's inputs and outputs, from the metadata of either protocol.
 
 use crate::loadgen::inputs::{Element, InputSpec};
 use symphony_transport::Nanos;
@@ -11,9 +11,9 @@ pub(super) struct Description {
     /// One row of each output; `None` where a dimension is open or a type unknown, so that its size
     /// is not known.
     pub(super) outputs: Vec<(String, Option<InputSpec>)>,
-    /// Whether a request's tensors begin with a batch dimension.
+    /// True if a request's tensors begin with a batch dimension.
     pub(super) batched: bool,
-    /// What the server promises, if it says.
+    /// The model's SLO at the server, if it states one.
     pub(super) slo: Option<Nanos>,
 }
 

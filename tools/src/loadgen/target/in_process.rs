@@ -18,19 +18,19 @@ use symphony::runtime::{Engine, Idle, StartError};
 use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
-/// How long answers are waited for after the last request.
+/// The time to wait for answers after the last request.
 const GRACE: Nanos = Nanos::from_secs(10);
-/// The same after Ctrl-C.
+/// The time to wait for answers after Ctrl-C.
 const GRACE_STOPPED: Nanos = Nanos::from_secs(2);
-/// The sleep of a turn that found nothing to do, where other threads need the core.
+/// The sleep after a duty cycle without work, where other threads need the core.
 const NAP: Duration = Duration::from_micros(20);
-/// Requests submitted between two looks at the answers.
+/// Requests submitted between two polls for answers.
 const PER_TURN: usize = 64;
 
 /// Starts the engine that `config` describes and makes a target of it, to be run by the calling
 /// thread: it is moved to the core that the engine keeps for it.
 ///
-/// Errors: diagnostics in CONFIG, all of them told; an engine that can't start.
+/// Errors: the diagnostics of CONFIG; an engine that can't start.
 pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
     let config = read_config(config_file).map_err(|diagnostics| RunError::Usage(diagnostics.to_string()))?;
     let (engine, frontends) =
@@ -78,13 +78,13 @@ impl InProcess {
 /// A model that is ready to be asked.
 struct InProcessModel {
     ask: Ask,
-    /// In the layout of the model's signature.
+    /// Rows in the layout of the model's signature.
     rows: Vec<Vec<u8>>,
     /// The row that goes out next.
     next: usize,
 }
 
-/// What is known of a request under way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct InFlight {
     model: usize,
@@ -188,13 +188,13 @@ struct InProcessRun<'a> {
     plan: &'a Plan,
     models: Vec<InProcessModel>,
     rows: usize,
-    /// By ticket.
+    /// Requests in flight, by ticket.
     in_flight: Vec<InFlight>,
     /// The engine's time at which the run began.
     start: Nanos,
-    /// Those of a closed loop.
+    /// The clients of a closed loop.
     clients: Vec<ClosedLoopClient>,
-    /// Those of them that have no request under way, by when they send the next.
+    /// The clients without a request in flight, by the time of their next request.
     waiting: BinaryHeap<Reverse<(Nanos, usize)>>,
     watch: &'a mut Watch,
 }

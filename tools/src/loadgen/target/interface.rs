@@ -1,4 +1,4 @@
-//! What a target does, what it is given, and what it reports to.
+//! The interface of targets: what one does, what it is given, and what it reports to.
 
 use crate::loadgen::RunError;
 use crate::loadgen::inputs::Inputs;
@@ -17,7 +17,7 @@ pub trait Target {
     /// Errors: it does not answer, or can't tell.
     fn model_names(&mut self) -> Result<Vec<String>, RunError>;
 
-    /// Makes requests for these models, which [`Target::run`] then sends, and tells each model's
+    /// Makes requests for these models, which [`Target::run`] then sends, and returns each model's
     /// own SLO where that is known.
     ///
     /// Errors: a model that is not there, or that no request can be made for.
@@ -27,18 +27,19 @@ pub trait Target {
         requests: &Requests,
     ) -> Result<Vec<Option<Nanos>>, RunError>;
 
-    /// Sends what `plan` says to the models prepared, records in `watch` what comes of it, and
+    /// Sends the requests of `plan` to the models prepared, records in `watch` how they end, and
     /// returns when all is answered or given up. May be called again with another plan for the same
     /// models.
     ///
     /// Errors: what keeps the run from starting. What goes wrong with single requests is recorded.
     fn run(&mut self, plan: &Plan, watch: &mut Watch) -> Result<(), RunError>;
 
-    /// What it is, for a report: the target, the protocol, how tensors travel, the threads.
+    /// Returns the settings for a report: the target, the protocol, the form of tensors, the
+    /// threads.
     fn info(&self) -> RunInfo;
 }
 
-/// What every request carries, whatever model it is for.
+/// The contents of every request, whatever model it is for.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
     /// The tensors.
@@ -47,7 +48,7 @@ pub struct Requests {
     pub deadline: Option<Nanos>,
     /// The priority class sent with a request: 0 is the highest.
     pub class: Option<u8>,
-    /// How tensors travel.
+    /// The form of tensors.
     pub tensors: Tensors,
 }
 
@@ -58,21 +59,21 @@ impl Requests {
     }
 }
 
-/// How tensors travel.
+/// The form of tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tensors {
-    /// As bytes if the server takes them, else as JSON.
+    /// Bytes if the server takes them, else JSON.
     #[default]
     Best,
-    /// As JSON; HTTP only.
+    /// JSON; HTTP only.
     Json,
-    /// As bytes: HTTP's binary tensor extension, gRPC's raw contents.
+    /// Bytes: HTTP's binary tensor extension, gRPC's raw contents.
     Binary,
-    /// In system shared memory, inputs and outputs.
+    /// System shared memory, for inputs and outputs.
     Shared,
 }
 
-/// What a running [`Target`] reports to, and what can stop it.
+/// The object that a running [`Target`] reports to, and that can stop it.
 pub struct Watch {
     /// Every request and its end.
     pub tally: Tally,
@@ -85,7 +86,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What watches over a run of `plan`, which `stop` ends. `keep_records` keeps every single
+    /// Returns the watch over a run of `plan`, which `stop` ends. `keep_records` keeps every single
     /// request; `label` goes before what the progress bar says.
     pub fn new(plan: &Plan, stop: Arc<AtomicBool>, keep_records: bool, label: &str) -> Watch {
         let live = Arc::<Live>::default();
@@ -94,7 +95,7 @@ impl Watch {
         Watch { tally, stop, progress, live, keep_records }
     }
 
-    /// Whether the run was asked to end early.
+    /// True if the run must end early.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What load is sent to: servers over HTTP or gRPC, with or without shared memory, or an engine in
+//! The targets of load: servers over HTTP or gRPC, with or without shared memory, or an engine in
 //! this process.
 
 mod call;

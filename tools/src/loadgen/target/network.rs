@@ -24,10 +24,10 @@ use symphony_transport::Nanos;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::LocalSet;
 
-/// How a server is spoken to.
+/// The settings of a target over the network.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it is.
+    /// The server's URL.
     pub server: ServerUrl,
     /// Connections that may be open at once, of all threads together; `None` is the protocol's own
     /// default.
@@ -82,7 +82,7 @@ impl<W: Wire> NetworkTarget<W> {
         }
     }
 
-    /// The tensors' way that this server takes.
+    /// Returns the form of tensors that this server takes.
     fn choose(&mut self, asked: Tensors) -> Result<Tensors, RunError> {
         let Tensors::Best = asked else { return Ok(asked) };
         let control = self.control()?;

@@ -15,15 +15,15 @@ use tokio::sync::mpsc::UnboundedSender;
 /// The longest wait without a look at Ctrl-C and the progress bar.
 pub(super) const NAP: Nanos = Nanos::from_millis(50);
 
-/// What the pacer tells a client thread.
+/// A message from the pacer to a client thread.
 pub(super) enum Job {
-    /// It is time for a request.
+    /// Send a request now.
     Send { model: usize, intended: Nanos },
     /// The run ends early; no more will come.
     Stopped { at: Nanos },
 }
 
-/// A client thread as the pacer knows it.
+/// The pacer's handle of a client thread.
 pub(super) struct ClientHandle<'scope> {
     pub(super) jobs: UnboundedSender<Job>,
     pub(super) go: mpsc::Sender<Clock>,
@@ -45,7 +45,7 @@ impl Pacer<'_> {
         schedule: Schedule,
         workers: Vec<ClientHandle<'_>>,
     ) -> Result<Vec<Tally>, RunError> {
-        // A thread that ends before it is ready tells why when it is joined.
+        // A thread that ends before it is ready returns its error when it is joined.
         if workers.iter().all(|worker| worker.is_ready.recv().is_ok()) {
             let clock = Clock::start();
             workers.iter().for_each(|worker| drop(worker.go.send(clock.clone())));
@@ -72,7 +72,7 @@ impl Pacer<'_> {
                 let now = clock.now();
                 self.watch.progress.update(now);
                 if self.over() {
-                    // A thread that has ended needs no telling.
+                    // A thread that has ended needs no message.
                     jobs.iter().for_each(|jobs| drop(jobs.send(Job::Stopped { at: now })));
                     return;
                 }

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 64;
 /// The largest region.
 const MAX_BYTES: usize = 1 << 30;
 
-/// What all output slots of one region may take.
+/// The most bytes of all output slots of one region.
 const MAX_SLOT_BYTES: usize = 256 << 20;
 
 /// Bytes of a shared memory region.
@@ -29,15 +29,15 @@ pub(super) struct RegionSlice {
 /// A region, which goes away with this.
 #[derive(Debug)]
 pub(super) struct Region {
-    /// Its name at the server.
+    /// The name at the server.
     pub(super) name: String,
-    /// Its name in the system, with a slash before it.
+    /// The name in the system, with a slash before it.
     pub(super) key: String,
-    /// Its size.
+    /// The size.
     pub(super) bytes: usize,
-    /// Where each request's inputs are.
+    /// The slices of each request's inputs.
     pub(super) inputs: Vec<Vec<RegionSlice>>,
-    /// Where outputs go.
+    /// The slots for outputs.
     pub(super) slots: OutputSlots,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct OutputSlots {
     outputs: Vec<(String, RegionSlice)>,
     first: usize,
     slot_bytes: usize,
-    /// How many there are.
+    /// The number of slots.
     pub(super) count: usize,
 }
 

@@ -1,4 +1,5 @@
-//! What a protocol must do for [`super::network`]: requests put into its messages, and answers read.
+//! The interface of protocols for [`super::network`]: requests become messages, and answers are
+//! read.
 
 use super::call::Call;
 use super::connection::Failure;
@@ -13,7 +14,7 @@ use symphony_transport::Nanos;
 
 /// A protocol, as one thread speaks it on its connections.
 pub(super) trait Wire: Sized + 'static {
-    /// Its name in reports.
+    /// The name in reports.
     const NAME: &'static str;
 
     /// The connections that all threads together may have unless the user says otherwise.
@@ -29,24 +30,24 @@ pub(super) trait Wire: Sized + 'static {
     /// Opens more, so that the first requests need not wait for it.
     async fn open_ahead(&self);
 
-    /// What of the protocol's extensions the server speaks.
+    /// Returns the protocol's extensions that the server supports.
     async fn extensions(&self) -> Result<Vec<String>, RunError>;
 
-    /// Every model of the server.
+    /// Returns the names of all models of the server.
     async fn model_names(&self) -> Result<Vec<String>, RunError>;
 
-    /// What a model takes and gives.
+    /// Returns the inputs and outputs of a model.
     async fn describe(&self, model: &str) -> Result<Description, RunError>;
 
     /// Makes a shared memory region known to the server.
     async fn register(&self, region: &Region) -> Result<(), RunError>;
 
-    /// Undoes that; a server that has gone needs no telling.
+    /// Unregisters a region; a server that is gone is no error.
     async fn unregister(&self, region: &Region);
 
-    /// Puts a request into the protocol's words.
+    /// Encodes a request.
     ///
-    /// Errors: what it can't say.
+    /// Errors: the protocol can't express the request.
     fn encode(server: &ServerUrl, call: &Call<'_>) -> Result<Message, String>;
 
     /// The message with its outputs going to a slot of a shared memory region.
@@ -56,12 +57,12 @@ pub(super) trait Wire: Sized + 'static {
     async fn infer(&self, message: Message, on_send: impl FnOnce()) -> Result<Reply, Failure>;
 }
 
-/// An infer request in a protocol's words. Cheap to clone.
+/// An infer request, encoded. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
-    /// Where it goes.
+    /// The URI to send it to.
     pub(super) uri: Uri,
-    /// What is sent.
+    /// The body.
     pub(super) body: Bytes,
     /// HTTP: the length of the JSON that comes before raw tensors in the body.
     pub(super) json_length: Option<usize>,
@@ -72,11 +73,11 @@ pub(super) struct Message {
 /// An answer to an infer request.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// How the request ended.
+    /// The end of the request.
     pub(super) end: End,
-    /// What else the server told.
+    /// The server's statements about its execution.
     pub(super) details: ServerDetails,
-    /// What went wrong, of one that failed.
+    /// The reason of a failure.
     pub(super) why: Option<String>,
 }
 

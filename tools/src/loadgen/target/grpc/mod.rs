@@ -230,7 +230,7 @@ fn end_of_code(code: u32) -> End {
     }
 }
 
-/// What the answer's parameters tell.
+/// Returns the server's statements about the execution, from the answer's parameters.
 fn details(body: &Bytes) -> ServerDetails {
     let Ok(response) = ModelInferResponse::decode(body.clone()) else { return ServerDetails::default() };
     let number = |name: &str| response.parameters.get(name).and_then(InferParameter::number);

@@ -109,7 +109,7 @@ pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     /// Symphony's own word for how the request ended; other servers have none.
     pub(super) outcome: Option<String>,
-    /// How long the JSON is, if raw tensors follow it.
+    /// The length of the JSON, if raw tensors follow it.
     pub(super) json_length: Option<usize>,
     pub(super) body: Bytes,
 }
@@ -119,7 +119,7 @@ impl HttpAnswer {
         &self.body[..self.json_length.unwrap_or(self.body.len()).min(self.body.len())]
     }
 
-    /// As the answer to an infer request.
+    /// Reads the answer to an infer request.
     pub(super) fn reply(self) -> Reply {
         let end = end_of(self.outcome.as_deref(), || end_of_status(self.status));
         let why = (end == End::Failed).then(|| self.error_text());
@@ -157,7 +157,7 @@ impl HttpAnswer {
         ServerDetails { batch_size: parameters.batch_size.unwrap_or(0), gpu: parameters.gpu, times: times() }
     }
 
-    /// What the server says is wrong.
+    /// Returns the status and the server's error message.
     pub(super) fn error_text(&self) -> String {
         const LONGEST: usize = 300;
         #[derive(Deserialize)]
@@ -172,7 +172,7 @@ impl HttpAnswer {
         format!("{}: {said}", self.status)
     }
 
-    /// As the server's metadata: the extensions that it speaks.
+    /// Reads the server's metadata: the extensions that it supports.
     pub(super) fn extensions(&self) -> Vec<String> {
         #[derive(Deserialize)]
         struct ServerMetadata {
@@ -182,7 +182,7 @@ impl HttpAnswer {
         serde_json::from_slice::<ServerMetadata>(&self.body).map(|body| body.extensions).unwrap_or_default()
     }
 
-    /// As a repository's index: the models that are ready; `None` where it is no index.
+    /// Reads a repository's index: the models that are ready; `None` where it is no index.
     pub(super) fn model_names(&self) -> Option<Vec<String>> {
         #[derive(Deserialize)]
         struct IndexEntry {
@@ -197,7 +197,7 @@ impl HttpAnswer {
         Some(names)
     }
 
-    /// As a model's configuration: the SLO that it promises.
+    /// Reads a model's configuration: its SLO.
     pub(super) fn slo(&self) -> Option<Nanos> {
         let config: Value = serde_json::from_slice(&self.body).ok()?;
         let told = &config["parameters"]["slo_ms"];
@@ -205,7 +205,7 @@ impl HttpAnswer {
         ms.or(told.as_f64()).map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO)
     }
 
-    /// As a model's metadata.
+    /// Reads a model's metadata.
     ///
     /// Errors: they are not metadata of this protocol, or no input can be made.
     pub(super) fn description(&self) -> Result<Description, String> {

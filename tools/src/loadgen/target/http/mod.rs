@@ -24,7 +24,7 @@ use tokio::task::spawn_local;
 /// Connections of one thread made before the first request, so that the first ones are not late for
 /// it.
 const OPENED_AHEAD: usize = 16;
-/// How long the JSON is that comes before raw tensors in a body.
+/// The header with the length of the JSON that precedes raw tensors in a body.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 type HttpSender = SendRequest<Full<Bytes>>;
