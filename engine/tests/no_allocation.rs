@@ -148,17 +148,17 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     let changing = config(folder.path(), "[repository]\npath = \"models\"\ncontrol = \"explicit\"\n");
     let repository = changing.repository.clone().unwrap();
     serve(changing, None, |engine, frontend| {
-        let mut slots = engine.take_model_slots().unwrap();
+        let mut places = engine.take_model_slots().unwrap();
         for _ in 0..20 {
             let mut versions = repository.read_model("later", &[ExecutorKind::Emulated]).unwrap().versions;
             let model = LoadedModel::emulated(versions.remove(0));
-            let id = slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
-            slots.switch(&[id], &[]);
+            let id = places.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+            places.switch(&[id], &[]);
             frontend.poll(|_, _| ());
             frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();
-            slots.switch(&[], &[id]);
+            places.switch(&[], &[id]);
             pump(frontend, 100, true);
-            while slots.tidy().unwrap() > 0 {
+            while places.tidy().unwrap() > 0 {
                 frontend.poll(|_, _| ());
             }
         }
