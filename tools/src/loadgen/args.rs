@@ -114,7 +114,7 @@ pub struct Args {
     #[arg(long, value_name = "A", default_value = "poisson", value_parser = arrival)]
     pub arrival: ArrivalSource,
 
-    /// Play a trace or counts per minute so many times as fast.
+    /// Play a trace or counts per minute X times as fast.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     pub time_scale: f64,
 
@@ -370,9 +370,9 @@ impl Args {
             return Ok(Vec::new());
         }
         let functions = read_functions(file).map_err(|e| PlanError(e.to_string()))?;
-        let of = |(place, name): (usize, &&str)| {
+        let of = |(position, name): (usize, &&str)| {
             let named = functions.iter().find(|function| function == name);
-            named.or(functions.get(place)).cloned().ok_or_else(|| {
+            named.or(functions.get(position)).cloned().ok_or_else(|| {
                 let (all, models) = (functions.len(), names.len());
                 let file = file.display();
                 PlanError(format!("{file}: it has {all} functions; {models} models need one each"))
@@ -493,8 +493,8 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Args, String> {
-        let words = std::iter::once("loadgen").chain(line.split_whitespace());
-        Args::try_parse_from(words).map_err(|e| {
+        let arguments = std::iter::once("loadgen").chain(line.split_whitespace());
+        Args::try_parse_from(arguments).map_err(|e| {
             assert_eq!(e.exit_code(), 2);
             e.to_string()
         })
@@ -572,13 +572,13 @@ mod tests {
             ("--url http://h --workload f --model m", "cannot be used with"),
             ("--url http://h --in-process c --model m --rate 1 --duration 1", "cannot be used with"),
         ] {
-            let told = parse(line).err().unwrap_or_else(|| panic!("`{line}` was taken"));
-            assert!(told.contains(part), "`{line}` gave: {told}");
+            let error = parse(line).err().unwrap_or_else(|| panic!("`{line}` was taken"));
+            assert!(error.contains(part), "`{line}` gave: {error}");
         }
     }
 
     #[test]
-    fn a_trace_that_can_not_be_read_is_told_before_anything_is_sent() {
+    fn a_trace_that_can_not_be_read_is_an_error_before_anything_is_sent() {
         let error = parse(&format!("{GOOD} --arrival trace:/no/such/file")).unwrap().plan(&[]).unwrap_err();
         assert!(error.to_string().contains("/no/such/file: the trace can't be read"), "{error}");
     }
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn each_model_has_the_counts_of_its_name_or_of_its_place() {
+    fn each_model_has_the_counts_of_its_name_or_of_its_position() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("counts.csv");
         std::fs::write(&file, "HashFunction,1\nf,3\nb,4\n").unwrap();

@@ -11,7 +11,7 @@ pub enum RunError {
     /// The server does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// The user ended the run before there was anything to tell.
+    /// The user ended the run before there was anything to report.
     #[error("{0}")]
     Stopped(String),
     /// The machine lacks something.

@@ -15,13 +15,13 @@ const MAX_LATE_RUNS: u32 = 3;
 const HOPELESS: u64 = 5;
 
 /// Searches from `start_rps` until the rates known to be good and bad differ by less than
-/// `resolution` (0.02 is 2 %). `run` runs one step at a rate, and tells `None` when the user wants
-/// no more; `say` is told of each step.
+/// `resolution` (0.02 is 2 %). `run` runs one step at a rate, and returns `None` when the user
+/// wants no more; `say` is called with each step.
 ///
-/// The report of the best run that passed, with its `goodput_rps` and all `steps`; where none
-/// passed, of the last run with a goodput of 0. A step in which the generator itself was late tells
-/// nothing of the server: it is run again, and the third time the search ends with its report,
-/// which fails.
+/// Returns the report of the best run that passed, with its `goodput_rps` and all `steps`; where
+/// none passed, of the last run with a goodput of 0. A step in which the generator itself was late
+/// says nothing about the server: it is run again, and the third time the search ends with its
+/// report, which fails.
 ///
 /// Errors: as `run`; no step was run to its end.
 pub fn search(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_is_ended_early_tells_what_it_knows() {
+    fn a_search_that_is_ended_early_reports_the_goodput_so_far() {
         let mut steps = 0;
         let mut run = |rate| {
             steps += 1;

@@ -1,6 +1,6 @@
 //! The load generator: sends requests to a server, or to an engine in this process, at times that
 //! do not depend on the answers (open loop) or as fast as N clients get answers (closed loop), and
-//! reports what came of them. Latency counts from the time a request was meant to be sent, so a
+//! reports how they ended. Latency counts from the time a request was meant to be sent, so a
 //! stall of the server, or of the generator, shows in the figures instead of hiding.
 
 mod args;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// The whole command: does what `args` say and prints what came of it.
+/// Runs the whole command and prints its report.
 pub fn main(args: &Args) -> ExitCode {
     let done = match &args.command {
         Some(Command::Compare(compared)) => compare(compared),
@@ -39,14 +39,14 @@ pub fn main(args: &Args) -> ExitCode {
     }))
 }
 
-/// A run, from the command line to the exit code.
+/// Generates load, from the command line to the exit code.
 fn generate(args: &Args) -> Result<u8, RunError> {
     let mut target = args.target()?;
     let all = if args.all_models() { target.model_names()? } else { Vec::new() };
     let plan = args.plan(&all)?;
     let stop = stop_on_ctrl_c()?;
     let slos = target.prepare(&plan.models, &args.requests())?;
-    let slos = plan.models.iter().zip(slos).map(|(model, told)| model.slo.or(told)).collect::<Vec<_>>();
+    let slos = plan.models.iter().zip(slos).map(|(model, stated)| model.slo.or(stated)).collect::<Vec<_>>();
     if let (true, Some(at)) = (args.find_goodput, slos.iter().position(Option::is_none)) {
         let name = &plan.models[at].name;
         let what = format!("the SLO of model \"{name}\" is not known, so nothing is late: give --slo-ms");

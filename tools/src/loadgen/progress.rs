@@ -24,7 +24,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The bar of a run that has not begun; `label` goes before what it says.
+    /// The bar of a run that has not begun; `label` precedes its text.
     pub fn new(plan: &Plan, live: Arc<Live>, label: &str) -> Progress {
         let length = plan.end().0 / EVERY.0;
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());

@@ -87,7 +87,7 @@ fn single(specs: &[InputSpec]) -> Result<&InputSpec, String> {
 
 fn raw(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
     let row_bytes =
-        spec.row_bytes().ok_or("raw bytes can't be told apart into BYTES elements; give .json")?;
+        spec.row_bytes().ok_or("raw bytes can't be split into BYTES elements; give .json")?;
     if row_bytes == 0 || !bytes.len().is_multiple_of(row_bytes) {
         return Err(format!(
             "it has {} bytes; input \"{}\" ({} of {:?}) takes {row_bytes} a row",
@@ -122,10 +122,10 @@ fn npy(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
     }
     let shape =
         value("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).map(|(inside, _)| inside);
-    let shape = shape.ok_or("its header tells no shape")?;
+    let shape = shape.ok_or("its header has no shape")?;
     let dimensions = shape.split(',').map(str::trim).filter(|text| !text.is_empty());
     let shape: Vec<usize> = dimensions
-        .map(|text| text.parse().map_err(|_| "its header tells no shape"))
+        .map(|text| text.parse().map_err(|_| "its header has no shape"))
         .collect::<Result<_, _>>()?;
     let fits = shape == spec.shape || shape.split_first().is_some_and(|(_, row)| row == spec.shape);
     if !fits {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_fit_the_model_is_told_with_what_would() {
+    fn a_file_that_does_not_fit_the_model_is_refused_with_what_would() {
         let folder = tempfile::tempdir().unwrap();
         let of = |name: &str, bytes: &[u8], specs: &[InputSpec]| {
             let path = folder.path().join(name);

@@ -1,5 +1,5 @@
 //! The contents of requests: rows of tensors, random or from files, made before a run and sent in
-//! turn. Targets turn them into bodies; [`Inputs`] says where they come from.
+//! turn. Targets turn them into bodies; [`Inputs`] has their sources.
 
 mod element;
 mod files;
@@ -32,9 +32,9 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The rows to send to a model, the `index`-th of the run, in turn.
+    /// Returns the rows to send to a model, the `index`-th of the run, in turn.
     ///
-    /// Errors: a file that can't be read, or that does not fit the model, in words.
+    /// Errors: a file that can't be read, or that does not fit the model.
     pub fn rows_for(&self, model: &str, index: u64, specs: &[InputSpec]) -> Result<Vec<Row>, String> {
         if let Some(large) = specs.iter().find(|spec| spec.elements() > MAX_ELEMENTS) {
             return Err(format!(
@@ -49,8 +49,8 @@ impl Inputs {
         }
     }
 
-    /// The requests that these rows make, in turn, each with `rows` of them. Without a batch
-    /// dimension, each is a row.
+    /// Returns the requests that these rows make, in turn, each with `rows` of them. Without a
+    /// batch dimension, each is a row.
     ///
     /// Errors: more than fits in memory; several rows for a model without a batch dimension.
     pub fn requests(

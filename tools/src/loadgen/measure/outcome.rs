@@ -1,4 +1,4 @@
-//! One request: how it ended, when, and what the server says of its execution.
+//! One request: how it ended, when, and what the server states about its execution.
 
 use super::stages::StageTimes;
 use symphony_transport::Nanos;

@@ -117,7 +117,7 @@ struct Part {
     latencies: Vec<(usize, u64)>,
 }
 
-/// What compares runs by their seconds: each of these is a figure of a set of parts.
+/// The figures that are compared by the seconds of the runs.
 const FIGURES: [(&str, ChangeKind, ComparedFigure); 6] = [
     ("good requests/s", ChangeKind::More, ComparedFigure::GoodRate),
     ("bad requests, part", ChangeKind::Part, ComparedFigure::BadRate),
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_got_worse_is_told_with_how_sure_that_is() {
+    fn a_regression_is_reported_with_its_confidence() {
         let (a, b) = (run(&[5, 6, 7, 20], 2), run(&[10, 12, 14, 20], 8));
         let comparison = Comparison::new(&a, &b);
         let p50 = named(&comparison, "latency p50, ms");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn without_seconds_there_is_no_telling_how_sure_a_change_is() {
+    fn without_seconds_a_change_has_no_confidence() {
         let mut a = run(&[5], 0);
         a.seconds.clear();
         let mut b = a.clone();

@@ -111,7 +111,8 @@ pub struct StageFigures {
     pub execution: Quantiles,
     /// The time from there until the answer was ready to be sent.
     pub answer: Quantiles,
-    /// The remaining time: both ways over the network, the server's reading and writing, the client.
+    /// The remaining time: both ways over the network, the server's reading and writing, the
+    /// client.
     pub network_and_client: Quantiles,
 }
 

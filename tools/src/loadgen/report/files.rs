@@ -1,5 +1,5 @@
 //! The files that a run leaves. They are made before it, so that a path that can't be written is
-//! told at once.
+//! an error at once.
 
 use super::Report;
 use std::fs::File;

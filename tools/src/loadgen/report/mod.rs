@@ -160,8 +160,8 @@ pub(super) mod tests {
             let (mut plan, tally) = recorded();
             plan.models[0].slo = slo;
             let report = report(&plan, tally);
-            let told = report.notes().iter().any(|note| note.contains("the generator itself was late"));
-            assert_eq!((told, report.exit_code()), (late, u8::from(late)), "{:?}", report.notes());
+            let noted = report.notes().iter().any(|note| note.contains("the generator itself was late"));
+            assert_eq!((noted, report.exit_code()), (late, u8::from(late)), "{:?}", report.notes());
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct PlannedModel {
 pub enum Pace {
     /// Open loop: the request's time, whether or not those before are answered.
     Open {
-        /// The rate of all models together changes; their `rate_rps` say only how they share it.
+        /// The rate of all models together changes; their `rate_rps` are only their shares of it.
         ramp: Option<Ramp>,
         /// Traces and counts per minute run this many times as fast.
         time_scale: f64,

@@ -4,7 +4,7 @@ use super::shared_memory::RegionSlice;
 use crate::loadgen::inputs::Tensor;
 use symphony_transport::Nanos;
 
-/// An infer request, before it is put into a protocol's words.
+/// An infer request, before a protocol encodes it.
 pub(super) struct Call<'a> {
     pub(super) model: &'a str,
     pub(super) tensors: &'a [Tensor],

@@ -80,7 +80,11 @@ impl<W: Wire> ClientThread<'_, W> {
         };
         let run = Rc::new(ClientRun {
             wire,
-            turns: self.models.iter().map(|model| Cell::new(self.thread % model.messages.len())).collect(),
+            next_messages: self
+                .models
+                .iter()
+                .map(|model| Cell::new(self.thread % model.messages.len()))
+                .collect(),
             slots: self.models.iter().map(slots).collect(),
             models: self.models,
             in_flight_limit: self.connections + MAX_WAITING,
@@ -109,7 +113,7 @@ struct ClientRun<W> {
     wire: W,
     models: Arc<Vec<PreparedModel>>,
     /// The index of each model's next message.
-    turns: Vec<Cell<usize>>,
+    next_messages: Vec<Cell<usize>>,
     /// The output slots of each model in shared memory.
     slots: Vec<Option<FreeSlots>>,
     in_flight_limit: usize,
@@ -201,9 +205,9 @@ impl<W: Wire> ClientRun<W> {
 
     async fn infer(&self, model: usize, intended: Nanos) {
         let messages = &self.models[model].messages;
-        let turn = self.turns[model].get();
-        self.turns[model].set((turn + 1) % messages.len());
-        let message = &messages[turn];
+        let next = self.next_messages[model].get();
+        self.next_messages[model].set((next + 1) % messages.len());
+        let message = &messages[next];
         match (&self.slots[model], &self.models[model].region) {
             (Some(free), Some(region)) => {
                 free.with(async |slot| {

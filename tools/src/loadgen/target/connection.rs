@@ -66,7 +66,7 @@ pub(super) async fn stream(address: SocketAddr) -> Result<TokioIo<TcpStream>, Fa
         reason: format!("can't connect to {address}: {e}"),
         refused: matches!(e.kind(), ConnectionRefused | ConnectionReset | TimedOut),
     })?;
-    // A connection that the server has closed already says so at its first read.
+    // A connection that the server has closed already fails at its first read.
     let _ = stream.set_nodelay(true);
     Ok(TokioIo::new(stream))
 }

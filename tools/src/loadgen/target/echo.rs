@@ -67,7 +67,7 @@ async fn accept(listener: TcpListener, serve: impl Fn(TcpStream)) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // A connection that is gone already says so at its first read.
+                // A connection that is closed already fails at its first read.
                 let _ = stream.set_nodelay(true);
                 serve(stream);
             }

@@ -87,7 +87,7 @@ pub struct Watch {
 
 impl Watch {
     /// Returns the watch over a run of `plan`, which `stop` ends. `keep_records` keeps every single
-    /// request; `label` goes before what the progress bar says.
+    /// request; `label` precedes the text of the progress bar.
     pub fn new(plan: &Plan, stop: Arc<AtomicBool>, keep_records: bool, label: &str) -> Watch {
         let live = Arc::<Live>::default();
         let tally = Tally::new(plan, Arc::clone(&live), keep_records);

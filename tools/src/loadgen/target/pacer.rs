@@ -67,7 +67,7 @@ impl Pacer<'_> {
     /// Hands each request over at its time, to the threads in turn, up to the end of the run.
     fn pace(&mut self, schedule: Schedule, clock: &Clock, jobs: &[&UnboundedSender<Job>]) {
         let end = [(self.plan.end(), None)];
-        for (turn, (at, model)) in schedule.map(|(at, model)| (at, Some(model))).chain(end).enumerate() {
+        for (nth, (at, model)) in schedule.map(|(at, model)| (at, Some(model))).chain(end).enumerate() {
             loop {
                 let now = clock.now();
                 self.watch.progress.update(now);
@@ -82,7 +82,7 @@ impl Pacer<'_> {
                 thread::sleep((at - now).min(NAP).into());
             }
             if let Some(model) = model
-                && jobs[turn % jobs.len()].send(Job::Send { model, intended: at }).is_err()
+                && jobs[nth % jobs.len()].send(Job::Send { model, intended: at }).is_err()
             {
                 return;
             }

@@ -17,7 +17,7 @@ pub(super) trait Wire: Sized + 'static {
     /// The name in reports.
     const NAME: &'static str;
 
-    /// The connections that all threads together may have unless the user says otherwise.
+    /// The connections that all threads together may have unless the user sets another number.
     const CONNECTIONS: usize;
 
     /// Requests of one thread with this many connections that may be under way, if connections

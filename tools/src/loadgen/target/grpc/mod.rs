@@ -50,7 +50,8 @@ pub(super) struct Grpc {
     server: ServerUrl,
     address: SocketAddr,
     senders: RefCell<Vec<Option<GrpcSender>>>,
-    turn: Cell<usize>,
+    /// The index of the connection for the next call.
+    next: Cell<usize>,
 }
 
 impl Wire for Grpc {
@@ -65,8 +66,8 @@ impl Wire for Grpc {
         let (address, sender) = first_of(server, open).await?;
         let mut senders = vec![None; connections.max(1)];
         senders[0] = Some(sender);
-        let (server, senders, turn) = (server.clone(), RefCell::new(senders), Cell::new(0));
-        Ok(Grpc { server, address, senders, turn })
+        let (server, senders, next) = (server.clone(), RefCell::new(senders), Cell::new(0));
+        Ok(Grpc { server, address, senders, next })
     }
 
     async fn open_ahead(&self) {
@@ -251,20 +252,20 @@ fn details(body: &Bytes) -> ServerDetails {
 /// The end of a call.
 struct GrpcAnswer {
     code: u32,
-    said: String,
+    message: String,
     outcome: Option<String>,
     /// The message without its frame.
     body: Bytes,
 }
 
 impl GrpcAnswer {
-    /// The server's words where the call did not go well.
+    /// Returns the server's error where the call failed.
     fn status(&self) -> Result<(), String> {
         match self.code {
             code::OK => Ok(()),
-            code::NOT_FOUND => Err(self.said.clone()),
-            code::UNIMPLEMENTED => Err(format!("the server has no such call: {}", self.said)),
-            code => Err(format!("gRPC status {code}: {}", self.said)),
+            code::NOT_FOUND => Err(self.message.clone()),
+            code::UNIMPLEMENTED => Err(format!("the server has no such call: {}", self.message)),
+            code => Err(format!("gRPC status {code}: {}", self.message)),
         }
     }
 }
@@ -300,9 +301,9 @@ impl Grpc {
         let mut next = request(message);
         let mut on_send = Some(on_send);
         for _ in 0..MAX_RESENDS {
-            let turn = self.turn.get();
-            self.turn.set((turn + 1) % self.senders.borrow().len());
-            let mut sender = self.sender(turn).await?;
+            let connection = self.next.get();
+            self.next.set((connection + 1) % self.senders.borrow().len());
+            let mut sender = self.sender(connection).await?;
             if sender.ready().await.is_err() {
                 continue;
             }
@@ -357,8 +358,8 @@ async fn read(response: hyper::Response<hyper::body::Incoming>) -> Result<GrpcAn
     let code = code.ok_or_else(|| broken("it has no grpc-status: is this a gRPC port?"))?;
     let body = frame.freeze();
     let body = if body.len() > FRAME_HEAD { body.slice(FRAME_HEAD..) } else { Bytes::new() };
-    let said = percent_decoded(text("grpc-message").unwrap_or_default());
-    Ok(GrpcAnswer { code, said, outcome: text("symphony-outcome").map(str::to_owned), body })
+    let message = percent_decoded(text("grpc-message").unwrap_or_default());
+    Ok(GrpcAnswer { code, message, outcome: text("symphony-outcome").map(str::to_owned), body })
 }
 
 /// `grpc-message` has `%XX` for every byte that a header can't hold.
@@ -395,7 +396,7 @@ async fn open(address: SocketAddr) -> Result<GrpcSender, Failure> {
     let mut builder = http2::Builder::new(OnThisThread);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) = builder.handshake(stream(address).await?).await.map_err(broken)?;
-    // A connection that breaks says so to whoever waits for an answer on it.
+    // A connection that breaks fails the requests that wait for an answer on it.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }

@@ -17,7 +17,7 @@ use symphony_transport::Nanos;
 /// The body of an infer request, and the length of its JSON if raw tensors follow that. With inputs
 /// in shared memory the JSON is left open: [`with_outputs`] ends it.
 ///
-/// Errors: values that JSON can't say.
+/// Errors: values that JSON can't express.
 pub(super) fn infer(call: &Call<'_>) -> Result<(Bytes, Option<usize>), String> {
     let raw = !call.json && call.shared.is_none();
     let mut text = String::from("{");
@@ -79,7 +79,7 @@ fn write_slice(text: &mut String, region: &str, RegionSlice { offset, bytes }: R
     );
 }
 
-/// An open body with its outputs going to these slices of a region, and closed.
+/// Completes an open body with its outputs in these slices of a region.
 pub(super) fn with_outputs<'a>(
     open: &[u8],
     region: &str,
@@ -107,7 +107,7 @@ pub(super) fn register(region: &Region) -> Bytes {
 /// An answer, read whole.
 pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
-    /// Symphony's own word for how the request ended; other servers have none.
+    /// Symphony's own outcome of the request; other servers have none.
     pub(super) outcome: Option<String>,
     /// The length of the JSON, if raw tensors follow it.
     pub(super) json_length: Option<usize>,
@@ -164,12 +164,13 @@ impl HttpAnswer {
         struct ErrorBody {
             error: String,
         }
-        let said = match serde_json::from_slice::<ErrorBody>(&self.body) {
+        let message = match serde_json::from_slice::<ErrorBody>(&self.body) {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&self.body).into_owned(),
         };
-        let said: String = said.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("{}: {said}", self.status)
+        let message: String =
+            message.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("{}: {message}", self.status)
     }
 
     /// Reads the server's metadata: the extensions that it supports.
@@ -200,9 +201,9 @@ impl HttpAnswer {
     /// Reads a model's configuration: its SLO.
     pub(super) fn slo(&self) -> Option<Nanos> {
         let config: Value = serde_json::from_slice(&self.body).ok()?;
-        let told = &config["parameters"]["slo_ms"];
-        let ms = told["string_value"].as_str().or(told.as_str()).and_then(|text| text.parse().ok());
-        ms.or(told.as_f64()).map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO)
+        let stated = &config["parameters"]["slo_ms"];
+        let ms = stated["string_value"].as_str().or(stated.as_str()).and_then(|text| text.parse().ok());
+        ms.or(stated.as_f64()).map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO)
     }
 
     /// Reads a model's metadata.
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn symphonys_own_word_says_how_a_request_ended_and_else_the_status_does() {
+    fn symphonys_own_outcome_decides_how_a_request_ended_and_else_the_status() {
         for (status, outcome, end) in [
             (200, Some("good"), End::Good),
             (504, Some("late"), End::Late),
@@ -325,14 +326,14 @@ mod tests {
             (429, None, End::Rejected),
             (503, None, End::Rejected),
             (404, None, End::Failed),
-            (500, Some("a new word"), End::Failed),
+            (500, Some("a new outcome"), End::Failed),
         ] {
             assert_eq!(answer(status, outcome, "").reply().end, end, "{status} {outcome:?}");
         }
     }
 
     #[test]
-    fn the_batch_and_the_stages_are_read_where_the_server_tells_them() {
+    fn the_batch_and_the_stages_are_read_where_the_server_states_them() {
         let details = |body| answer(200, None, body).reply().details;
         let body = r#"{"parameters":{"queued_us":0,"batched_us":5,"started_us":7,"finished_us":17,"answered_us":18,
                        "batch_size":7,"gpu":2},"outputs":[]}"#;
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_and_configuration_tell_the_tensors_and_the_slo() {
+    fn metadata_and_configuration_have_the_tensors_and_the_slo() {
         let body = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[-1,3,-1]}]}"#;
         let description = answer(200, None, body).description().unwrap();
         assert_eq!((description.inputs[0].shape.as_slice(), description.batched), ([3, 1].as_slice(), true));

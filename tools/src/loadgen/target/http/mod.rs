@@ -84,9 +84,9 @@ impl Wire for Http {
         let answer = self.ask(Method::POST, &path, Bytes::from_static(b"{}")).await?;
         let names = if answer.status.is_success() { answer.model_names() } else { None };
         names.ok_or_else(|| {
-            let said = answer.error_text();
+            let reason = answer.error_text();
             RunError::Usage(format!(
-                "{} does not list its models ({said}); name them with --models",
+                "{} does not list its models ({reason}); name them with --models",
                 self.server
             ))
         })
@@ -113,8 +113,8 @@ impl Wire for Http {
         if answer.status.is_success() {
             return Ok(());
         }
-        let said = answer.error_text();
-        Err(RunError::Usage(format!("{} does not take a shared memory region: {said}", self.server)))
+        let reason = answer.error_text();
+        Err(RunError::Usage(format!("{} does not take a shared memory region: {reason}", self.server)))
     }
 
     async fn unregister(&self, region: &Region) {
@@ -218,7 +218,7 @@ impl Http {
 
 async fn open(address: SocketAddr) -> Result<HttpSender, Failure> {
     let (sender, connection) = handshake(stream(address).await?).await.map_err(broken)?;
-    // A connection that breaks says so to whoever waits for an answer on it.
+    // A connection that breaks fails the requests that wait for an answer on it.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }
