@@ -86,8 +86,7 @@ fn single(specs: &[InputSpec]) -> Result<&InputSpec, String> {
 }
 
 fn raw(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
-    let row_bytes =
-        spec.row_bytes().ok_or("raw bytes can't be split into BYTES elements; give .json")?;
+    let row_bytes = spec.row_bytes().ok_or("raw bytes can't be split into BYTES elements; give .json")?;
     if row_bytes == 0 || !bytes.len().is_multiple_of(row_bytes) {
         return Err(format!(
             "it has {} bytes; input \"{}\" ({} of {:?}) takes {row_bytes} a row",
