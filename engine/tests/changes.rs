@@ -1,17 +1,18 @@
 //! Models come and go while the engine serves, on real threads under load: every accepted request
 //! is answered, a place is used again by another model, and nothing piles up.
 
+mod harness;
+
+use harness::engine::resident_kib;
+use harness::process::PATIENCE;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use symphony::config::{Config, ExecutorKind, RepositoryConfig, read_config};
+use symphony::config::{Config, ExecutorKind, RepositoryConfig};
 use symphony::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal};
 use symphony::runtime::{Engine, Frontend, LoadedModel, ModelSlotError, ModelSlots};
 use symphony_transport::message::{Ending, ModelId};
-
-/// Ten times what the slowest machine seen needed, and more.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An emulated model whose request takes so many bytes each way.
 fn model_toml(bytes: usize) -> String {
@@ -37,8 +38,7 @@ fn config(folder: &Path, models: &[(&str, usize)], extra: &str) -> Config {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("model.toml"), model_toml(*bytes)).unwrap();
     }
-    std::fs::write(folder.join("symphony.toml"), text).unwrap();
-    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+    harness::engine::config(folder, &text)
 }
 
 fn start(config: &Config) -> (Engine, Frontend, ModelSlots) {
@@ -122,13 +122,6 @@ fn load(model_slots: &mut ModelSlots, model: LoadedModel) -> ModelId {
     let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
     model_slots.switch(&[id], &[]);
     id
-}
-
-/// The process's resident memory, in KiB.
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]

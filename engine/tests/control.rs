@@ -1,17 +1,17 @@
 //! The control thread on a running engine: orders and a polled folder, emulated models and real
 //! ones.
 
+mod harness;
+
+use harness::process::PATIENCE;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use symphony::config::{Config, read_config};
+use symphony::config::Config;
 use symphony::control::{ControlError, IndexEntry, Repository, State};
 use symphony::runtime::frontend::{Ask, ModelInfo, Outcome};
 use symphony::runtime::{Engine, Frontend, Progress};
-
-/// Ten times what the slowest machine seen needed, and more.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 const EMULATED: &str =
     "executor = \"emulated\"\nslo_ms = 60000\nprofile = { alpha_ms = 0.01, beta_ms = 0.05 }\n";
@@ -26,9 +26,8 @@ fn config(folder: &Path, control: &str) -> Config {
          control = \"{control}\"\npoll_seconds = 1\n[[executors]]\nkind = \"cpu\"\n[[executors]]\n\
          kind = \"emulated\"\n[[models]]\nname = \"own\"\n{EMULATED}"
     );
-    std::fs::write(folder.join("symphony.toml"), text).unwrap();
     std::fs::create_dir_all(folder.join("models")).unwrap();
-    read_config(folder).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+    harness::engine::config(folder, &text)
 }
 
 fn put(folder: &Path, file: &str, content: &str) {

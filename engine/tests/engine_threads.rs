@@ -1,74 +1,56 @@
 //! The engine on real threads, in process: every request that a frontend sends is answered exactly
 //! once, whatever the load, on however few cores this machine has.
 
+mod harness;
+
+use harness::engine::{EmulatedModel, answer_all, config, emulated_gpus, replay_exactly, start, start_with};
+use harness::process::PATIENCE;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use symphony::config::{Config, read_config};
+use std::time::Instant;
+use symphony::config::Config;
 use symphony::recorder::RecordConfig;
-use symphony::recorder::replay::replay;
 use symphony::runtime::counters::{CountersSnapshot, ModelTally, RankTally};
-use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome, Refusal, Ticket};
+use symphony::runtime::frontend::{Answer, Ask, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options, StartError};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
-fn config(folder: &Path, models: &str) -> Config {
-    let file = folder.join("symphony.toml");
-    std::fs::write(&file, models).unwrap();
-    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
-}
-
 fn emulated(folder: &Path, policy: &str, gpus: usize, models: usize, slo_ms: f64) -> Config {
     // Holding batches back brings every answer close to its deadline: no test of whether it is met
     // may depend on that.
-    let mut text = format!("policy = \"{policy}\"\n[[executors]]\nkind = \"emulated\"\ncount = {gpus}\n");
-    for model in 0..models {
-        text += &format!(
-            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = {slo_ms}\n\
-             profile = {{ alpha_ms = 0.2, beta_ms = 1.0 }}\n"
-        );
-    }
+    let model = EmulatedModel { slo_ms, alpha_ms: 0.2, beta_ms: 1.0, more: "" };
+    let text = format!("policy = \"{policy}\"\n{}{}", emulated_gpus(gpus), model.sections(models));
     config(folder, &text)
-}
-
-fn start(config: Config) -> (Engine, Frontend) {
-    let (engine, mut frontends) = Engine::start(config, 1, Arc::new(|_: &str| ())).unwrap();
-    (engine, frontends.pop().unwrap())
 }
 
 fn within(model: ModelId, time: Nanos) -> Ask {
     Ask { due: Due::Within(time), ..Ask::one(model) }
 }
 
-/// Polls until nothing is in flight, counting each ticket's answers. A minute is far beyond any SLO
-/// here: an engine that takes longer has lost a request.
+/// Polls until nothing is in flight, and keeps each answer.
 fn collect(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
-    let began = Instant::now();
-    while frontend.in_flight() > 0 {
-        assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "{} requests have no answer",
-            frontend.in_flight()
-        );
-        poll(frontend, answers);
-    }
+    answer_all(frontend, |ticket, answer| keep(answers, ticket, &answer));
 }
 
+/// Polls once, and keeps each answer.
 fn poll(frontend: &mut Frontend, answers: &mut HashMap<Ticket, Outcome>) {
-    frontend.poll(|ticket, answer| {
-        assert!(answers.insert(ticket, answer.outcome).is_none(), "{ticket:?} was answered twice");
-        if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
-            assert!(
-                answer.timeline.started >= answer.timeline.arrival
-                    && answer.timeline.finished >= answer.timeline.started
-            );
-            assert!(answer.batch_size >= 1);
-        }
-    });
+    frontend.poll(|ticket, answer| keep(answers, ticket, &answer));
     std::thread::yield_now();
+}
+
+/// Checks that an answer is the first of its ticket and that its times are in order.
+fn keep(answers: &mut HashMap<Ticket, Outcome>, ticket: Ticket, answer: &Answer<'_>) {
+    assert!(answers.insert(ticket, answer.outcome).is_none(), "{ticket:?} was answered twice");
+    if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
+        assert!(
+            answer.timeline.started >= answer.timeline.arrival
+                && answer.timeline.finished >= answer.timeline.started
+        );
+        assert!(answer.batch_size >= 1);
+    }
 }
 
 #[test]
@@ -125,19 +107,14 @@ fn a_request_of_many_rows_is_answered_once_with_all_of_them() {
     }
     assert_eq!(frontend.in_flight(), 40);
     let bytes = frontend.models()[0].signature.output_bytes();
-    let began = Instant::now();
-    while frontend.in_flight() > 0 {
-        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
-        frontend.poll(|ticket, answer| {
-            assert_eq!(sent.remove(&ticket), Some(answer.rows), "{ticket:?}");
-            if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
-                assert!((0..answer.rows).all(|row| answer.row(row) == vec![0; bytes]));
-                assert!(answer.batch_size as usize >= answer.rows, "it was split without need");
-            }
-            assert!(answer.row(answer.rows).is_empty());
-        });
-        std::thread::yield_now();
-    }
+    answer_all(&mut frontend, |ticket, answer| {
+        assert_eq!(sent.remove(&ticket), Some(answer.rows), "{ticket:?}");
+        if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
+            assert!((0..answer.rows).all(|row| answer.row(row) == vec![0; bytes]));
+            assert!(answer.batch_size as usize >= answer.rows, "it was split without need");
+        }
+        assert!(answer.row(answer.rows).is_empty());
+    });
     assert!(sent.is_empty());
     engine.stop();
 }
@@ -146,10 +123,10 @@ fn a_request_of_many_rows_is_answered_once_with_all_of_them() {
 fn a_request_that_is_cancelled_while_it_waits_is_answered_as_withdrawn() {
     let folder = tempfile::tempdir().unwrap();
     // Its one GPU is busy for a minute with each batch, and no batch has more than one request.
-    let text = "policy = \"work-conserving\"\n[[executors]]\nkind = \"emulated\"\n\
-                [[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\n\
-                profile = { alpha_ms = 1, beta_ms = 60000 }\n";
-    let (engine, mut frontend) = start(config(folder.path(), text));
+    let model =
+        EmulatedModel { slo_ms: 600_000.0, alpha_ms: 1.0, beta_ms: 60_000.0, more: "max_batch = 1\n" };
+    let text = format!("policy = \"work-conserving\"\n{}{}", emulated_gpus(1), model.sections(1));
+    let (engine, mut frontend) = start(config(folder.path(), &text));
     let mut answers = HashMap::new();
     let tickets: Vec<Ticket> =
         (0..9).map(|_| frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap()).collect();
@@ -160,7 +137,7 @@ fn a_request_that_is_cancelled_while_it_waits_is_answered_as_withdrawn() {
     }
     let began = Instant::now();
     while answers.len() < waits.len() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{answers:?}");
+        assert!(began.elapsed() < PATIENCE, "{answers:?}");
         poll(&mut frontend, &mut answers);
     }
     assert!(waits.iter().all(|ticket| answers[ticket] == Outcome::Bad(Ending::Withdrawn)), "{answers:?}");
@@ -219,8 +196,7 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     let config = emulated(folder.path(), "symphony", 2, 3, 50.0);
     let options =
         Options { record: Some(RecordConfig { folder: record.clone(), mib: 8 }), ..Options::default() };
-    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
-    let mut frontend = frontends.pop().unwrap();
+    let (engine, mut frontend) = start_with(config, options);
     let mut answers = HashMap::new();
     let mut accepted = 0u64;
     for n in 0..40_000u32 {
@@ -232,7 +208,7 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     // However late its threads get their cores, the engine is stopped only once it has begun to
     // work.
     let began = Instant::now();
-    while answers.is_empty() && began.elapsed() < Duration::from_secs(60) {
+    while answers.is_empty() && began.elapsed() < PATIENCE {
         poll(&mut frontend, &mut answers);
     }
     let counters = engine.counters().clone();
@@ -252,23 +228,22 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     assert!(backend.batches + backend.cancelled <= model.batches);
     let mut requests = 0;
     for name in ["model-0.symrec", "rank.symrec"] {
-        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(replayed.difference, None, "{name}");
+        let replayed = replay_exactly(&record.join(name));
         assert!(replayed.inputs > 0 && replayed.decisions > 0);
         requests += replayed.requests;
     }
     assert!(requests > 0 && requests <= accepted);
 }
 
-/// Serves requests for these models on two RankThreads and checks that each model got its answers,
-/// all threads' counters together tell of all requests, and what both RankThreads recorded replays.
+/// Serves requests for these models on two RankThreads and checks that each model answers its
+/// requests, that the counters of all threads add up to all requests, and that the recordings of
+/// both RankThreads replay.
 fn serve_on_two_rank_threads(config: Config, folder: &Path) {
     let models = config.models.len() as u32;
     let record = folder.join("record");
     let options =
         Options { record: Some(RecordConfig { folder: record.clone(), mib: 8 }), ..Options::default() };
-    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
-    let mut frontend = frontends.pop().unwrap();
+    let (engine, mut frontend) = start_with(config, options);
     let mut answers = HashMap::new();
     for n in 0..40 * models {
         frontend.submit(&Ask::one(ModelId(n % models)), |_, input| input.fill(0)).unwrap();
@@ -278,12 +253,12 @@ fn serve_on_two_rank_threads(config: Config, folder: &Path) {
     let of_ranks = |all: &CountersSnapshot, of: fn(&RankTally) -> u64| all.ranks.iter().map(of).sum::<u64>();
     let of_models =
         |all: &CountersSnapshot, of: fn(&ModelTally) -> u64| all.models.iter().map(of).sum::<u64>();
-    // A RankThread may hear of the last batch's end after its requests' client did.
+    // The last batch's completion may reach its RankThread after the client has the answers.
     let (began, counters) = (Instant::now(), engine.counters().clone());
     let all_completed = |all: &CountersSnapshot| {
         of_ranks(all, |rank| rank.completions) == of_models(all, |model| model.batches)
     };
-    while !all_completed(&counters.snapshot()) && began.elapsed() < Duration::from_secs(60) {
+    while !all_completed(&counters.snapshot()) && began.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
     engine.stop();
@@ -297,9 +272,7 @@ fn serve_on_two_rank_threads(config: Config, folder: &Path) {
     assert_eq!(of_models(&snapshot, |model| model.batched_requests), answers.len() as u64);
     let mut decisions = 0;
     for name in ["rank.symrec", "rank-1.symrec"] {
-        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(replayed.difference, None, "{name}");
-        decisions += replayed.decisions;
+        decisions += replay_exactly(&record.join(name)).decisions;
     }
     assert_eq!(decisions, of_ranks(&snapshot, |rank| rank.grants));
 }

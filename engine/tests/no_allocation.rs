@@ -1,28 +1,32 @@
 //! A ModelThread and the RankThread allocate nothing between start and stop, with the flight
 //! recorder on: counted by an allocator of this test's own, on these threads only.
 
+mod harness;
+
+use harness::engine::{EmulatedModel, emulated_gpus, start_with};
+use harness::process::PATIENCE;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use symphony::config::{Config, ExecutorKind, read_config};
+use std::time::Instant;
+use symphony::config::{Config, ExecutorKind};
 use symphony::recorder::RecordConfig;
 use symphony::runtime::frontend::{Ask, Class, Due, Frontend, Refusal};
 use symphony::runtime::{Engine, Idle, LoadedModel, Options};
 use symphony_transport::message::ModelId;
 
 thread_local! {
-    /// Whether this thread may not allocate.
+    /// True if this thread must not allocate.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether watched threads are past their start.
+/// True while allocations of watched threads count.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
-/// Allocations and releases by watched threads meanwhile.
+/// The number of allocations and releases by watched threads while [`ARMED`].
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
@@ -61,10 +65,9 @@ static ALLOCATOR: Counting = Counting;
 
 const MODELS: u32 = 5;
 
-const EMULATED: &str =
-    "executor = \"emulated\"\nslo_ms = 200.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
+const MODEL: EmulatedModel = EmulatedModel { slo_ms: 200.0, alpha_ms: 0.2, beta_ms: 1.0, more: "" };
 
-/// The next request: of every model, and if there are to be `classes`, of every class, with and
+/// Returns the `nth` request: the models take turns, and with `classes` so do the classes, with and
 /// without a deadline.
 fn ask(nth: u32, classes: bool) -> Ask {
     let class = if classes { Class::new((nth % 4) as u8).unwrap() } else { Class::HIGHEST };
@@ -77,7 +80,7 @@ fn pump(frontend: &mut Frontend, count: u32, classes: bool) {
     let began = Instant::now();
     let (mut sent, mut answered) = (0, 0);
     while answered < count {
-        assert!(began.elapsed() < Duration::from_secs(120), "{answered} of {count} answered");
+        assert!(began.elapsed() < PATIENCE, "{answered} of {count} answered");
         for _ in 0..64.min(count - sent) {
             match frontend.submit(&ask(sent, classes), |_, input| input.fill(0)) {
                 Ok(_) => sent += 1,
@@ -92,17 +95,12 @@ fn pump(frontend: &mut Frontend, count: u32, classes: bool) {
 
 /// An engine's configuration, in `folder`, with `extra` in its file.
 fn config(folder: &Path, extra: &str) -> Config {
-    let mut text = format!("{extra}[[executors]]\nkind = \"emulated\"\ncount = 20\n");
-    for model in 0..MODELS {
-        text += &format!("[[models]]\nname = \"m{model}\"\n{EMULATED}");
-    }
-    let file = folder.join("symphony.toml");
-    std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+    let models = MODEL.sections(MODELS as usize);
+    harness::engine::config(folder, &format!("{extra}{}{models}", emulated_gpus(20)))
 }
 
-/// Serves a thousand batches and `meanwhile` something else, and counts what ModelThreads and the
-/// RankThread allocate.
+/// Serves thousands of requests, does `meanwhile`, and checks that ModelThreads and the RankThread
+/// allocate nothing in that time.
 fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&mut Engine, &mut Frontend)) {
     let seen = Arc::new(std::sync::Mutex::new(HashSet::new()));
     let roles = Arc::clone(&seen);
@@ -117,9 +115,8 @@ fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&m
         })),
         idle: Some(Idle::Spin),
     };
-    let (mut engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
-    let mut frontend = frontends.pop().unwrap();
-    // The first requests find every thread past its start.
+    let (mut engine, mut frontend) = start_with(config, options);
+    // Once these requests are answered, every thread is past its start.
     pump(&mut frontend, 2_000, false);
     let before = engine.counters().snapshot();
     ARMED.store(true, Ordering::SeqCst);
@@ -143,11 +140,11 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     let record = RecordConfig { folder: folder.path().join("record"), mib: 8 };
     serve(config(folder.path(), ""), Some(record), |_, _| ());
 
-    // Nor do they where models come and go: what they take and give back is made and freed
-    // elsewhere.
+    // Nor do they while models are loaded and unloaded: the control plane makes and frees what they
+    // take and give back.
     let models = folder.path().join("models/later");
     std::fs::create_dir_all(&models).unwrap();
-    std::fs::write(models.join("model.toml"), EMULATED).unwrap();
+    std::fs::write(models.join("model.toml"), MODEL.keys()).unwrap();
     let changing = config(folder.path(), "[repository]\npath = \"models\"\ncontrol = \"explicit\"\n");
     let repository = changing.repository.clone().unwrap();
     serve(changing, None, |engine, frontend| {

@@ -1,26 +1,28 @@
 //! A ModelThread and the RankThread make no system call between start and stop, with the flight
-//! recorder on: a filter in the kernel (seccomp), put on these threads before their first turn,
-//! ends the process at the first one.
+//! recorder on: a filter in the kernel (seccomp), set on these threads before their first duty
+//! cycle, ends the process at the first one.
 //!
-//! Each check runs in a process of its own: this test's binary, told by an environment variable
-//! what to do. With no system call at all allowed, the threads can't end either: these processes
-//! end without stopping the engine.
+//! Each check runs in a process of its own: this test's binary, with the check's name in an
+//! environment variable. Since no system call at all is allowed, the threads can't end either:
+//! these processes end without stopping the engine.
 
+mod harness;
+
+use harness::engine::{EmulatedModel, config, emulated_gpus, replay_exactly, start_with};
+use harness::process::PATIENCE;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use symphony::config::read_config;
+use std::time::Instant;
 use symphony::recorder::RecordConfig;
-use symphony::recorder::replay::replay;
 use symphony::runtime::clock::Clock;
 use symphony::runtime::frontend::{Ask, Class, Due, Refusal};
-use symphony::runtime::{Engine, Idle, Options};
+use symphony::runtime::{Idle, Options};
 use symphony_transport::message::ModelId;
 
-/// Says which check a child process is to run.
+/// The environment variable that names the check of a child process.
 const CHECK: &str = "SYMPHONY_SYSTEM_CALL_CHECK";
 
 /// The signal that a forbidden system call ends a process with.
@@ -28,7 +30,7 @@ const SIGSYS: i32 = 31;
 
 /// Forbids the calling thread every system call from here on.
 fn forbid_system_calls() {
-    let arch = std::env::consts::ARCH.try_into().expect("seccomp knows this processor");
+    let arch = std::env::consts::ARCH.try_into().expect("seccomp supports this processor");
     let filter =
         SeccompFilter::new(BTreeMap::new(), SeccompAction::KillProcess, SeccompAction::Allow, arch).unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
@@ -101,11 +103,8 @@ fn make_a_call() {
 
 fn serve() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("symphony.toml");
-    let text = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
-                slo_ms = 300.0\nprofile = { alpha_ms = 0.2, beta_ms = 1.0 }\n";
-    std::fs::write(&file, text).unwrap();
-    let config = read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    let model = EmulatedModel { slo_ms: 300.0, alpha_ms: 0.2, beta_ms: 1.0, more: "" };
+    let config = config(folder.path(), &(emulated_gpus(8) + &model.sections(1)));
     let record = folder.path().join("record");
     let options = Options {
         record: Some(RecordConfig { folder: record.clone(), mib: 8 }),
@@ -117,12 +116,11 @@ fn serve() {
         })),
         idle: Some(Idle::Spin),
     };
-    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
-    let mut frontend = frontends.pop().unwrap();
+    let (engine, mut frontend) = start_with(config, options);
     let began = Instant::now();
     let (mut sent, mut answered) = (0, 0);
     while answered < 20_000 {
-        assert!(began.elapsed() < Duration::from_secs(120), "{answered} requests were answered");
+        assert!(began.elapsed() < PATIENCE, "{answered} requests were answered");
         // Of every class, with and without a deadline.
         let class = Class::new((sent % 4) as u8).unwrap();
         let due = if sent % 3 == 0 { Due::Never } else { Due::Slo };
@@ -140,8 +138,7 @@ fn serve() {
     assert!(counters.models[0].batches > 0, "batches were sent: {counters:?}");
     // The same threads' recordings, read while they run.
     for name in ["model-0.symrec", "rank.symrec"] {
-        let replayed = replay(&record.join(name), None).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(replayed.difference, None);
+        replay_exactly(&record.join(name));
     }
     drop(folder);
     std::process::exit(0);

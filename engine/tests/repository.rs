@@ -1,27 +1,27 @@
 //! The repository as clients meet it: the `symphony` binary, its HTTP API on real sockets, models
 //! that are loaded, replaced and unloaded while others ask them.
 
+mod harness;
+
+use harness::process::{PATIENCE, ServerProcess, request};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Ten times what the slowest machine seen needed, and more.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 struct Server {
-    child: Child,
     address: SocketAddr,
+    _process: ServerProcess,
 }
 
 impl Server {
     /// Serves `folder/models`, which clients control.
     fn start(folder: &Path) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_symphony"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        command
             .args([
                 "serve",
                 "--http",
@@ -32,15 +32,9 @@ impl Server {
                 "explicit",
             ])
             .args(["--load-model", "shapes", "--model-repository"])
-            .arg(folder.join("models"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready http://").expect("the first line says where it serves");
-        Server { address: address.parse().unwrap(), child }
+            .arg(folder.join("models"));
+        let process = ServerProcess::start(&mut command, Stdio::null());
+        Server { address: process.address(), _process: process }
     }
 
     fn post(&self, path: &str, body: &Value) -> (u16, Value) {
@@ -71,26 +65,10 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// One request on a connection of its own; the status and the body, `null` if it is empty.
+/// Sends one request and returns the status and the body, `null` if it is empty.
 fn post(address: SocketAddr, path: &str, body: &str) -> (u16, Value) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    let head =
-        format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-    stream.write_all((head + body).as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no whole answer: {answer:?}"));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap();
-    (status, if body.is_empty() { Value::Null } else { serde_json::from_str(body).unwrap() })
+    let (status, _, body) = request(address, ("POST", path), "", body).unwrap();
+    (status, if body.is_empty() { Value::Null } else { serde_json::from_str(&body).unwrap() })
 }
 
 fn put_version(folder: &Path, version: u64) {

@@ -1,17 +1,14 @@
 //! The `symphony` binary as its users meet it: the quickstart on real threads and sockets, its
 //! shutdown, and what it says to a configuration with diagnostics. Needs no network but loopback.
 
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+mod harness;
 
-/// Ten times what the slowest machine seen needed: a server that does not answer is a failure, not
-/// a slow one.
-const PATIENCE: Duration = Duration::from_secs(120);
+use harness::process::{ServerProcess, request};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn quickstart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart")
@@ -23,7 +20,7 @@ fn symphony() -> Command {
 
 /// A served configuration, killed when the test is over.
 struct Server {
-    child: Child,
+    process: ServerProcess,
     address: SocketAddr,
 }
 
@@ -33,18 +30,10 @@ impl Server {
     }
 
     fn start_with(config: &Path, options: &[&std::ffi::OsStr]) -> Server {
-        let mut child = symphony()
-            .args(["serve", "--http", "127.0.0.1:0"])
-            .args(options)
-            .arg(config)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready http://").expect("the first line says where it serves");
-        Server { address: address.parse().unwrap(), child }
+        let mut command = symphony();
+        command.args(["serve", "--http", "127.0.0.1:0"]).args(options).arg(config);
+        let process = ServerProcess::start(&mut command, Stdio::null());
+        Server { address: process.address(), process }
     }
 
     fn post(&self, path: &str, body: &str) -> (u16, Value) {
@@ -53,34 +42,15 @@ impl Server {
 
     /// Sends SIGINT and returns the exit code.
     fn interrupt(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        self.child.wait().unwrap().code()
+        self.process.interrupt()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// One request on a connection of its own; the status and the JSON body.
+/// Sends one request and returns the status and the JSON body.
 fn post(address: SocketAddr, path: &str, body: &str) -> std::io::Result<(u16, Value)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let malformed = || std::io::Error::other(format!("no whole answer: {answer:?}"));
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(malformed)?;
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(malformed)?;
-    Ok((status, serde_json::from_str(body).map_err(|_| malformed())?))
+    let (status, _, body) = request(address, ("POST", path), "", body)?;
+    let torn = |_| std::io::Error::other(format!("no whole answer: {body:?}"));
+    Ok((status, serde_json::from_str(&body).map_err(torn)?))
 }
 
 fn sample(name: &str) -> String {
@@ -264,11 +234,10 @@ fn the_flight_recording_of_a_killed_server_replays_to_the_same_decisions() {
     for _ in 0..20 {
         assert_eq!(server.post("/v2/models/shapes/infer", &body).0, 200);
     }
-    let metrics = get_text(server.address, "/metrics");
+    let metrics = request(server.address, ("GET", "/metrics"), "", "").unwrap().2;
     assert!(metrics.contains("symphony_model_thread_requests_total{thread=\"model-0\"} 20\n"), "{metrics}");
     assert!(metrics.contains("symphony_backend_start_lateness_seconds_count"), "{metrics}");
-    server.child.kill().unwrap();
-    server.child.wait().unwrap();
+    server.process.kill();
     let replay = |arguments: &[&str]| {
         let output = symphony().arg("replay").arg(&record).args(arguments).output().unwrap();
         (
@@ -289,15 +258,6 @@ fn the_flight_recording_of_a_killed_server_replays_to_the_same_decisions() {
     let (code, text) = replay(&[]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("rank.symrec: not a sound recording"), "{text}");
-}
-
-fn get_text(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //! and a batch client, which has no deadline, gets all its answers. Bounds are wide, since other
 //! programs may have the machine's cores.
 
+mod harness;
+
+use harness::engine::{EmulatedModel, answer_all, config, emulated_gpus, replay_exactly, start, start_with};
+use harness::process::PATIENCE;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use symphony::config::{Config, read_config};
+use symphony::config::Config;
 use symphony::recorder::RecordConfig;
-use symphony::recorder::replay::replay;
 use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Options};
 use symphony_scheduler::limits;
@@ -16,34 +18,20 @@ use symphony_transport::message::{Ending, ModelId};
 
 const MODELS: u32 = 4;
 
-/// Of each model, so long that a machine that others use too keeps it.
-const SLO: Duration = Duration::from_millis(1_000);
+/// A model with an SLO that a machine keeps which others use too.
+const MODEL: EmulatedModel =
+    EmulatedModel { slo_ms: 1_000.0, alpha_ms: 1.0, beta_ms: 5.0, more: "max_batch = 32\n" };
 
-fn config(folder: &Path, gpus: usize, cores: &str) -> Config {
-    let mut text = format!("[cores]\n{cores}\n[[executors]]\nkind = \"emulated\"\ncount = {gpus}\n");
-    for model in 0..MODELS {
-        text += &format!(
-            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = {}\nmax_batch = 32\n\
-             profile = {{ alpha_ms = 1, beta_ms = 5 }}\n",
-            SLO.as_millis()
-        );
-    }
-    let file = folder.join("symphony.toml");
-    std::fs::write(&file, text).unwrap();
-    read_config(&file).unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
-}
-
-fn start(config: Config, record: Option<RecordConfig>) -> (Engine, Frontend) {
-    let options = Options { record, ..Options::default() };
-    let (engine, mut frontends) = Engine::start_with(config, 1, Arc::new(|_: &str| ()), options).unwrap();
-    (engine, frontends.pop().unwrap())
+fn four_models(folder: &Path, gpus: usize, cores: &str) -> Config {
+    let models = MODEL.sections(MODELS as usize);
+    config(folder, &format!("[cores]\n{cores}\n{}{models}", emulated_gpus(gpus)))
 }
 
 fn ask(model: u32, class: u8, due: Due) -> Ask {
     Ask { class: Class::new(class).unwrap(), due, ..Ask::one(ModelId(model)) }
 }
 
-/// What became of one class's requests.
+/// The requests of one class, by how they ended.
 #[derive(Default, Debug)]
 struct Ends {
     sent: u64,
@@ -64,13 +52,13 @@ impl Ends {
     }
 }
 
-/// Requests of the highest class, of class 1, and without a deadline.
+/// A client that sends requests of the highest class, of class 1, and without a deadline.
 #[derive(Default, Debug)]
 struct Client {
     highest: Ends,
     lower: Ends,
     batch: Ends,
-    /// Whose requests tickets are, by their index.
+    /// The kind of each request in flight (0, 1 or 2, in the order above), by its ticket's index.
     kinds: Vec<u8>,
 }
 
@@ -90,22 +78,19 @@ impl Client {
             1 => ask(model, 1, Due::Slo),
             _ => ask(model, 0, Due::Never),
         };
-        let ticket = frontend.submit(&ask, |_, input| input.fill(0)).expect("there is room for so few");
+        let ticket = frontend.submit(&ask, |_, input| input.fill(0)).expect("the slab has room");
         self.kinds.resize(frontend.capacity(), 0);
         self.kinds[ticket.index] = kind;
         self.of(kind).sent += 1;
     }
 
-    fn poll(&mut self, frontend: &mut Frontend) {
-        frontend.poll(|ticket: Ticket, answer: Answer<'_>| {
-            let kind = self.kinds[ticket.index];
-            self.of(kind).note(answer.outcome);
-        });
-        std::thread::yield_now();
+    fn note(&mut self, ticket: Ticket, answer: &Answer<'_>) {
+        let kind = self.kinds[ticket.index];
+        self.of(kind).note(answer.outcome);
     }
 
     /// Sends a request of the highest class every 5 ms; with a flood also one of class 1 every 20
-    /// ms, and as many without a deadline as keep thousands under way.
+    /// ms, and requests without a deadline so that 3,000 of them are always under way.
     fn run(&mut self, frontend: &mut Frontend, duration: Duration, flood: bool) {
         let began = Instant::now();
         while began.elapsed() < duration {
@@ -119,34 +104,26 @@ impl Client {
             while flood && self.batch.under_way() < 3_000 {
                 self.send(frontend, 2);
             }
-            self.poll(frontend);
-        }
-    }
-
-    fn finish(&mut self, frontend: &mut Frontend) {
-        let began = Instant::now();
-        while frontend.in_flight() > 0 {
-            assert!(began.elapsed() < Duration::from_secs(60), "{self:?}");
-            self.poll(frontend);
+            frontend.poll(|ticket, answer| self.note(ticket, &answer));
+            std::thread::yield_now();
         }
     }
 }
 
-/// A run of a client, and of one without lower classes, on such an engine; what both recorded
-/// replays.
+/// Runs a client with the flood of lower classes and one without, each on an engine of its own,
+/// and replays the named recordings of both.
 fn with_and_without(gpus: usize, cores: &str, files: &[&str]) -> (Client, Client) {
     let folder = tempfile::tempdir().unwrap();
     let run = |flood| {
         let record = RecordConfig { folder: folder.path().join("record"), mib: 8 };
-        let (engine, mut frontend) = start(config(folder.path(), gpus, cores), Some(record.clone()));
+        let options = Options { record: Some(record.clone()), ..Options::default() };
+        let (engine, mut frontend) = start_with(four_models(folder.path(), gpus, cores), options);
         let mut client = Client::default();
         client.run(&mut frontend, Duration::from_secs(3), flood);
-        client.finish(&mut frontend);
+        answer_all(&mut frontend, |ticket, answer| client.note(ticket, &answer));
         engine.stop();
         for name in files {
-            let replayed = replay(&record.folder.join(name), None).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(replayed.difference, None, "{name}");
-            assert!(replayed.decisions > 0, "{name}");
+            assert!(replay_exactly(&record.folder.join(name)).decisions > 0, "{name}");
         }
         client
     };
@@ -157,8 +134,8 @@ fn with_and_without(gpus: usize, cores: &str, files: &[&str]) -> (Client, Client
 fn a_flood_of_lower_classes_costs_the_highest_nothing_and_a_batch_client_gets_all_its_answers() {
     let (with, without) = with_and_without(2, "", &["model-0.symrec", "rank.symrec"]);
     println!("with {:?} {:?} {:?}, without {:?}", with.highest, with.lower, with.batch, without.highest);
-    // The flood is more than the GPUs can do within the SLO: served alike, most of all would be
-    // bad.
+    // The flood is more than the GPUs can run within the SLO: without classes, most requests of
+    // every kind would be bad.
     let allowed = without.highest.bad + with.highest.sent / 20;
     assert!(with.highest.bad <= allowed, "{with:?}, without {without:?}");
     assert_eq!((with.batch.good, with.batch.bad), (with.batch.sent, 0), "{with:?}");
@@ -175,14 +152,12 @@ fn each_rank_thread_serves_the_classes_of_its_own_models() {
     assert_eq!((with.batch.good, with.batch.bad), (with.batch.sent, 0), "{with:?}");
 }
 
-/// An engine whose GPU is busy for an hour: what comes afterwards waits.
+/// Starts an engine whose only GPU is busy for five minutes: later requests wait.
 fn with_a_busy_gpu(folder: &Path) -> (Engine, Frontend) {
-    let text = "policy = \"work-conserving\"\n[[executors]]\nkind = \"emulated\"\n\
-                [[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\n\
-                profile = { alpha_ms = 1, beta_ms = 300000 }\n";
-    let file = folder.join("symphony.toml");
-    std::fs::write(&file, text).unwrap();
-    let (engine, mut frontend) = start(read_config(&file).unwrap(), None);
+    let slow =
+        EmulatedModel { slo_ms: 600_000.0, alpha_ms: 1.0, beta_ms: 300_000.0, more: "max_batch = 1\n" };
+    let text = format!("policy = \"work-conserving\"\n{}{}", emulated_gpus(1), slow.sections(1));
+    let (engine, mut frontend) = start(config(folder, &text));
     frontend.submit(&ask(0, 0, Due::Slo), |_, _| ()).unwrap();
     (engine, frontend)
 }
@@ -197,17 +172,14 @@ fn a_request_without_a_deadline_that_waits_can_be_cancelled_and_ends_when_the_en
     let (began, cancelled) = (Instant::now(), 40);
     tickets[..cancelled].iter().for_each(|&ticket| frontend.cancel(ticket));
     while ends.len() < cancelled {
-        assert!(began.elapsed() < Duration::from_secs(30), "{ends:?}");
+        assert!(began.elapsed() < PATIENCE, "{ends:?}");
         frontend.poll(|ticket, answer| assert_eq!(ends.insert(ticket, answer.outcome), None));
         std::thread::yield_now();
     }
     let withdrawn = Outcome::Bad(Ending::Withdrawn);
     assert!(tickets[..cancelled].iter().all(|ticket| ends[ticket] == withdrawn), "{ends:?}");
     engine.stop();
-    while frontend.in_flight() > 0 {
-        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
-        frontend.poll(|ticket, answer| assert_eq!(ends.insert(ticket, answer.outcome), None));
-    }
+    answer_all(&mut frontend, |ticket, answer| assert_eq!(ends.insert(ticket, answer.outcome), None));
     assert!(
         tickets[cancelled..].iter().all(|ticket| ends[ticket] == Outcome::Bad(Ending::Stopped)),
         "{ends:?}"
@@ -227,7 +199,7 @@ fn lower_classes_leave_room_for_requests_of_those_above() {
                 Ok(_) => taken += 1,
                 Err(refusal) => break assert_eq!(refusal, Refusal::Overloaded),
             }
-            // Answers come too: a queue holds less than there are slots.
+            // Answers come too: a queue holds fewer requests than the slab has slots.
             frontend.poll(|_, _| ());
         }
         assert!(frontend.in_flight() <= most && taken > limits::MAX_QUEUE_LENGTH / 4, "{class}: {taken}");
@@ -240,28 +212,17 @@ fn lower_classes_leave_room_for_requests_of_those_above() {
 }
 
 #[test]
-fn models_that_are_of_a_lower_class_themselves_keep_no_gpus_for_requests_that_do_not_come() {
+fn models_of_a_lower_class_reserve_no_gpus_for_requests_that_do_not_come() {
     let folder = tempfile::tempdir().unwrap();
-    let mut text = "[[executors]]\nkind = \"emulated\"\n".to_owned();
-    for model in 0..3 {
-        // A batch takes longer than a request could wait: of class 0, each model would have the GPU
-        // kept for it.
-        text += &format!(
-            "[[models]]\nname = \"m{model}\"\nexecutor = \"emulated\"\nslo_ms = 300\nmax_batch = 8\n\
-             priority = 3\nprofile = {{ alpha_ms = 1, beta_ms = 200 }}\n"
-        );
-    }
-    let file = folder.path().join("symphony.toml");
-    std::fs::write(&file, text).unwrap();
-    let (engine, mut frontend) = start(read_config(&file).unwrap(), None);
+    // A batch takes longer than a request could wait: in class 0, each model's queue would reserve
+    // the GPU.
+    let model =
+        EmulatedModel { slo_ms: 300.0, alpha_ms: 1.0, beta_ms: 200.0, more: "max_batch = 8\npriority = 3\n" };
+    let text = format!("{}{}", emulated_gpus(1), model.sections(3));
+    let (engine, mut frontend) = start(config(folder.path(), &text));
     for n in 0..30 {
         frontend.submit(&ask(n % 3, 3, Due::Never), |_, _| ()).unwrap();
     }
-    let began = Instant::now();
-    while frontend.in_flight() > 0 {
-        assert!(began.elapsed() < Duration::from_secs(60), "{} have no answer", frontend.in_flight());
-        frontend.poll(|_, answer| assert_eq!(answer.outcome, Outcome::Good));
-        std::thread::yield_now();
-    }
+    answer_all(&mut frontend, |_, answer| assert_eq!(answer.outcome, Outcome::Good));
     engine.stop();
 }

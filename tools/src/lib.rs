@@ -1,4 +1,4 @@
-//! What the command-line tools are made of. A binary of `src/bin` only reads its arguments and
+//! The library of the command-line tools. A binary of `src/bin` only reads its arguments and
 //! calls in here.
 
 pub mod loadgen;

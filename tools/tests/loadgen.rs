@@ -1,8 +1,13 @@
-//! The `loadgen` command against a small HTTP server on loopback: counts, exit codes and what is
-//! printed. The server is a thread per connection, answers from a script, and keeps what it was
-//! sent. Other tests send to `loadgen echo`, which speaks gRPC too. A generator that shares its
-//! cores with other tests is late; where a run has an SLO the tests let it.
+//! The `loadgen` command against a small HTTP server on loopback: counts, exit codes and output.
+//! The server has a thread per connection, answers from a script and counts what it is sent. Other
+//! tests send to `loadgen echo`, which speaks gRPC too. A generator that shares its cores with
+//! other tests is late; runs with an SLO allow any lateness.
 
+#[allow(dead_code, reason = "other test programs use the rest")]
+#[path = "../../engine/tests/harness/process.rs"]
+mod process;
+
+use process::{ServerProcess, wait_until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +27,7 @@ struct Server {
 struct Shared {
     script: Box<dyn Fn(usize) -> Reply + Send + Sync>,
     infers: AtomicUsize,
-    /// Infer requests that are being answered, and the most there were at once.
+    /// Infer requests that are being answered, and the most at once so far.
     busy: AtomicUsize,
     busiest: AtomicUsize,
     wrong: AtomicUsize,
@@ -75,26 +80,17 @@ const ANY_LATENESS: &str = "--max-lateness 1e9";
 
 /// `loadgen echo`, killed when the test is over.
 struct Echo {
-    child: std::process::Child,
     http: String,
     grpc: String,
+    _process: ServerProcess,
 }
 
 impl Echo {
     fn start() -> Echo {
-        let mut child = command("echo --http 127.0.0.1:0 --grpc 127.0.0.1:0").spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let ["ready", http, grpc] = words[..] else { panic!("{line}") };
-        Echo { child, http: http.into(), grpc: grpc.into() }
-    }
-}
-
-impl Drop for Echo {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let mut command = command("echo --http 127.0.0.1:0 --grpc 127.0.0.1:0");
+        let process = ServerProcess::start(&mut command, Stdio::null());
+        let [http, grpc] = process.urls() else { panic!("{:?}", process.urls()) };
+        Echo { http: http.clone(), grpc: grpc.clone(), _process: process }
     }
 }
 
@@ -144,7 +140,7 @@ fn is_infer_request(body: &[u8]) -> bool {
     input["name"] == "x" && input["datatype"] == "FP32" && input["shape"] == json!([1, 2, 3]) && data == 6
 }
 
-/// The path and the body; `None` when the client has gone.
+/// Reads a request's path and body; `None` when the client has closed the connection.
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -292,12 +288,10 @@ fn a_workload_asks_many_models_by_their_shares() {
 #[test]
 fn a_server_that_goes_away_ends_the_run_with_exit_code_1() {
     let server = Server::start(|_| good(1));
-    let child =
+    let mut command =
         command(&format!("--url http://{} --json --model m --rate 200 --duration 30", server.address));
-    let child = { child }.spawn().unwrap();
-    while server.shared.infers.load(Ordering::SeqCst) < 20 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let child = command.spawn().unwrap();
+    wait_until("20 requests have come", || server.shared.infers.load(Ordering::SeqCst) >= 20);
     server.shared.gone.store(true, Ordering::SeqCst);
     // Wakes the thread that accepts, which then closes its socket.
     drop(TcpStream::connect(server.address));
@@ -314,9 +308,7 @@ fn ctrl_c_ends_the_run_early_and_it_still_reports() {
     let mut command =
         command(&format!("--url http://{} --json --model m --rate 100 --duration 600", server.address));
     let child = command.spawn().unwrap();
-    while server.shared.infers.load(Ordering::SeqCst) < 10 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("10 requests have come", || server.shared.infers.load(Ordering::SeqCst) >= 10);
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let run = finished(child.wait_with_output().unwrap());
@@ -357,7 +349,7 @@ fn a_model_that_is_not_there_is_exit_code_2_with_the_servers_own_words() {
 }
 
 #[test]
-fn a_server_that_speaks_something_else_is_told_apart() {
+fn a_server_of_another_protocol_is_exit_code_1() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -436,7 +428,7 @@ fn a_server_lists_its_models_and_a_closed_loop_thinks() {
 }
 
 #[test]
-fn what_a_grpc_server_says_is_wrong_is_told() {
+fn an_error_of_a_grpc_server_is_reported_in_its_own_words() {
     let echo = Echo::start();
     let run = loadgen(&format!("--url {} --protocol grpc --model m --rate 1 --duration 1", echo.http));
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{}", run.stderr);
@@ -514,7 +506,7 @@ fn a_run_leaves_the_files_asked_for_and_two_of_them_are_compared() {
 }
 
 #[test]
-fn a_file_that_can_not_be_written_is_told_before_anything_is_sent() {
+fn a_file_that_can_not_be_written_is_an_error_before_anything_is_sent() {
     let server = Server::start(|_| good(1));
     let run = server.loadgen("--model m --rate 100 --duration 1 --html /no/such/folder/a.html");
     assert_eq!(run.code, Some(2));
@@ -523,7 +515,7 @@ fn a_file_that_can_not_be_written_is_told_before_anything_is_sent() {
 }
 
 #[test]
-fn inputs_from_a_file_are_what_is_sent_and_one_that_does_not_fit_is_told() {
+fn inputs_from_a_file_are_sent_and_one_that_does_not_fit_is_refused() {
     let server = Server::start(|_| good(1));
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: usize| {

@@ -1,5 +1,5 @@
-//! `simulate` as a user runs it: every policy on every workload file of the project, and what is
-//! said of wrong flags.
+//! `simulate` as a user runs it: every policy on every workload file of the project, and the
+//! messages about wrong flags.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn a_flag_that_the_policy_does_not_take_is_refused_with_those_that_do() {
 }
 
 #[test]
-fn a_flag_with_a_wrong_value_is_told_what_would_be_right() {
+fn a_wrong_value_of_a_flag_is_refused_with_the_right_ones() {
     let told = refusal(&["--policy", "symphony-published", "--when", "later"]);
     assert!(told.starts_with("--when: \"later\" is no rule; give one of frontrun, beta-lambda, "), "{told}");
     assert!(refusal(&["--policy", "clockwork", "--clockwork-batches", "3"]).contains("give pow2 or any"));

@@ -2,18 +2,16 @@
 //! API cores.
 
 mod exposition;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod top;
 mod traces;
 
 use exposition::Exposition;
+use harness::process::{PATIENCE, ServerProcess, request, wait_until};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Ten times what the slowest machine seen needed.
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 /// SLOs that any machine keeps, and two API cores.
 const CONFIG: &str = r#"
@@ -39,8 +37,8 @@ profile = { alpha_ms = 0.5, beta_ms = 1 }
 
 /// A server, killed when the test is over.
 struct Server {
-    child: Child,
-    address: String,
+    process: ServerProcess,
+    address: SocketAddr,
     folder: tempfile::TempDir,
 }
 
@@ -53,41 +51,17 @@ impl Server {
 
     /// Serves the configuration in `folder` with these options; what it logs goes to `log`.
     fn start_in(folder: tempfile::TempDir, options: &[&str], log: Stdio) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_symphony"))
-            .args(["serve", "--http", "127.0.0.1:0"])
-            .args(options)
-            .arg(folder.path())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready http://").expect("where it serves");
-        Server { address: address.split(' ').next().unwrap().to_owned(), child, folder }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        command.args(["serve", "--http", "127.0.0.1:0"]).args(options).arg(folder.path());
+        let process = ServerProcess::start(&mut command, log);
+        Server { address: process.address(), process, folder }
     }
 
     /// One request on a connection of its own, so that any of the API cores may get it: status and
     /// body.
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let (head, body) = self.whole_answer(method, path, body);
-        (head[9..12].parse().unwrap(), body)
-    }
-
-    /// The same: head and body.
-    fn whole_answer(&self, method: &str, path: &str, body: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
-        (head.to_owned(), body.to_owned())
+        let (status, _, body) = request(self.address, (method, path), "", body).unwrap();
+        (status, body)
     }
 
     fn infer(&self, model: &str) -> u16 {
@@ -99,21 +73,6 @@ impl Server {
         let (status, text) = self.ask("GET", "/metrics", "");
         assert_eq!(status, 200, "{text}");
         Exposition::read(&text)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -197,7 +156,7 @@ fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
         ("/dashboard/dashboard.css", "text/css"),
         ("/dashboard/data", "application/json"),
     ] {
-        let (head, body) = server.whole_answer("GET", path, "");
+        let (_, head, body) = request(server.address, ("GET", path), "", "").unwrap();
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
         assert!(head.contains(&format!("content-type: {kind}")), "{path}: {head}");
         assert!(head.contains("content-security-policy: default-src 'none'"), "{path}: {head}");

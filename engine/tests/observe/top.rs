@@ -14,23 +14,24 @@ fn symphony() -> Command {
 #[test]
 fn one_frame_is_printed_as_text() {
     let server = Server::start(CONFIG);
+    let address = server.address.to_string();
     (0..10).for_each(|_| assert_eq!(server.infer("fast"), 200));
     let top = |url: &str| {
         let output = symphony().args(["top", url, "--once", "--interval", "0.1"]).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
-    let (code, frame, trouble) = top(&format!("http://{}", server.address));
+    let (code, frame, trouble) = top(&format!("http://{address}"));
     assert_eq!((code, trouble.as_str()), (Some(0), ""), "{frame}");
     assert!(frame.lines().count() == 23 && frame.lines().all(|line| line.chars().count() <= 80), "{frame}");
-    for words in ["Symphony", &server.address, "ready", "GPUs busy", " of 2", "▸ fast", "SLO 20000 ms"] {
+    for words in ["Symphony", &address, "ready", "GPUs busy", " of 2", "▸ fast", "SLO 20000 ms"] {
         assert!(frame.contains(words), "no {words:?} in\n{frame}");
     }
     let (code, _, trouble) = top("https://127.0.0.1:1");
     assert!(code == Some(2) && trouble.contains("is no address of a server"), "{trouble}");
     let (code, _, trouble) = top("127.0.0.1:1");
     assert!(code == Some(1) && trouble.contains("is the server running there?"), "{trouble}");
-    let output = symphony().args(["top", &server.address]).output().unwrap();
+    let output = symphony().args(["top", &address]).output().unwrap();
     let trouble = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && trouble.contains("--once"), "{trouble}");
 }
@@ -78,8 +79,7 @@ fn a_session_takes_keys_outlives_its_server_and_leaves_the_terminal_as_it_was() 
     press("?");
     see("quits, as Ctrl-C does");
     press("?");
-    server.child.kill().unwrap();
-    server.child.wait().unwrap();
+    server.process.kill();
     see("✗ no answer");
     press("q");
     assert_eq!(session.wait().unwrap().code(), Some(0));

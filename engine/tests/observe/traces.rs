@@ -1,7 +1,7 @@
 //! Traces of a server, as a small collector gets them: it speaks HTTP as far as the server does,
 //! and reads OTLP by the messages of OpenTelemetry's own crate.
 
-use super::{CONFIG, PATIENCE, Server, wait_until};
+use super::{CONFIG, PATIENCE, Server, request, wait_until};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -10,7 +10,7 @@ use prost::Message;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 const BODY: &str = r#"{"inputs":[{"name":"input","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}"#;
@@ -81,24 +81,12 @@ fn serve(collector: &str, ratio: &str) -> Server {
 
 /// An infer request with these header lines, each ended; the answer's status.
 fn infer(server: &Server, headers: &str) -> u16 {
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = BODY.len();
-    write!(
-        stream,
-        "POST /v2/models/fast/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{BODY}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer[9..12].parse().unwrap()
+    request(server.address, ("POST", "/v2/models/fast/infer"), headers, BODY).unwrap().0
 }
 
 /// Ends the server as Ctrl-C does.
 fn interrupt(server: &mut Server) {
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert_eq!(server.process.interrupt(), Some(0));
 }
 
 fn attribute(span: &Span, key: &str) -> Option<Value> {

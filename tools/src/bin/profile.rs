@@ -16,12 +16,12 @@ use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, measur
 /// column; the line is a summary.
 #[derive(Parser)]
 #[command(name = "profile", version, after_help = AFTER_HELP)]
-struct CommandLine {
+struct ProfileCommandLine {
     /// The ONNX file; the first dimension of its inputs and outputs must be dynamic
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
-    /// Where to run it: cpu (cuda:N is not in this version; emulated GPUs take what their profile
-    /// says)
+    /// The device to run it on: cpu (cuda:N is not in this version; emulated GPUs take what their
+    /// profile says)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// The largest batch
@@ -30,7 +30,7 @@ struct CommandLine {
     /// Seconds to measure for, all batch sizes together
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     seconds: f64,
-    /// Also write the table as CSV, for a model's `profile = FILE`
+    /// Write the table as CSV too, for a model's `profile = FILE`
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Print one JSON object and nothing else
@@ -42,7 +42,7 @@ const AFTER_HELP: &str =
     "Exit codes: 0 done; 1 the model failed; 2 bad usage or model file; 3 the machine lacks the device.";
 
 #[derive(Serialize)]
-struct Output {
+struct ProfileReport {
     model: String,
     device: String,
     alpha_ms: f64,
@@ -53,18 +53,18 @@ struct Output {
     weights_bytes: u64,
     /// Growth of the process's peak resident memory while loading and running the largest batch.
     memory_bytes: Option<u64>,
-    table: Vec<Entry>,
+    table: Vec<ProfileRow>,
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct ProfileRow {
     batch: usize,
     p50_ms: f64,
     p99_ms: f64,
 }
 
 fn main() -> ExitCode {
-    match run(&CommandLine::parse()) {
+    match run(&ProfileCommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, message)) => {
             eprintln!("{message}");
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(line: &CommandLine) -> Result<(), (u8, String)> {
+fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
     match line.device.as_str() {
         "cpu" => {}
         "emulated" => {
@@ -94,7 +94,7 @@ fn run(line: &CommandLine) -> Result<(), (u8, String)> {
         .map_err(|error| (2, error.to_string()))?;
     let table =
         measure_with_progress(&compute, &mut model, line.seconds).map_err(|error| (1, error.to_string()))?;
-    let output = Output::new(&line.model, &table, &model, memory.and_then(|m| m.peak_growth().ok()));
+    let output = ProfileReport::new(&line.model, &table, &model, memory.and_then(|m| m.peak_growth().ok()));
     if let Some(path) = &line.csv {
         table.write(path).map_err(|error| (2, error.to_string()))?;
     }
@@ -128,10 +128,10 @@ fn measure_with_progress(
     table
 }
 
-impl Output {
-    fn new(path: &Path, table: &ProfileTable, model: &CpuModel, memory_bytes: Option<u64>) -> Output {
+impl ProfileReport {
+    fn new(path: &Path, table: &ProfileTable, model: &CpuModel, memory_bytes: Option<u64>) -> ProfileReport {
         let fit = table.fit();
-        Output {
+        ProfileReport {
             model: path.display().to_string(),
             device: "cpu".to_owned(),
             alpha_ms: fit.alpha_ns / 1e6,
@@ -143,7 +143,7 @@ impl Output {
             table: table
                 .rows()
                 .iter()
-                .map(|row| Entry {
+                .map(|row| ProfileRow {
                     batch: row.batch,
                     p50_ms: row.p50.as_millis_f64(),
                     p99_ms: row.p99.as_millis_f64(),
@@ -153,10 +153,10 @@ impl Output {
     }
 }
 
-fn print(output: &Output) {
+fn print(output: &ProfileReport) {
     println!("{} on {}", output.model, output.device);
     println!("{:>7} {:>12} {:>12} {:>14}", "batch", "p50 (ms)", "p99 (ms)", "requests/s");
-    for Entry { batch, p50_ms, p99_ms } in &output.table {
+    for ProfileRow { batch, p50_ms, p99_ms } in &output.table {
         println!("{batch:>7} {p50_ms:>12.3} {p99_ms:>12.3} {:>14.1}", *batch as f64 / p50_ms * 1e3);
     }
     println!("alpha {:.4} ms, beta {:.4} ms (fitted to p99 at b >= 2)", output.alpha_ms, output.beta_ms);

@@ -13,13 +13,14 @@ use symphony::config::{ArrivalFileError, ArrivalSource, parse_arrival, read_func
 use symphony_scheduler::workload::Arrival;
 use symphony_transport::Nanos;
 
-/// The rate at which a search for the goodput starts unless told.
+/// The rate at which a search for the goodput starts unless `--rate` is given.
 const SEARCH_FROM_RPS: f64 = 100.0;
 
-/// Threads that send unless told, at most; more than half of the machine's cores are never taken.
+/// The most threads that send unless `--threads` is given; more than half of the machine's cores
+/// are never taken.
 const MOST_THREADS: usize = 4;
 
-/// Sends requests to a server that speaks the KServe v2 protocol, and reports what came of them.
+/// Sends requests to a server that speaks the KServe v2 protocol, and reports how they ended.
 ///
 /// Latency counts from the time a request was meant to be sent. Exit codes: 0 done, 1 nothing was
 /// answered, the server went away or the generator itself was late, 2 bad usage or input, 3
@@ -28,7 +29,7 @@ const MOST_THREADS: usize = 4;
 #[command(name = "loadgen", version, max_term_width = 110)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
-    /// What to do instead of sending load.
+    /// The subcommand, if the command does not send load.
     #[command(subcommand)]
     pub command: Option<Command>,
 
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with = "model", value_delimiter = ',')]
     pub models: Vec<String>,
 
-    /// How --models share the requests: equal, or zipf:S (the k-th gets 1/k^S of what the first
+    /// The shares of --models: equal, or zipf:S (the k-th gets 1/k^S of what the first
     /// gets).
     #[arg(long, value_name = "P", default_value = "equal", value_parser = popularity)]
     pub popularity: f64,
@@ -72,16 +73,16 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["ramp", "concurrency"])]
     pub find_goodput: bool,
 
-    /// When the search ends: good and bad rates are this close, percent.
+    /// The search ends when the highest good and the lowest bad rate are this close, percent.
     #[arg(long, value_name = "PCT", default_value_t = 2.0, requires = "find_goodput", value_parser = percent)]
     pub resolution: f64,
 
-    /// How long to send, seconds; of --find-goodput, each step. A workload file or a ramp says it
-    /// too.
+    /// The time to send for, seconds; of --find-goodput, each step's. A workload file or a ramp has
+    /// it too.
     #[arg(long, value_name = "S", required_unless_present_any = ["workload", "ramp"], allow_negative_numbers = true, value_parser = positive)]
     pub duration: Option<f64>,
 
-    /// How long to send before that without counting, seconds [default: 0, or what the workload
+    /// The time to send for before that without counting, seconds [default: 0, or what the workload
     /// file says].
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = not_negative)]
     pub warmup: Option<f64>,
@@ -108,12 +109,12 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub input: Vec<String>,
 
-    /// When requests are sent: poisson, uniform, gamma:K (shape K), trace:FILE (offsets in s, a
+    /// The arrival process: poisson, uniform, gamma:K (shape K), trace:FILE (offsets in s, a
     /// line each) or minutes:FILE[#FUNCTION] (counts per minute, like the Azure Functions trace).
     #[arg(long, value_name = "A", default_value = "poisson", value_parser = arrival)]
     pub arrival: ArrivalSource,
 
-    /// Play a trace or counts per minute so many times as fast.
+    /// Play a trace or counts per minute X times as fast.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     pub time_scale: f64,
 
@@ -121,7 +122,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "arrival"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub concurrency: Option<u32>,
 
-    /// How long such a client waits before its next request, milliseconds on average (exponentially
+    /// The time such a client waits before its next request, milliseconds on average (exponentially
     /// distributed).
     #[arg(long, value_name = "M", default_value_t = 0.0, requires = "concurrency", value_parser = not_negative)]
     pub think_ms: f64,
@@ -130,7 +131,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Protocol::Http)]
     pub protocol: Protocol,
 
-    /// How tensors travel over HTTP [default: binary if the server says that it takes that].
+    /// The form of tensors over HTTP [default: binary if the server supports it].
     #[arg(long, value_name = "HOW")]
     pub tensors: Option<TensorsAs>,
 
@@ -189,7 +190,7 @@ pub struct Args {
     pub hgrm: Option<PathBuf>,
 }
 
-/// What `loadgen` does besides sending load.
+/// A subcommand of `loadgen`, which sends no load.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Compare two runs: what changed, by how much, and how sure that is.
@@ -227,11 +228,11 @@ pub struct CompareArgs {
 /// The command line of `loadgen echo`.
 #[derive(Clone, Copy, Debug, Parser)]
 pub struct EchoArgs {
-    /// Where to listen for HTTP.
+    /// The address to listen on for HTTP.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
     pub http: SocketAddr,
 
-    /// Where to listen for gRPC.
+    /// The address to listen on for gRPC.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
     pub grpc: SocketAddr,
 }
@@ -245,12 +246,12 @@ pub enum Protocol {
     Grpc,
 }
 
-/// How tensors travel over HTTP.
+/// The form of tensors over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TensorsAs {
-    /// As numbers in the JSON body.
+    /// Numbers in the JSON body.
     Json,
-    /// As bytes after the JSON body: the protocol's binary tensor extension.
+    /// Bytes after the JSON body: the protocol's binary tensor extension.
     Binary,
 }
 
@@ -262,14 +263,15 @@ pub enum SharedMemory {
 }
 
 impl Args {
-    /// Whether the server must be asked for its models first.
+    /// True if the server must list its models first.
     pub fn all_models(&self) -> bool {
         self.models == ["all"]
     }
 
-    /// What to send when; `all` are the server's models, needed only for [`Args::all_models`].
+    /// Returns the plan of the run; `all` are the server's models, needed only for
+    /// [`Args::all_models`].
     ///
-    /// Errors: files with diagnostics, all of them told; flags that don't go together.
+    /// Errors: the diagnostics of a file; flags that don't go together.
     pub fn plan(&self, all: &[String]) -> Result<Plan, PlanError> {
         let mut plan = match &self.workload {
             Some(file) => self.workload_plan(file)?,
@@ -360,17 +362,17 @@ impl Args {
         }
     }
 
-    /// Which function's counts per minute each of several models has: the one of its name, or else
-    /// that of its place.
+    /// Returns the function whose counts per minute each of several models has: that of its name,
+    /// or else that of its position.
     fn functions(&self, names: &[&str]) -> Result<Vec<String>, PlanError> {
         let ArrivalSource::Minutes { file, function: None } = &self.arrival else { return Ok(Vec::new()) };
         if names.len() < 2 {
             return Ok(Vec::new());
         }
         let functions = read_functions(file).map_err(|e| PlanError(e.to_string()))?;
-        let of = |(place, name): (usize, &&str)| {
+        let of = |(position, name): (usize, &&str)| {
             let named = functions.iter().find(|function| function == name);
-            named.or(functions.get(place)).cloned().ok_or_else(|| {
+            named.or(functions.get(position)).cloned().ok_or_else(|| {
                 let (all, models) = (functions.len(), names.len());
                 let file = file.display();
                 PlanError(format!("{file}: it has {all} functions; {models} models need one each"))
@@ -379,7 +381,7 @@ impl Args {
         names.iter().enumerate().map(of).collect()
     }
 
-    /// What every request carries.
+    /// Returns what every request carries.
     pub fn requests(&self) -> Requests {
         let split = |text: &String| match text.split_once('=') {
             Some((model, path)) => (Some(model.to_owned()), PathBuf::from(path)),
@@ -426,7 +428,7 @@ impl Args {
         self.find_goodput.then_some(self.resolution / 100.0)
     }
 
-    /// What to send it to.
+    /// Makes the target of the load.
     ///
     /// Errors: an engine that can't start; flags that don't go together.
     pub fn target(&self) -> Result<Box<dyn Target>, RunError> {
@@ -491,8 +493,8 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Args, String> {
-        let words = std::iter::once("loadgen").chain(line.split_whitespace());
-        Args::try_parse_from(words).map_err(|e| {
+        let arguments = std::iter::once("loadgen").chain(line.split_whitespace());
+        Args::try_parse_from(arguments).map_err(|e| {
             assert_eq!(e.exit_code(), 2);
             e.to_string()
         })
@@ -570,13 +572,13 @@ mod tests {
             ("--url http://h --workload f --model m", "cannot be used with"),
             ("--url http://h --in-process c --model m --rate 1 --duration 1", "cannot be used with"),
         ] {
-            let told = parse(line).err().unwrap_or_else(|| panic!("`{line}` was taken"));
-            assert!(told.contains(part), "`{line}` gave: {told}");
+            let error = parse(line).err().unwrap_or_else(|| panic!("`{line}` was taken"));
+            assert!(error.contains(part), "`{line}` gave: {error}");
         }
     }
 
     #[test]
-    fn a_trace_that_can_not_be_read_is_told_before_anything_is_sent() {
+    fn a_trace_that_can_not_be_read_is_an_error_before_anything_is_sent() {
         let error = parse(&format!("{GOOD} --arrival trace:/no/such/file")).unwrap().plan(&[]).unwrap_err();
         assert!(error.to_string().contains("/no/such/file: the trace can't be read"), "{error}");
     }
@@ -599,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn each_model_has_the_counts_of_its_name_or_of_its_place() {
+    fn each_model_has_the_counts_of_its_name_or_of_its_position() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("counts.csv");
         std::fs::write(&file, "HashFunction,1\nf,3\nb,4\n").unwrap();

@@ -5,7 +5,7 @@ use super::RunError;
 use super::report::{Report, Step};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 
-/// By how much the rate changes while it is only known to be good, or bad.
+/// The factor by which the rate changes until both a good and a bad rate are known.
 const STRIDE: f64 = 1.5;
 
 /// Runs of one rate in which the generator itself was late; after them the search ends.
@@ -15,13 +15,13 @@ const MAX_LATE_RUNS: u32 = 3;
 const HOPELESS: u64 = 5;
 
 /// Searches from `start_rps` until the rates known to be good and bad differ by less than
-/// `resolution` (0.02 is 2 %). `run` runs one step at a rate, and tells `None` when the user wants
-/// no more; `say` is told of each step.
+/// `resolution` (0.02 is 2 %). `run` runs one step at a rate, and returns `None` when the user
+/// wants no more; `say` is called with each step.
 ///
-/// The report of the best run that passed, with its `goodput_rps` and all `steps`; where none
-/// passed, of the last run with a goodput of 0. A step in which the generator itself was late tells
-/// nothing of the server: it is run again, and the third time the search ends with its report,
-/// which fails.
+/// Returns the report of the best run that passed, with its `goodput_rps` and all `steps`; where
+/// none passed, of the last run with a goodput of 0. A step in which the generator itself was late
+/// says nothing about the server: it is run again, and the third time the search ends with its
+/// report, which fails.
 ///
 /// Errors: as `run`; no step was run to its end.
 pub fn search(
@@ -116,7 +116,7 @@ impl Search {
 mod tests {
     use super::super::report::tests::{at, report};
     use super::*;
-    use crate::loadgen::measure::{End, Outcome, Tally, Told};
+    use crate::loadgen::measure::{End, RequestRecord, ServerDetails, Tally};
     use crate::loadgen::schedule::tests::open;
     use std::sync::Arc;
     use symphony_transport::Nanos;
@@ -133,7 +133,14 @@ mod tests {
             tally.sent(intended, sent);
             let answered = (n as f64 * capacity / rate).fract() + capacity / rate >= 1.0;
             let end = if answered { End::Good } else { End::Dropped };
-            tally.ended(Outcome { model, intended, sent, ended: sent + at(5), end, told: Told::default() });
+            tally.ended(RequestRecord {
+                model,
+                intended,
+                sent,
+                ended: sent + at(5),
+                end,
+                details: ServerDetails::default(),
+            });
         }
         report(&plan, tally)
     }
@@ -178,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_is_ended_early_tells_what_it_knows() {
+    fn a_search_that_is_ended_early_reports_the_goodput_so_far() {
         let mut steps = 0;
         let mut run = |rate| {
             steps += 1;

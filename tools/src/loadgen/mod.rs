@@ -1,9 +1,10 @@
 //! The load generator: sends requests to a server, or to an engine in this process, at times that
 //! do not depend on the answers (open loop) or as fast as N clients get answers (closed loop), and
-//! reports what came of them. Latency counts from the time a request was meant to be sent, so a
+//! reports how they ended. Latency counts from the time a request was meant to be sent, so a
 //! stall of the server, or of the generator, shows in the figures instead of hiding.
 
 mod args;
+mod error;
 pub mod goodput;
 pub mod inputs;
 pub mod measure;
@@ -13,10 +14,11 @@ pub mod schedule;
 pub mod target;
 
 pub use args::{Args, Protocol};
+pub use error::RunError;
 
 use crate::loadgen::args::{Command, CompareArgs};
-use crate::loadgen::report::{Comparison, Files, Ran, Report, RunInfo, Saved, Step, Terms};
-use crate::loadgen::schedule::{Pace, Plan, PlanError};
+use crate::loadgen::report::{Comparison, Criteria, Files, FinishedRun, Report, RunInfo, Saved, Step};
+use crate::loadgen::schedule::{Pace, Plan};
 use crate::loadgen::target::{Target, Watch};
 use std::io;
 use std::process::ExitCode;
@@ -24,41 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Why a run could not start, or was not worth its figures.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The command line, a file, or the server's models don't fit together.
-    #[error("{0}")]
-    Usage(String),
-    /// The server does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The user ended the run before there was anything to tell.
-    #[error("{0}")]
-    Stopped(String),
-    /// The machine lacks something.
-    #[error("{0}")]
-    Machine(String),
-}
-
-impl RunError {
-    /// The exit code: docs/design/specification.md, "Command lines".
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            RunError::Unreachable(_) | RunError::Stopped(_) => 1,
-            RunError::Usage(_) => 2,
-            RunError::Machine(_) => 3,
-        }
-    }
-}
-
-impl From<PlanError> for RunError {
-    fn from(error: PlanError) -> RunError {
-        RunError::Usage(error.to_string())
-    }
-}
-
-/// The whole command: does what `args` say and prints what came of it.
+/// Runs the whole command and prints its report.
 pub fn main(args: &Args) -> ExitCode {
     let done = match &args.command {
         Some(Command::Compare(compared)) => compare(compared),
@@ -71,22 +39,22 @@ pub fn main(args: &Args) -> ExitCode {
     }))
 }
 
-/// A run, from the command line to the exit code.
+/// Generates load, from the command line to the exit code.
 fn generate(args: &Args) -> Result<u8, RunError> {
     let mut target = args.target()?;
     let all = if args.all_models() { target.model_names()? } else { Vec::new() };
     let plan = args.plan(&all)?;
     let stop = stop_on_ctrl_c()?;
     let slos = target.prepare(&plan.models, &args.requests())?;
-    let slos = plan.models.iter().zip(slos).map(|(model, told)| model.slo.or(told)).collect::<Vec<_>>();
+    let slos = plan.models.iter().zip(slos).map(|(model, stated)| model.slo.or(stated)).collect::<Vec<_>>();
     if let (true, Some(at)) = (args.find_goodput, slos.iter().position(Option::is_none)) {
         let name = &plan.models[at].name;
         let what = format!("the SLO of model \"{name}\" is not known, so nothing is late: give --slo-ms");
         return Err(RunError::Usage(what));
     }
-    let terms = Terms { slos, allowed_lateness: args.allowed_lateness() };
+    let criteria = Criteria { slos, allowed_lateness: args.allowed_lateness() };
     let files = Files::create(&args.files(), args.svg.as_deref()).map_err(RunError::Usage)?;
-    let mut run = Runner { target, terms, stop, keep_records: files.need_records() };
+    let mut run = Runner { target, criteria, stop, keep_records: files.need_records() };
     let report = match args.goodput_search() {
         None => run.once(&plan, "")?,
         Some(resolution) => run.search(&plan, resolution)?,
@@ -123,7 +91,7 @@ fn compare(args: &CompareArgs) -> Result<u8, RunError> {
 /// Runs plans on a target that is prepared for their models.
 struct Runner {
     target: Box<dyn Target>,
-    terms: Terms,
+    criteria: Criteria,
     stop: Arc<AtomicBool>,
     keep_records: bool,
 }
@@ -141,7 +109,7 @@ impl Runner {
             Pace::Closed { clients, .. } => (None, Some(clients)),
         };
         let info = RunInfo { rate_rps, concurrency, seed: plan.seed, ..self.target.info() };
-        Ok(Report::new(plan, Ran { began, tally: watch.tally, info }, &self.terms))
+        Ok(Report::new(plan, FinishedRun { began, tally: watch.tally, info }, &self.criteria))
     }
 
     fn search(&mut self, plan: &Plan, resolution: f64) -> Result<Report, RunError> {

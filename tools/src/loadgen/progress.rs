@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::Arc;
 use symphony_transport::Nanos;
 
-/// How often it changes.
+/// The time between changes of the bar.
 const EVERY: Nanos = Nanos::from_millis(200);
 
-/// Over how long the rate shown is measured: so many changes.
+/// The number of changes over which the rate shown is measured.
 const WINDOW: u64 = 5;
 
 /// A progress bar over a run's time.
@@ -18,13 +18,13 @@ pub struct Progress {
     live: Arc<Live>,
     label: String,
     next: Nanos,
-    /// When the rate was last measured, and how many requests had been sent.
+    /// The time at which the rate was last measured, and the requests sent by then.
     measured: (Nanos, u64),
     rate_rps: f64,
 }
 
 impl Progress {
-    /// The bar of a run that has not begun; `label` goes before what it says.
+    /// The bar of a run that has not begun; `label` precedes its text.
     pub fn new(plan: &Plan, live: Arc<Live>, label: &str) -> Progress {
         let length = plan.end().0 / EVERY.0;
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
@@ -34,7 +34,7 @@ impl Progress {
         Progress { bar, live, label: label.into(), next, measured, rate_rps: 0.0 }
     }
 
-    /// The run has come as far as `now`.
+    /// Shows the run's state at `now`.
     pub fn update(&mut self, now: Nanos) {
         if now < self.next {
             return;
@@ -50,7 +50,7 @@ impl Progress {
         self.bar.set_position(now.0 / EVERY.0);
     }
 
-    /// The run is over: the bar goes away.
+    /// Removes the bar, since the run is over.
     pub fn finish(&mut self) {
         self.bar.finish_and_clear();
     }

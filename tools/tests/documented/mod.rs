@@ -1,30 +1,19 @@
-//! Runs the examples of documents, so that what they say is what happens. Each ```sh block is run
-//! by bash in a folder that starts out with the repository's `examples`, and must succeed;
-//! `symphony` and `loadgen` are those of this build, and a server of the quickstart, and one of
-//! `loadgen echo`, run at addresses of their own in the place of the usual ones. A block of
-//! ```text prints``` behind it is what it prints, to the letter; one of ```json prints``` has the same fields and texts, and numbers
-//! of its own. Each ```toml block of a document about CONFIG is one that `symphony check` finds good.
+//! Runs the examples of documents, so that they show what happens. Each block of `sh` is run by
+//! bash in a folder that begins with the repository's `examples`, and must succeed; `symphony` and
+//! `loadgen` are those of this build. A server of the quickstart and one of `loadgen echo` run at
+//! addresses of their own, which replace the usual ones in a script. A block of `text prints`
+//! behind a script is its exact output; one of `json prints` has the output's fields and texts, and
+//! other numbers. Each block of `toml` in a document about CONFIG passes `symphony check`.
 
+use crate::process::ServerProcess;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
-/// What documents write, and what stands for it here.
-struct Stands(Vec<(&'static str, String)>);
-
-/// A server, killed when the test is over.
-struct Served(Child);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // One that has ended already has said why.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Texts of documents, each with its replacement in a test.
+struct Substitutions(Vec<(&'static str, String)>);
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -44,25 +33,17 @@ fn binaries() -> PathBuf {
     folder
 }
 
-/// Starts a command and reads the first line that it prints.
-fn start(command: &mut Command) -> (Served, String) {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (Served(child), line.trim().to_owned())
-}
-
 /// A fenced block of a document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Block {
-    /// Where it is: `docs/api.md:12`.
-    place: String,
-    /// What stands behind its first fence.
+    /// The file and the line of its first fence: `docs/api.md:12`.
+    location: String,
+    /// The text behind its first fence.
     kind: String,
     text: String,
 }
 
-/// The blocks of a document, `name`d so.
+/// Returns the blocks of a document, whose locations begin with `name`.
 fn blocks(name: &str, document: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut inside = false;
@@ -71,8 +52,8 @@ fn blocks(name: &str, document: &str) -> Vec<Block> {
             Some(_) if inside => inside = false,
             Some(kind) => {
                 inside = true;
-                let place = format!("{name}:{at}");
-                blocks.push(Block { place, kind: kind.to_owned(), text: String::new() });
+                let location = format!("{name}:{at}");
+                blocks.push(Block { location, kind: kind.to_owned(), text: String::new() });
             }
             None if inside => {
                 let text = &mut blocks.last_mut().expect("a block was begun").text;
@@ -93,20 +74,20 @@ fn blocks_of(document: &str) -> Vec<Block> {
 struct Bench {
     folder: tempfile::TempDir,
     path: String,
-    stands: Stands,
-    _servers: [Served; 2],
+    substitutions: Substitutions,
+    _servers: [ServerProcess; 2],
 }
 
 impl Bench {
-    /// A `patient` one has a server whose models promise 400 times as much, for examples whose
-    /// answers are looked at: the machine of a test is shared.
+    /// Starts the servers. With `patient`, the SLOs are 400 times as long, for examples whose
+    /// answers are compared: the machine of a test is shared.
     fn new(patient: bool) -> Bench {
         let binaries = binaries();
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         std::os::unix::fs::symlink(repository().join("examples"), here.join("examples")).unwrap();
-        // The machine of a test is shared: whether the generator is late there is not what
-        // documents are about.
+        // The machine of a test is shared: documents do not depend on whether the generator is
+        // late.
         let wrapper = here.join("bin");
         std::fs::create_dir(&wrapper).unwrap();
         let script = format!(
@@ -121,30 +102,29 @@ impl Bench {
         let mut serve = Command::new(binaries.join("symphony"));
         let config = if patient { patient_quickstart(here) } else { here.join("examples/quickstart") };
         serve.args(["serve", "--http", "127.0.0.1:0"]).arg(config).current_dir(here);
-        let (server, ready) = start(&mut serve);
-        let http = ready.strip_prefix("ready ").expect("the first line says where it serves").to_owned();
+        let server = ServerProcess::start(&mut serve, Stdio::null());
         let mut echo = Command::new(binaries.join("loadgen"));
-        let (echo, ready) = start(echo.args(["echo", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]));
-        let words: Vec<&str> = ready.split_whitespace().collect();
+        echo.args(["echo", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+        let echo = ServerProcess::start(&mut echo, Stdio::null());
         let [secure, secure_grpc, admin] = free_addresses();
-        let stands = Stands(vec![
+        let substitutions = Substitutions(vec![
             // All tests of a machine share these names.
             ("my-memory", format!("my-memory-{}", std::process::id())),
             ("\"timeout\": 40000", "\"timeout\": 40000000".into()),
-            ("http://127.0.0.1:8000", http),
-            ("http://127.0.0.1:9000", words[1].into()),
-            ("http://127.0.0.1:9001", words[2].into()),
+            ("http://127.0.0.1:8000", server.urls()[0].clone()),
+            ("http://127.0.0.1:9000", echo.urls()[0].clone()),
+            ("http://127.0.0.1:9001", echo.urls()[1].clone()),
             ("127.0.0.1:8443", secure),
             ("127.0.0.1:8444", secure_grpc),
             ("127.0.0.1:8002", admin),
         ]);
-        Bench { folder, path, stands, _servers: [server, echo] }
+        Bench { folder, path, substitutions, _servers: [server, echo] }
     }
 
-    /// Runs a ```sh block, behind which `next` comes.
+    /// Runs a block of `sh`, and compares its output with `next`, the block behind it.
     fn run(&self, block: &Block, next: Option<&Block>) {
         let script = self
-            .stands
+            .substitutions
             .0
             .iter()
             .fold(block.text.clone(), |script, (usual, ours)| script.replace(usual, ours));
@@ -154,21 +134,21 @@ impl Bench {
             .env("PATH", &self.path);
         let Output { status, stdout, stderr } = bash.output().unwrap();
         let (said, complaints) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-        assert!(status.success(), "{}: {status}\n{script}\n{said}\n{complaints}", block.place);
+        assert!(status.success(), "{}: {status}\n{script}\n{said}\n{complaints}", block.location);
         match next.map(|next| (next.kind.as_str(), &next.text)) {
-            Some(("text prints", text)) => assert_eq!(&said, text, "{}\n{complaints}", block.place),
+            Some(("text prints", text)) => assert_eq!(&said, text, "{}\n{complaints}", block.location),
             Some(("json prints", text)) => {
                 let json = |text: &str| -> Value {
-                    serde_json::from_str(text).unwrap_or_else(|e| panic!("{}: {e}\n{text}", block.place))
+                    serde_json::from_str(text).unwrap_or_else(|e| panic!("{}: {e}\n{text}", block.location))
                 };
-                assert_eq!(outline(json(&said)), outline(json(text)), "{}\n{said}", block.place);
+                assert_eq!(outline(json(&said)), outline(json(text)), "{}\n{said}", block.location);
             }
             _ => {}
         }
     }
 }
 
-/// Addresses for servers that examples start themselves: free a moment ago.
+/// Addresses for servers that examples start themselves; each was free a moment ago.
 fn free_addresses<const N: usize>() -> [String; N] {
     let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().to_string())
@@ -186,7 +166,7 @@ fn patient_quickstart(here: &Path) -> PathBuf {
     to
 }
 
-/// A value without its numbers, and without how many there are of them.
+/// Returns a value without its numbers, in which equal neighbours of an array are one.
 fn outline(value: Value) -> Value {
     match value {
         Value::Number(_) => Value::Null,
@@ -200,8 +180,8 @@ fn outline(value: Value) -> Value {
     }
 }
 
-/// Runs every example of `documents`, paths in the repository, so many at a time. With several at a
-/// time none may look at answers.
+/// Runs every example of `documents`, paths in the repository, `at_once` at a time. If that is more
+/// than one, no example may depend on answers being in time.
 pub(crate) fn run_examples(documents: &[&str], at_once: usize) {
     let bench = Bench::new(at_once == 1);
     let blocks: Vec<Block> = documents
@@ -223,7 +203,7 @@ pub(crate) fn run_examples(documents: &[&str], at_once: usize) {
     std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// Lets `symphony check` read every ```toml block of a document about CONFIG. One that is a part of
+/// Runs `symphony check` on every block of `toml` in a document about CONFIG. One that is a part of
 /// a CONFIG gets what it lacks: an executor, a model.
 pub(crate) fn check_configs(document: &str) {
     let symphony = binaries().join("symphony");
@@ -253,16 +233,16 @@ pub(crate) fn check_configs(document: &str) {
         }
         std::fs::write(here.join("symphony.toml"), text).unwrap();
         let output = Command::new(&symphony).arg("check").arg(here).output().unwrap();
-        assert!(output.status.success(), "{}: {}", block.place, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {}", block.location, String::from_utf8_lossy(&output.stderr));
     }
 }
 
 #[test]
-fn a_block_is_what_stands_between_its_fences() {
+fn a_block_is_the_text_between_its_fences() {
     let text = "a\n```sh\nb\nc\n```\n```json prints\n{}\n```\n```sh\nd\n```\n";
-    let found = blocks("x", text).into_iter().map(|block| (block.place, block.kind, block.text));
+    let found = blocks("x", text).into_iter().map(|block| (block.location, block.kind, block.text));
     let expected = [("x:2", "sh", "b\nc\n"), ("x:6", "json prints", "{}\n"), ("x:9", "sh", "d\n")];
-    let expected = expected.map(|(place, kind, text)| (place.into(), kind.into(), text.into()));
+    let expected = expected.map(|(location, kind, text)| (location.into(), kind.into(), text.into()));
     assert_eq!(found.collect::<Vec<(String, String, String)>>(), expected);
 }
 

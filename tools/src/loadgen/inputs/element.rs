@@ -13,7 +13,7 @@ use symphony_gpu::DataType;
 pub enum Element {
     /// One of the types of fixed size.
     Fixed(DataType),
-    /// BYTES: four bytes of length, little endian, and so many bytes.
+    /// BYTES: four bytes of length, little endian, and that many bytes.
     Bytes,
 }
 
@@ -23,7 +23,7 @@ impl Element {
         if name == "BYTES" { Some(Element::Bytes) } else { DataType::parse(name).map(Element::Fixed) }
     }
 
-    /// What the protocol calls it.
+    /// The protocol's name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Element::Fixed(datatype) => datatype.name(),
@@ -87,7 +87,7 @@ impl Element {
 
     /// Writes the elements that `data` holds as the items of a JSON array.
     ///
-    /// Errors: bytes that JSON can't say, such as a NaN.
+    /// Errors: bytes that JSON can't express, such as a NaN.
     pub fn write_json(self, data: &[u8], out: &mut String) -> Result<(), String> {
         let Element::Fixed(datatype) = self else { return write_strings(data, out) };
         for (at, element) in data.chunks_exact(datatype.size_bytes()).enumerate() {
@@ -133,7 +133,7 @@ fn write_float(out: &mut String, number: f32) -> Result<std::fmt::Result, String
 }
 
 fn unsayable(number: f64) -> String {
-    format!("it holds {number}, which JSON has no word for: send it with --tensors binary")
+    format!("it holds {number}, which JSON can't express: send it with --tensors binary")
 }
 
 fn write_strings(mut data: &[u8], out: &mut String) -> Result<(), String> {
@@ -241,6 +241,6 @@ mod tests {
         assert_eq!(refused(fixed(DataType::Fp32), json!("x")), "`\"x\"` must be a number");
         assert_eq!(refused(Element::Bytes, json!(1)), "`1` must be a string");
         let nan = fixed(DataType::Fp32).write_json(&f32::NAN.to_le_bytes(), &mut String::new()).unwrap_err();
-        assert!(nan.starts_with("it holds NaN, which JSON has no word for"), "{nan}");
+        assert!(nan.starts_with("it holds NaN, which JSON can't express"), "{nan}");
     }
 }

@@ -46,17 +46,17 @@ fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum FileKind {
     Npy,
     Raw,
     Json,
 }
 
-fn kind(path: &Path) -> Option<Kind> {
+fn kind(path: &Path) -> Option<FileKind> {
     match path.extension()?.to_str()? {
-        "npy" => Some(Kind::Npy),
-        "raw" | "bin" => Some(Kind::Raw),
-        "json" => Some(Kind::Json),
+        "npy" => Some(FileKind::Npy),
+        "raw" | "bin" => Some(FileKind::Raw),
+        "json" => Some(FileKind::Json),
         _ => None,
     }
 }
@@ -70,9 +70,9 @@ fn read_file(path: &Path, specs: &[InputSpec]) -> Result<Vec<Row>, String> {
     }
     let bytes = Bytes::from(std::fs::read(path).map_err(io)?);
     let rows = match kind {
-        Kind::Npy => single(specs).and_then(|spec| npy(&bytes, spec)),
-        Kind::Raw => single(specs).and_then(|spec| raw(&bytes, spec)),
-        Kind::Json => json(&bytes, specs),
+        FileKind::Npy => single(specs).and_then(|spec| npy(&bytes, spec)),
+        FileKind::Raw => single(specs).and_then(|spec| raw(&bytes, spec)),
+        FileKind::Json => json(&bytes, specs),
     };
     rows.map_err(failed)
 }
@@ -86,8 +86,7 @@ fn single(specs: &[InputSpec]) -> Result<&InputSpec, String> {
 }
 
 fn raw(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
-    let row_bytes =
-        spec.row_bytes().ok_or("raw bytes can't be told apart into BYTES elements; give .json")?;
+    let row_bytes = spec.row_bytes().ok_or("raw bytes can't be split into BYTES elements; give .json")?;
     if row_bytes == 0 || !bytes.len().is_multiple_of(row_bytes) {
         return Err(format!(
             "it has {} bytes; input \"{}\" ({} of {:?}) takes {row_bytes} a row",
@@ -122,10 +121,10 @@ fn npy(bytes: &Bytes, spec: &InputSpec) -> Result<Vec<Row>, String> {
     }
     let shape =
         value("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).map(|(inside, _)| inside);
-    let shape = shape.ok_or("its header tells no shape")?;
+    let shape = shape.ok_or("its header has no shape")?;
     let dimensions = shape.split(',').map(str::trim).filter(|text| !text.is_empty());
     let shape: Vec<usize> = dimensions
-        .map(|text| text.parse().map_err(|_| "its header tells no shape"))
+        .map(|text| text.parse().map_err(|_| "its header has no shape"))
         .collect::<Result<_, _>>()?;
     let fits = shape == spec.shape || shape.split_first().is_some_and(|(_, row)| row == spec.shape);
     if !fits {
@@ -228,7 +227,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// As NumPy 2 writes it: padded with spaces to a multiple of 64 bytes.
+    /// A header as NumPy 2 writes it: padded with spaces to a multiple of 64 bytes.
     fn npy_file(descr: &str, shape: &str, order: &str, data: &[u8]) -> Vec<u8> {
         let mut header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
         while !(10 + header.len() + 1).is_multiple_of(64) {
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_fit_the_model_is_told_with_what_would() {
+    fn a_file_that_does_not_fit_the_model_is_refused_with_what_would() {
         let folder = tempfile::tempdir().unwrap();
         let of = |name: &str, bytes: &[u8], specs: &[InputSpec]| {
             let path = folder.path().join(name);

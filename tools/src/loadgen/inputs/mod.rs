@@ -1,11 +1,13 @@
-//! What requests carry: rows of tensors, random or from files, made before a run and sent in turn.
-//! Targets turn them into bodies; [`Inputs`] says where they come from.
+//! The contents of requests: rows of tensors, random or from files, made before a run and sent in
+//! turn. Targets turn them into bodies; [`Inputs`] has their sources.
 
 mod element;
 mod files;
 mod random;
+mod tensor;
 
 pub use element::Element;
+pub use tensor::{InputSpec, Row, Tensor};
 
 use bytes::{Bytes, BytesMut};
 use std::path::PathBuf;
@@ -16,46 +18,7 @@ pub const MAX_ELEMENTS: usize = 16 << 20;
 /// Bytes of all requests prepared for one model.
 const MAX_PREPARED_BYTES: usize = 1 << 30;
 
-/// One input of a model, as one row of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputSpec {
-    /// Its name in the model.
-    pub name: String,
-    /// The type of its elements.
-    pub element: Element,
-    /// The shape of one row, without the batch dimension.
-    pub shape: Vec<usize>,
-}
-
-impl InputSpec {
-    /// Elements of a row; `usize::MAX` where the product does not fit.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().fold(1, |product: usize, &dimension| product.saturating_mul(dimension))
-    }
-
-    /// Bytes of a row; `None` where each row may differ.
-    pub fn row_bytes(&self) -> Option<usize> {
-        self.element.size_bytes().map(|size| size.saturating_mul(self.elements()))
-    }
-}
-
-/// One input of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
-    /// The input's name.
-    pub name: String,
-    /// The type of its elements.
-    pub element: Element,
-    /// The whole shape, the batch dimension included if there is one.
-    pub shape: Vec<usize>,
-    /// The elements as the binary tensor extension has them: row-major, little endian.
-    pub data: Bytes,
-}
-
-/// One row of a request: the bytes of each input, in the model's order.
-pub type Row = Vec<Bytes>;
-
-/// Where requests' rows come from.
+/// The sources of requests' rows.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Files or folders of all models that are not named below.
@@ -69,9 +32,9 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The rows to send to a model, the `index`-th of the run, in turn.
+    /// Returns the rows to send to a model, the `index`-th of the run, in turn.
     ///
-    /// Errors: a file that can't be read, or that does not fit the model, in words.
+    /// Errors: a file that can't be read, or that does not fit the model.
     pub fn rows_for(&self, model: &str, index: u64, specs: &[InputSpec]) -> Result<Vec<Row>, String> {
         if let Some(large) = specs.iter().find(|spec| spec.elements() > MAX_ELEMENTS) {
             return Err(format!(
@@ -86,8 +49,8 @@ impl Inputs {
         }
     }
 
-    /// The requests that these rows make, in turn, each with `rows` of them. Without a batch
-    /// dimension, each is a row.
+    /// Returns the requests that these rows make, in turn, each with `rows` of them. Without a
+    /// batch dimension, each is a row.
     ///
     /// Errors: more than fits in memory; several rows for a model without a batch dimension.
     pub fn requests(

@@ -1,27 +1,15 @@
-//! What a run measures: how requests ended and how long they took, in all, by stage, by second and
-//! by model.
+//! The measurements of a run: how requests ended and how long they took, in all, by stage, by
+//! second and by model.
 
+mod histogram;
+mod outcome;
 mod records;
 mod seconds;
 mod stages;
 mod tally;
 
-pub use records::{Record, Records};
+pub use outcome::{End, RequestRecord, ServerDetails};
+pub use records::Records;
 pub use seconds::{Second, Seconds};
 pub use stages::{STAGES, StageTally, StageTimes};
-pub use tally::{End, Live, ModelTally, Outcome, Tally, Told};
-
-use hdrhistogram::{Counter, Histogram};
-use symphony_transport::Nanos;
-
-/// An empty histogram of nanoseconds, exact to `digits` decimal digits; it grows with what it is
-/// given.
-fn nanoseconds<C: Counter>(digits: u8) -> Histogram<C> {
-    Histogram::new(digits).expect("1 to 5 digits are what it takes")
-}
-
-/// Counts a duration; what is longer than an hour counts as an hour.
-fn record<C: Counter>(histogram: &mut Histogram<C>, duration: Nanos) {
-    const HOUR: u64 = Nanos::from_secs(3_600).0;
-    histogram.record(duration.0.min(HOUR)).expect("a histogram that grows takes every value");
-}
+pub use tally::{Live, ModelTally, Tally};

@@ -1,17 +1,14 @@
 //! Every single request of a run, kept only if a file of them was asked for.
 
-use super::tally::Outcome;
+use super::outcome::RequestRecord;
 
 /// Requests that are kept; a run may have more, of which the figures are counted all the same.
 const MAX_RECORDS: usize = 10_000_000;
 
-/// One request.
-pub type Record = Outcome;
-
 /// The requests that one thread saw end, or of a whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    kept: Option<Vec<Record>>,
+    kept: Option<Vec<RequestRecord>>,
     left_out: u64,
 }
 
@@ -21,7 +18,7 @@ impl Records {
         Records { kept: keep.then(Vec::new), left_out: 0 }
     }
 
-    pub(super) fn push(&mut self, record: Record) {
+    pub(super) fn push(&mut self, record: RequestRecord) {
         match &mut self.kept {
             Some(kept) if kept.len() < MAX_RECORDS => kept.push(record),
             Some(_) => self.left_out += 1,
@@ -38,12 +35,12 @@ impl Records {
         self.kept.iter_mut().for_each(|kept| kept.sort_by_key(|record| record.intended));
     }
 
-    /// Those kept, by the time at which they were meant to be sent.
-    pub fn kept(&self) -> &[Record] {
+    /// Returns the requests that are kept, in the order of their intended send times.
+    pub fn kept(&self) -> &[RequestRecord] {
         self.kept.as_deref().unwrap_or_default()
     }
 
-    /// How many more there were than are kept.
+    /// Returns the number of requests that are not kept.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

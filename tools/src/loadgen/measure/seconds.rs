@@ -1,23 +1,24 @@
 //! A run second by second, by the time at which requests were meant to be sent.
 
-use super::nanoseconds;
-use super::tally::End;
+use super::histogram::nanoseconds;
+use super::outcome::End;
 use hdrhistogram::Histogram;
 use symphony_transport::Nanos;
 
 /// Seconds that are kept apart; what comes later is counted with the last: a week.
 const MAX_SECONDS: usize = 7 * 24 * 3_600;
 
-/// What came of the requests of one second.
+/// The counts of one second.
 #[derive(Clone, Debug)]
 pub struct Second {
     /// Requests whose time came.
     pub offered: u64,
     /// Requests that went out.
     pub sent: u64,
-    /// How they ended, by [`End`].
+    /// Ended requests, by [`End`].
     pub ends: [u64; End::COUNT],
-    /// From the intended send time to the answer, of good and late requests, ns; exact to 1 %.
+    /// Latency from the intended send time to the answer, of good and late requests, ns; exact to 1
+    /// %.
     pub latency: Histogram<u32>,
 }
 
@@ -26,12 +27,12 @@ impl Second {
         Second { offered: 0, sent: 0, ends: [0; End::COUNT], latency: nanoseconds(2) }
     }
 
-    /// Those that ended in this way.
+    /// Returns the number of requests that ended so.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize]
     }
 
-    /// All that were not good.
+    /// Returns the number of requests that were not good.
     pub fn bad(&self) -> u64 {
         self.offered.saturating_sub(self.ended(End::Good))
     }
@@ -68,17 +69,17 @@ impl Seconds {
         nanoseconds(2)
     }
 
-    /// In order; an empty second stands where nothing was offered.
+    /// Iterates over the seconds in order; where nothing was offered the second is empty.
     pub fn iter(&self) -> std::slice::Iter<'_, Second> {
         self.seconds.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of seconds.
     pub fn len(&self) -> usize {
         self.seconds.len()
     }
 
-    /// Whether nothing was offered at all.
+    /// True if nothing was offered at all.
     pub fn is_empty(&self) -> bool {
         self.seconds.is_empty()
     }

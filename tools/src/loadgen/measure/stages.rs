@@ -1,7 +1,7 @@
-//! Where a request's time went, as the server's answer tells it: Symphony puts five instants into
+//! The stages of a request's time, from the server's answer: Symphony puts five instants into
 //! each response.
 
-use super::{nanoseconds, record};
+use super::histogram::{nanoseconds, record};
 use hdrhistogram::Histogram;
 use symphony_transport::Nanos;
 
@@ -10,23 +10,23 @@ use symphony_transport::Nanos;
 /// that the server does not see.
 pub const STAGES: [&str; 5] = ["queue", "wait", "execution", "answer", "network_and_client"];
 
-/// The instants that an answer tells, on a clock of the server's own.
+/// The instants in an answer, on a clock of the server's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTimes {
-    /// When the server took it in.
+    /// The time at which the server received the request.
     pub queued: Nanos,
-    /// When its batch was put together.
+    /// The time at which its batch was formed.
     pub batched: Nanos,
-    /// When the batch started on the GPU.
+    /// The time at which the batch started on the GPU.
     pub started: Nanos,
-    /// When the batch finished.
+    /// The time at which the batch finished.
     pub finished: Nanos,
-    /// When the answer was ready to be sent.
+    /// The time at which the answer was ready to be sent.
     pub answered: Nanos,
 }
 
 impl StageTimes {
-    /// How long each stage took, if the client saw the whole take `seen`.
+    /// Returns the duration of each stage of a request that took `seen` at the client.
     pub fn durations(&self, seen: Nanos) -> [Nanos; STAGES.len()] {
         [
             self.batched - self.queued,
@@ -38,7 +38,7 @@ impl StageTimes {
     }
 }
 
-/// How long each stage took, of all requests.
+/// The durations of each stage, of all requests.
 pub struct StageTally {
     stages: [Histogram<u64>; STAGES.len()],
 }
@@ -60,7 +60,7 @@ impl StageTally {
         }
     }
 
-    /// Each stage's histogram, ns, in the order of [`STAGES`]; `None` where the server told of
+    /// Each stage's histogram, ns, in the order of [`STAGES`]; `None` where the server states
     /// none.
     pub fn histograms(&self) -> Option<&[Histogram<u64>; STAGES.len()]> {
         (!self.stages[0].is_empty()).then_some(&self.stages)

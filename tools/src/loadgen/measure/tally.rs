@@ -2,10 +2,11 @@
 //! thread that sends owns a [`Tally`]; the targets record into it, merge them when the run is over,
 //! and [`super::super::report`] sums up.
 
+use super::histogram::{nanoseconds, record};
+use super::outcome::{End, RequestRecord};
 use super::records::Records;
 use super::seconds::Seconds;
-use super::stages::{StageTally, StageTimes};
-use super::{nanoseconds, record};
+use super::stages::StageTally;
 use crate::loadgen::schedule::Plan;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -13,68 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// How a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// Answered in time.
-    Good,
-    /// It ran, and was answered too late.
-    Late,
-    /// The server gave it up since it could not be in time.
-    Dropped,
-    /// The server would not take it: it was full, or shutting down.
-    Rejected,
-    /// No answer, an error, or an answer that makes no sense.
-    Failed,
-}
-
-impl End {
-    /// How many ways there are.
-    pub const COUNT: usize = End::ALL.len();
-    /// All of them, by their numbers.
-    pub const ALL: [End; 5] = [End::Good, End::Late, End::Dropped, End::Rejected, End::Failed];
-
-    /// Its word in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            End::Good => "good",
-            End::Late => "late",
-            End::Dropped => "dropped",
-            End::Rejected => "rejected",
-            End::Failed => "failed",
-        }
-    }
-}
-
-/// What an answer tells of its request's way through the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// The size of the batch that it ran in; 0 where that is not known.
-    pub batch_size: u32,
-    /// The GPU that it ran on.
-    pub gpu: Option<u32>,
-    /// When what happened.
-    pub times: Option<StageTimes>,
-}
-
-/// What became of one request.
-#[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    /// The model asked, an index into the plan's.
-    pub model: usize,
-    /// When it was meant to be sent.
-    pub intended: Nanos,
-    /// When it was sent; the intended time where it never was.
-    pub sent: Nanos,
-    /// When the answer, or the error, was there.
-    pub ended: Nanos,
-    /// How it ended, as the server says. The tally makes [`End::Late`] of an answer after the SLO.
-    pub end: End,
-    /// What the server told of it.
-    pub told: Told,
-}
-
-/// What a progress bar shows of a run under way; all its threads count here.
+/// The counts that a progress bar shows of a run under way; all its threads add to them.
 #[derive(Debug, Default)]
 pub struct Live {
     sent: AtomicU64,
@@ -93,11 +33,11 @@ impl Live {
 /// The counts of one model.
 #[derive(Clone, Debug)]
 pub struct ModelTally {
-    /// Its requests whose time came.
+    /// Requests whose time came.
     pub offered: u64,
-    /// How they ended, by [`End`].
+    /// Ended requests, by [`End`].
     pub ends: [u64; End::COUNT],
-    /// From the intended send time to the answer, of requests that ran, ns; exact to 1 %.
+    /// Latency from the intended send time to the answer, of requests that ran, ns; exact to 1 %.
     pub latency: Histogram<u32>,
 }
 
@@ -106,7 +46,7 @@ impl ModelTally {
         ModelTally { offered: 0, ends: [0; End::COUNT], latency: nanoseconds(2) }
     }
 
-    /// Those that were not good, of those offered; 0 where none were.
+    /// Returns the share of requests offered that were not good; 0 if none were offered.
     pub fn bad_rate(&self) -> f64 {
         let good = self.ends[End::Good as usize];
         if self.offered == 0 { 0.0 } else { (self.offered - good) as f64 / self.offered as f64 }
@@ -116,21 +56,21 @@ impl ModelTally {
 /// The counts of a run, or of one thread's part of it. Only requests that were meant to be sent
 /// after the warm-up count.
 pub struct Tally {
-    /// When requests begin to count.
+    /// The time from which requests count.
     pub from: Nanos,
-    /// When they no longer count.
+    /// The time from which requests no longer count.
     pub to: Nanos,
     slos: Vec<Option<Nanos>>,
     live: Arc<Live>,
     /// Requests that went out.
     pub sent: u64,
-    /// By the plan's models.
+    /// The counts of each model of the plan.
     pub models: Vec<ModelTally>,
-    /// From the intended send time to the answer, of requests that ran, ns.
+    /// Latency from the intended send time to the answer, of requests that ran, ns.
     pub latency: Histogram<u64>,
-    /// From the intended to the real send time, ns.
+    /// Lateness from the intended to the real send time, ns.
     pub lateness: Histogram<u64>,
-    /// Where the time went.
+    /// The durations of each stage.
     pub stages: StageTally,
     /// The run second by second.
     pub seconds: Seconds,
@@ -140,7 +80,7 @@ pub struct Tally {
     pub batch_sizes: BTreeMap<u32, u64>,
     /// Requests that the server answered at all, those of the warm-up included.
     pub answered: u64,
-    /// Why the first request that failed did.
+    /// The reason of the first failure.
     pub first_failure: Option<String>,
     /// The server went away during the run.
     pub lost: bool,
@@ -213,24 +153,24 @@ impl Tally {
     }
 
     /// A request has ended.
-    pub fn ended(&mut self, mut outcome: Outcome) {
-        let latency = outcome.ended - outcome.intended;
-        if let (End::Good, Some(slo)) = (outcome.end, self.slos[outcome.model])
+    pub fn ended(&mut self, mut request: RequestRecord) {
+        let latency = request.ended - request.intended;
+        if let (End::Good, Some(slo)) = (request.end, self.slos[request.model])
             && latency > slo
         {
-            outcome.end = End::Late;
+            request.end = End::Late;
         }
-        let live = if outcome.end == End::Good { &self.live.good } else { &self.live.bad };
+        let live = if request.end == End::Good { &self.live.good } else { &self.live.bad };
         live.fetch_add(1, Ordering::Relaxed);
-        self.answered += u64::from(outcome.end != End::Failed);
-        if self.counts(outcome.intended) {
-            self.count(&outcome, latency);
-            self.records.push(outcome);
+        self.answered += u64::from(request.end != End::Failed);
+        if self.counts(request.intended) {
+            self.count(&request, latency);
+            self.records.push(request);
         }
     }
 
-    fn count(&mut self, outcome: &Outcome, latency: Nanos) {
-        let Outcome { model, intended, sent, ended, end, told } = *outcome;
+    fn count(&mut self, request: &RequestRecord, latency: Nanos) {
+        let RequestRecord { model, intended, sent, ended, end, details } = *request;
         let model = &mut self.models[model];
         let second = self.seconds.at(intended - self.from);
         model.ends[end as usize] += 1;
@@ -240,15 +180,15 @@ impl Tally {
             record(&mut model.latency, latency);
             record(&mut second.latency, latency);
         }
-        if let Some(times) = told.times {
+        if let Some(times) = details.times {
             self.stages.record(times.durations(ended - sent));
         }
-        if told.batch_size > 0 {
-            *self.batch_sizes.entry(told.batch_size).or_default() += 1;
+        if details.batch_size > 0 {
+            *self.batch_sizes.entry(details.batch_size).or_default() += 1;
         }
     }
 
-    /// Keeps the first reason for a failure, to be told at the end.
+    /// Keeps the first reason for a failure, for the report.
     pub fn failed_since(&mut self, reason: impl FnOnce() -> String) {
         self.first_failure.get_or_insert_with(reason);
     }

@@ -35,16 +35,16 @@ svg .touch { stroke: transparent; stroke-width: 12; fill: none; }
 .s-better { stroke: var(--better); } .s-worse { stroke: var(--worse); } .s-same { stroke: var(--soft); }
 ";
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy)]
 pub(super) enum Scale {
     /// Evenly, from 0 (or another value) up to one that is rounded up to a tick.
     Even { from: f64, to: f64 },
-    /// By powers of ten.
+    /// Logarithmic, with a tick at each power of ten.
     Powers { from: f64, to: f64 },
     /// Quantiles, so that each further nine takes the same room: up to 1 - 10^-nines.
     Nines { nines: f64 },
-    /// So many bands of one unit each, without ticks.
+    /// `count` bands of one unit each, without ticks.
     Bands { count: usize },
 }
 

@@ -14,27 +14,27 @@ use std::fmt::{self, Write};
 const DRAWS: usize = 1_000;
 /// Parts of a run that are drawn whole: seconds, or several neighbours together in a longer run.
 const MOST_PARTS: usize = 120;
-/// With fewer seconds than this there is no saying how sure a change is.
+/// The fewest seconds from which the confidence of a change can be estimated.
 const FEWEST_PARTS: usize = 5;
-/// The part of the draws between the two ends that are told.
+/// The part of the draws that lies in the interval reported.
 const CONFIDENCE: f64 = 0.95;
 
-/// Whether a change is one for the better.
+/// The judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Surely.
+    /// An improvement, with confidence.
     Better,
-    /// Surely not.
+    /// A regression, with confidence.
     Worse,
-    /// It may be chance.
+    /// A change that may be chance.
     Same,
-    /// The files do not have the seconds that would tell.
+    /// Not judged: the files do not have the seconds.
     Unknown,
 }
 
 impl Verdict {
-    /// Its word.
+    /// Returns the name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Better => "better",
@@ -48,42 +48,42 @@ impl Verdict {
 /// One figure of both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Its name.
+    /// The figure's name.
     pub name: String,
-    /// Of the first run.
+    /// The first run's value.
     pub a: f64,
-    /// Of the second.
+    /// The second run's value.
     pub b: f64,
     /// b / a, or, for a rate of bad requests, b - a.
     pub change: f64,
     /// The ends between which the change lies, 19 times of 20.
     pub between: Option<[f64; 2]>,
-    /// What that says.
+    /// The judgement of the change.
     pub verdict: Verdict,
     #[serde(skip)]
-    kind: Kind,
+    kind: ChangeKind,
 }
 
-/// How a figure is compared.
+/// The way in which a figure is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// By its ratio; more is better.
+enum ChangeKind {
+    /// The ratio; more is better.
     More,
-    /// By its ratio; less is better.
+    /// The ratio; less is better.
     Less,
     /// A part of a whole, by its difference; less is better.
     Part,
 }
 
-impl Kind {
+impl ChangeKind {
     /// The change that is none.
     fn none(self) -> f64 {
-        if self == Kind::Part { 0.0 } else { 1.0 }
+        if self == ChangeKind::Part { 0.0 } else { 1.0 }
     }
 
     fn change(self, a: f64, b: f64) -> f64 {
         match self {
-            Kind::Part => b - a,
+            ChangeKind::Part => b - a,
             // Two equal figures, 0 and 0 among them, are no change.
             _ if a == b => 1.0,
             _ => b / a,
@@ -92,9 +92,9 @@ impl Kind {
 
     fn worse_by(self, change: f64) -> f64 {
         match self {
-            Kind::More => 1.0 - change,
-            Kind::Less => change - 1.0,
-            Kind::Part => change,
+            ChangeKind::More => 1.0 - change,
+            ChangeKind::Less => change - 1.0,
+            ChangeKind::Part => change,
         }
     }
 }
@@ -104,7 +104,7 @@ impl Kind {
 pub struct Comparison {
     /// Every figure.
     pub changes: Vec<Change>,
-    /// In what the runs differ that should be alike.
+    /// Differences of the runs in what should be equal.
     pub unlike: Vec<String>,
 }
 
@@ -117,18 +117,18 @@ struct Part {
     latencies: Vec<(usize, u64)>,
 }
 
-/// What compares runs by their seconds: each of these is a figure of a set of parts.
-const FIGURES: [(&str, Kind, Figure); 6] = [
-    ("good requests/s", Kind::More, Figure::GoodRate),
-    ("bad requests, part", Kind::Part, Figure::BadRate),
-    ("latency p50, ms", Kind::Less, Figure::Quantile(0.5)),
-    ("latency p90, ms", Kind::Less, Figure::Quantile(0.9)),
-    ("latency p99, ms", Kind::Less, Figure::Quantile(0.99)),
-    ("latency p99.9, ms", Kind::Less, Figure::Quantile(0.999)),
+/// The figures that are compared by the seconds of the runs.
+const FIGURES: [(&str, ChangeKind, ComparedFigure); 6] = [
+    ("good requests/s", ChangeKind::More, ComparedFigure::GoodRate),
+    ("bad requests, part", ChangeKind::Part, ComparedFigure::BadRate),
+    ("latency p50, ms", ChangeKind::Less, ComparedFigure::Quantile(0.5)),
+    ("latency p90, ms", ChangeKind::Less, ComparedFigure::Quantile(0.9)),
+    ("latency p99, ms", ChangeKind::Less, ComparedFigure::Quantile(0.99)),
+    ("latency p99.9, ms", ChangeKind::Less, ComparedFigure::Quantile(0.999)),
 ];
 
 #[derive(Clone, Copy)]
-enum Figure {
+enum ComparedFigure {
     GoodRate,
     BadRate,
     Quantile(f64),
@@ -154,11 +154,13 @@ impl Sums {
         sums
     }
 
-    fn figure(&self, figure: Figure, latencies_us: &[u64]) -> f64 {
+    fn figure(&self, figure: ComparedFigure, latencies_us: &[u64]) -> f64 {
         match figure {
-            Figure::GoodRate => self.good as f64 / self.seconds.max(1e-9),
-            Figure::BadRate => self.offered.saturating_sub(self.good) as f64 / (self.offered as f64).max(1.0),
-            Figure::Quantile(quantile) => {
+            ComparedFigure::GoodRate => self.good as f64 / self.seconds.max(1e-9),
+            ComparedFigure::BadRate => {
+                self.offered.saturating_sub(self.good) as f64 / (self.offered as f64).max(1.0)
+            }
+            ComparedFigure::Quantile(quantile) => {
                 let total: u64 = self.counts.iter().sum();
                 let rank = (quantile * total as f64).ceil().max(1.0) as u64;
                 let mut seen = 0;
@@ -196,16 +198,16 @@ impl Comparison {
             by_seconds(&a.seconds, &b.seconds)
         };
         let plain = |name: String, kind, a, b| {
-            let change = Kind::change(kind, a, b);
+            let change = ChangeKind::change(kind, a, b);
             Change { name, a, b, change, between: None, verdict: Verdict::Unknown, kind }
         };
         let (fa, fb) = (&a.figures, &b.figures);
         if let (Some(a), Some(b)) = (&fa.stages_ms, &fb.stages_ms) {
             for ((name, a), (_, b)) in a.named().into_iter().zip(b.named()) {
-                changes.push(plain(format!("{name} p50, ms"), Kind::Less, a.p50, b.p50));
+                changes.push(plain(format!("{name} p50, ms"), ChangeKind::Less, a.p50, b.p50));
             }
         }
-        changes.push(plain("requests a batch".into(), Kind::More, fa.mean_batch, fb.mean_batch));
+        changes.push(plain("requests a batch".into(), ChangeKind::More, fa.mean_batch, fb.mean_batch));
         Comparison { changes, unlike: unlike(a, b) }
     }
 
@@ -269,19 +271,19 @@ impl Comparison {
 }
 
 fn by_figures(a: &Saved, b: &Saved) -> Vec<Change> {
-    let of = |figure: Figure, saved: &Saved| {
+    let of = |figure: ComparedFigure, saved: &Saved| {
         let figures = &saved.figures;
         let latency = figures.latency_ms;
         match figure {
-            Figure::GoodRate => figures.good_rps,
-            Figure::BadRate => figures.bad_rate,
-            Figure::Quantile(0.5) => latency.p50,
-            Figure::Quantile(0.9) => latency.p90,
-            Figure::Quantile(0.99) => latency.p99,
-            Figure::Quantile(_) => latency.p999,
+            ComparedFigure::GoodRate => figures.good_rps,
+            ComparedFigure::BadRate => figures.bad_rate,
+            ComparedFigure::Quantile(0.5) => latency.p50,
+            ComparedFigure::Quantile(0.9) => latency.p90,
+            ComparedFigure::Quantile(0.99) => latency.p99,
+            ComparedFigure::Quantile(_) => latency.p999,
         }
     };
-    let change = |(name, kind, figure): (&str, Kind, Figure)| {
+    let change = |(name, kind, figure): (&str, ChangeKind, ComparedFigure)| {
         let (a, b) = (of(figure, a), of(figure, b));
         let change = kind.change(a, b);
         Change { name: name.into(), a, b, change, between: None, verdict: Verdict::Unknown, kind }
@@ -305,7 +307,7 @@ fn by_seconds(a: &[SavedSecond], b: &[SavedSecond]) -> Vec<Change> {
     let enough = a.len().min(b.len()) >= FEWEST_PARTS;
     let draws: Vec<(Sums, Sums)> =
         (0..if enough { DRAWS } else { 0 }).map(|_| (draw(&a), draw(&b))).collect();
-    let change = |(name, kind, figure): (&str, Kind, Figure)| {
+    let change = |(name, kind, figure): (&str, ChangeKind, ComparedFigure)| {
         let of = |sums: &Sums| sums.figure(figure, &latencies_us);
         let (a, b) = (of(&whole_a), of(&whole_b));
         let mut seen: Vec<f64> = draws.iter().map(|(a, b)| kind.change(of(a), of(b))).collect();
@@ -318,14 +320,14 @@ fn by_seconds(a: &[SavedSecond], b: &[SavedSecond]) -> Vec<Change> {
     FIGURES.into_iter().map(change).collect()
 }
 
-fn verdict(kind: Kind, [low, high]: [f64; 2]) -> Verdict {
+fn verdict(kind: ChangeKind, [low, high]: [f64; 2]) -> Verdict {
     if low <= kind.none() && kind.none() <= high {
         return Verdict::Same;
     }
     if kind.worse_by(low) > 0.0 { Verdict::Worse } else { Verdict::Better }
 }
 
-/// What should be the same in two runs that are compared.
+/// Returns the differences of two runs in what should be equal.
 fn unlike(a: &Saved, b: &Saved) -> Vec<String> {
     let (a, b) = (&a.figures.run, &b.figures.run);
     let rate = |rate: Option<f64>| rate.map_or("none".into(), number);
@@ -344,7 +346,7 @@ fn unlike(a: &Saved, b: &Saved) -> Vec<String> {
 impl Change {
     fn text(&self, change: f64) -> String {
         match self.kind {
-            Kind::Part => format!("{:+.3} points", 100.0 * change),
+            ChangeKind::Part => format!("{:+.3} points", 100.0 * change),
             _ => format!("× {change:.3}"),
         }
     }
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_got_worse_is_told_with_how_sure_that_is() {
+    fn a_regression_is_reported_with_its_confidence() {
         let (a, b) = (run(&[5, 6, 7, 20], 2), run(&[10, 12, 14, 20], 8));
         let comparison = Comparison::new(&a, &b);
         let p50 = named(&comparison, "latency p50, ms");
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn without_seconds_there_is_no_telling_how_sure_a_change_is() {
+    fn without_seconds_a_change_has_no_confidence() {
         let mut a = run(&[5], 0);
         a.seconds.clear();
         let mut b = a.clone();

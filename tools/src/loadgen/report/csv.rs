@@ -1,7 +1,7 @@
 //! A run as CSV: a line a second, or a line a request.
 
 use super::Report;
-use crate::loadgen::measure::{End, Record};
+use crate::loadgen::measure::{End, RequestRecord};
 use std::io::{self, Write};
 use symphony_transport::Nanos;
 
@@ -28,7 +28,7 @@ impl Report {
     }
 
     /// Writes a line for each request that ended, by the time at which it was meant to be sent.
-    /// Times are microseconds; stages are empty where the server did not tell them.
+    /// Times are microseconds; stages are empty where the server does not send them.
     ///
     /// Errors: those of `out`.
     pub fn write_requests(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -48,12 +48,12 @@ impl Report {
             "network_and_client_us",
         ])?;
         for record in self.tally.records.kept() {
-            let Record { model, intended, sent, ended, end, told } = record;
+            let RequestRecord { model, intended, sent, ended, end, details } = record;
             let us = |at: Nanos| format!("{:.1}", (at - self.tally.from).as_micros_f64());
             let name = self.figures.models[*model].name.clone();
-            let batch = if told.batch_size > 0 { told.batch_size.to_string() } else { String::new() };
-            let gpu = told.gpu.map_or(String::new(), |gpu| gpu.to_string());
-            let stages = told.times.map(|times| times.durations(*ended - *sent));
+            let batch = if details.batch_size > 0 { details.batch_size.to_string() } else { String::new() };
+            let gpu = details.gpu.map_or(String::new(), |gpu| gpu.to_string());
+            let stages = details.times.map(|times| times.durations(*ended - *sent));
             let stages = match stages {
                 Some(stages) => stages.map(|stage| format!("{:.1}", stage.as_micros_f64())),
                 None => Default::default(),

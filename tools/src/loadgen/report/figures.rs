@@ -32,16 +32,16 @@ pub struct Figures {
     pub good_rps: f64,
     /// bad / offered.
     pub bad_rate: f64,
-    /// From the intended send time to the answer, of good and late requests.
+    /// Latency from the intended send time to the answer, of good and late requests.
     pub latency_ms: Latency,
-    /// Requests per batch, as far as the server tells; 0 if it does not.
+    /// Requests per batch, as far as the server states it; else 0.
     pub mean_batch: f64,
-    /// How late the generator itself sent.
+    /// The generator's own lateness.
     pub lateness_ms: Lateness,
     /// The p99 lateness from which the run is of no use; without an SLO there is none.
     #[serde(default)]
     pub lateness_limit_ms: Option<f64>,
-    /// How many of the failed ones were never sent or never answered.
+    /// Failed requests that were never sent or never answered.
     #[serde(default)]
     pub unanswered: u64,
     /// The bad rate of the worst model.
@@ -50,17 +50,17 @@ pub struct Figures {
     /// Seconds over which requests counted.
     #[serde(default)]
     pub window_s: f64,
-    /// Where the time went, if the server tells.
+    /// The durations of each stage, if the server states them.
     #[serde(default)]
     pub stages_ms: Option<StageFigures>,
-    /// Requests by the size of the batch that they ran in, if the server tells: pairs of size and
-    /// requests.
+    /// Requests by the size of the batch that they ran in, if the server states it: pairs of size
+    /// and requests.
     #[serde(default)]
     pub batch_sizes: Vec<(u32, u64)>,
     /// Every model of the plan.
     #[serde(default)]
     pub models: Vec<ModelFigures>,
-    /// What was run.
+    /// The settings of the run.
     #[serde(default)]
     pub run: RunInfo,
     /// The highest rate at which every model's bad rate was at most 1 %, if it was searched for.
@@ -103,15 +103,16 @@ pub struct Quantiles {
 /// The stages of a request, in their order: see [`crate::loadgen::measure::STAGES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageFigures {
-    /// From its arrival at the server until its batch was put together.
+    /// The time from the arrival at the server until the batch was formed.
     pub queue: Quantiles,
-    /// From there to the batch's start on the GPU.
+    /// The time from there to the batch's start on the GPU.
     pub wait: Quantiles,
-    /// On the GPU.
+    /// The time on the GPU.
     pub execution: Quantiles,
-    /// From there until the answer was ready to be sent.
+    /// The time from there until the answer was ready to be sent.
     pub answer: Quantiles,
-    /// All the rest: both ways over the network, the server's reading and writing, the client.
+    /// The remaining time: both ways over the network, the server's reading and writing, the
+    /// client.
     pub network_and_client: Quantiles,
 }
 
@@ -131,11 +132,11 @@ impl StageFigures {
 /// One model of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelFigures {
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// Its requests whose time came.
+    /// Requests whose time came.
     pub offered: u64,
-    /// Those answered in time.
+    /// Requests answered in time.
     pub good: u64,
     /// See [`Figures`].
     pub late: u64,
@@ -145,15 +146,15 @@ pub struct ModelFigures {
     pub rejected: u64,
     /// See [`Figures`].
     pub failed: u64,
-    /// What of those offered was not good.
+    /// bad / offered.
     pub bad_rate: f64,
-    /// What it was promised, if that is known.
+    /// The SLO, if it is known.
     pub slo_ms: Option<f64>,
-    /// Of good and late requests.
+    /// Latency of good and late requests.
     pub latency_ms: Quantiles,
 }
 
-/// What a run was: enough to run it again, and to see whether two can be compared.
+/// The settings of a run: enough to run it again, and to see whether two runs can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunInfo {
@@ -161,11 +162,11 @@ pub struct RunInfo {
     pub target: String,
     /// `http`, `grpc` or `in-process`.
     pub protocol: String,
-    /// How tensors travel: `json`, `binary` or `shared memory`.
+    /// The form of tensors: `json`, `binary` or `shared memory`.
     pub tensors: String,
     /// The rate asked for, all models together; none in a closed loop.
     pub rate_rps: Option<f64>,
-    /// Clients of a closed loop.
+    /// ClosedLoopClient of a closed loop.
     pub concurrency: Option<usize>,
     /// Rows in each request.
     pub rows: usize,
@@ -184,9 +185,9 @@ pub struct Step {
     pub offered_rps: f64,
     /// The bad rate of the worst model.
     pub worst_bad_rate: f64,
-    /// Of all models' good and late requests.
+    /// Latency of all models' good and late requests, p99.
     pub p99_ms: f64,
-    /// Whether every model's bad rate was low enough.
+    /// True if every model's bad rate was low enough.
     pub passed: bool,
 }
 
@@ -195,7 +196,7 @@ fn ms<C: Counter>(histogram: &Histogram<C>, q: f64) -> f64 {
 }
 
 impl Quantiles {
-    /// Those of a histogram of nanoseconds.
+    /// Returns the quantiles of a histogram of nanoseconds.
     pub fn of<C: Counter>(histogram: &Histogram<C>) -> Quantiles {
         Quantiles {
             p50: ms(histogram, 0.5),
@@ -286,7 +287,7 @@ impl Figures {
     }
 }
 
-/// Requests per batch: a batch of b is told by each of its b requests, so each stands for 1/b of a
+/// Requests per batch: a batch of b appears in each of its b answers, so each stands for 1/b of a
 /// batch.
 fn mean_batch(requests_by_size: &std::collections::BTreeMap<u32, u64>) -> f64 {
     let requests: u64 = requests_by_size.values().sum();

@@ -1,5 +1,5 @@
 //! The files that a run leaves. They are made before it, so that a path that can't be written is
-//! told at once.
+//! an error at once.
 
 use super::Report;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// A form in which a run is written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// What [`super::Saved`] reads.
+    /// A file for [`super::Saved`].
     Saved,
     /// HdrHistogram's interval log.
     Hlog,
@@ -26,7 +26,7 @@ pub enum Form {
 /// The files of one run, open.
 pub struct Files {
     files: Vec<(Form, PathBuf, File)>,
-    /// Where each chart goes as a file of its own.
+    /// The folder of the charts' own files.
     charts: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl Files {
         Ok(Files { files, charts: charts.map(Into::into) })
     }
 
-    /// Whether every single request is needed.
+    /// True if every single request must be kept.
     pub fn need_records(&self) -> bool {
         self.files.iter().any(|(form, ..)| *form == Form::Requests)
     }

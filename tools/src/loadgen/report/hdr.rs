@@ -97,9 +97,9 @@ mod tests {
         let mut values = table.lines().filter(|line| line.starts_with(' ') && line.contains("0."));
         assert!(values.all(|line| line.split_whitespace().count() >= 3), "{table}");
         let last = table.lines().rfind(|line| line.contains(" 1.000000000000 ")).unwrap();
-        let words: Vec<&str> = last.split_whitespace().collect();
-        assert!(words[0].starts_with("200.") || words[0].starts_with("199."), "{last}");
-        assert_eq!(words[2], "6");
+        let columns: Vec<&str> = last.split_whitespace().collect();
+        assert!(columns[0].starts_with("200.") || columns[0].starts_with("199."), "{last}");
+        assert_eq!(columns[2], "6");
         assert!(table.contains("#[Mean    ="));
     }
 }

@@ -1,4 +1,4 @@
-//! What a run comes to: the figures that others read as JSON (docs/design/specification.md,
+//! The results of a run: the figures that others read as JSON (docs/design/specification.md,
 //! "Command lines"), and the forms in which they are given out.
 
 mod chart;
@@ -8,127 +8,26 @@ mod figures;
 mod files;
 mod hdr;
 mod html;
+mod run_report;
 mod saved;
 mod text;
 
 pub use compare::{Change, Comparison, Verdict};
 pub use figures::{Figures, Latency, Lateness, ModelFigures, Quantiles, RunInfo, StageFigures, Step};
 pub use files::{Files, Form};
+pub use run_report::{ALLOWED_LATENESS, Criteria, FinishedRun, Report};
 pub use saved::{Saved, SavedSecond};
-
-use crate::loadgen::measure::{ModelTally, Tally};
-use crate::loadgen::schedule::Plan;
-use std::time::SystemTime;
-use symphony_transport::Nanos;
-
-/// A finished run. Displayed, it is the table that people read.
-pub struct Report {
-    /// What `--json` prints.
-    pub figures: Figures,
-    /// Everything that was counted.
-    pub tally: Tally,
-    /// When the run began, its warm-up included.
-    pub began: SystemTime,
-}
-
-/// The share of an SLO by which the generator may itself be late.
-pub const ALLOWED_LATENESS: f64 = 0.01;
-
-/// What a run is judged by that its counts do not tell.
-#[derive(Clone, Debug, Default)]
-pub struct Terms {
-    /// The SLO of each model of the plan, the client's own or, without one, the server's.
-    pub slos: Vec<Option<Nanos>>,
-    /// The share of the tightest SLO by which the generator may be late, p99.
-    pub allowed_lateness: f64,
-}
-
-/// A run that is over.
-pub struct Ran {
-    /// When it began.
-    pub began: SystemTime,
-    /// What was counted.
-    pub tally: Tally,
-    /// What it was.
-    pub info: RunInfo,
-}
-
-impl Report {
-    /// Sums up. Requests that were offered and have not ended count as failed.
-    pub fn new(plan: &Plan, ran: Ran, terms: &Terms) -> Report {
-        let Ran { began, tally, info } = ran;
-        let tightest = terms.slos.iter().flatten().min();
-        let limit_ms = tightest.map(|slo| slo.as_millis_f64() * terms.allowed_lateness);
-        let model = |((planned, slo), counted): ((&_, &Option<Nanos>), &ModelTally)| {
-            ModelFigures::new(planned, *slo, counted)
-        };
-        let models = plan.models.iter().zip(&terms.slos).zip(&tally.models).map(model).collect();
-        let figures = Figures::new(&tally, models, limit_ms, info);
-        Report { figures, tally, began }
-    }
-
-    /// Whether the generator itself was later than it may be, so that the figures are not the
-    /// server's.
-    pub fn generator_was_late(&self) -> bool {
-        self.figures.lateness_limit_ms.is_some_and(|limit| self.figures.lateness_ms.p99 > limit)
-    }
-
-    /// 0, or 1 where the figures are of no use: nothing was answered, the server went away, or the
-    /// generator was late.
-    pub fn exit_code(&self) -> u8 {
-        let silent = self.figures.sent > 0 && self.tally.answered == 0;
-        u8::from(silent || self.tally.lost || self.generator_was_late())
-    }
-
-    /// One JSON object on one line.
-    pub fn json(&self) -> String {
-        serde_json::to_string(&self.figures).expect("plain numbers and names can always be written")
-    }
-
-    /// What a reader of the figures must know, in words, for standard error.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        let figures = &self.figures;
-        if let Some(limit) = figures.lateness_limit_ms
-            && self.generator_was_late()
-        {
-            notes.push(format!(
-                "failed: the generator itself was late, so the figures are not the server's: one request in a hundred \
-                 went out {:.3} ms or more after its time, and {limit:.3} ms is what it may be (--max-lateness). Give it \
-                 cores of its own, more --threads or --max-connections, or less to send",
-                figures.lateness_ms.p99
-            ));
-        }
-        if let Some(reason) = &self.tally.first_failure {
-            notes.push(format!("the first request that failed: {reason}"));
-        }
-        if figures.unanswered > 0 {
-            notes.push(format!(
-                "{} requests were never sent or never answered; they count as failed",
-                figures.unanswered
-            ));
-        }
-        if self.tally.records.left_out() > 0 {
-            notes.push(format!(
-                "{} more requests are not in the file of requests",
-                self.tally.records.left_out()
-            ));
-        }
-        if self.tally.lost {
-            notes.push("the server went away during the run".into());
-        } else if figures.sent > 0 && self.tally.answered == 0 {
-            notes.push("the server answered no request".into());
-        }
-        notes
-    }
-}
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::loadgen::measure::{End, Outcome, StageTimes, Told};
+    use crate::loadgen::measure::Tally;
+    use crate::loadgen::measure::{End, RequestRecord, ServerDetails, StageTimes};
+    use crate::loadgen::schedule::Plan;
     use crate::loadgen::schedule::tests::open;
     use std::sync::Arc;
+    use std::time::SystemTime;
+    use symphony_transport::Nanos;
 
     pub(in crate::loadgen) fn at(ms: u64) -> Nanos {
         Nanos::from_millis(ms)
@@ -137,8 +36,8 @@ pub(super) mod tests {
     /// The report of `tally` under a plan's own SLOs.
     pub(in crate::loadgen) fn report(plan: &Plan, tally: Tally) -> Report {
         let slos = plan.models.iter().map(|model| model.slo).collect();
-        let ran = Ran { began: SystemTime::UNIX_EPOCH, tally, info: RunInfo::default() };
-        Report::new(plan, ran, &Terms { slos, allowed_lateness: ALLOWED_LATENESS })
+        let ran = FinishedRun { began: SystemTime::UNIX_EPOCH, tally, info: RunInfo::default() };
+        Report::new(plan, ran, &Criteria { slos, allowed_lateness: ALLOWED_LATENESS })
     }
 
     /// Ten requests a second apart from 0 s on, of which those from 1 s on count, with an SLO of
@@ -173,8 +72,8 @@ pub(super) mod tests {
                 finished: at(1_007),
                 answered: at(1_008),
             });
-            let told = Told { batch_size, gpu: ran.then_some(3), times };
-            tally.ended(Outcome { model: 0, intended, sent, ended: intended + at(ms), end, told });
+            let details = ServerDetails { batch_size, gpu: ran.then_some(3), times };
+            tally.ended(RequestRecord { model: 0, intended, sent, ended: intended + at(ms), end, details });
         }
         tally.offered(0, Nanos::from_secs(10));
         (plan, tally)
@@ -229,14 +128,14 @@ pub(super) mod tests {
             let intended = at(k * 100);
             tally.offered(0, intended);
             tally.sent(intended, intended);
-            let told = Told::default();
-            tally.ended(Outcome {
+            let details = ServerDetails::default();
+            tally.ended(RequestRecord {
                 model: 0,
                 intended,
                 sent: intended,
                 ended: intended + at(1),
                 end: End::Good,
-                told,
+                details,
             });
         }
         tally.stopped(Nanos::from_secs(2));
@@ -261,8 +160,8 @@ pub(super) mod tests {
             let (mut plan, tally) = recorded();
             plan.models[0].slo = slo;
             let report = report(&plan, tally);
-            let told = report.notes().iter().any(|note| note.contains("the generator itself was late"));
-            assert_eq!((told, report.exit_code()), (late, u8::from(late)), "{:?}", report.notes());
+            let noted = report.notes().iter().any(|note| note.contains("the generator itself was late"));
+            assert_eq!((noted, report.exit_code()), (late, u8::from(late)), "{:?}", report.notes());
         }
     }
 }

@@ -58,7 +58,7 @@ impl Report {
 impl Saved {
     /// Reads what `--save` wrote, or what `--json` printed, which has no seconds.
     ///
-    /// Errors: what is wrong with the file, in words.
+    /// Errors: the defect of the file.
     pub fn read(path: &Path) -> Result<Saved, String> {
         let failed = |what: String| format!("{}: {what}", path.display());
         let io = |e: std::io::Error| failed(format!("can't be read ({e})"));

@@ -43,7 +43,7 @@ impl fmt::Display for Figures {
             )?;
         }
         match self.mean_batch {
-            0.0 => writeln!(f, "batch     not told by the server")?,
+            0.0 => writeln!(f, "batch     not stated by the server")?,
             mean => writeln!(f, "batch     mean {mean:.2}")?,
         }
         let Lateness { p99, max } = self.lateness_ms;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_the_same_in_words() {
+    fn the_table_has_the_figures() {
         let (plan, tally) = recorded();
         let text = report(&plan, tally).to_string();
         let lines: Vec<&str> = text.lines().collect();

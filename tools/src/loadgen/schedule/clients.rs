@@ -10,17 +10,17 @@ use symphony_transport::Nanos;
 /// Streams of clients, apart from those of models' arrivals.
 const STREAMS: u64 = 1 << 32;
 
-/// What one client of a closed loop does next. It never ends.
-pub struct Clients {
+/// One client of a closed loop: an endless sequence of models and pauses.
+pub struct ClosedLoopClient {
     rng: Pcg64Mcg,
     /// Sums of the models' weights up to each; the last is the sum of all.
     up_to: Vec<f64>,
     think: Nanos,
 }
 
-impl Clients {
+impl ClosedLoopClient {
     /// Client number `client` of a closed loop.
-    pub fn new(plan: &Plan, client: usize) -> Clients {
+    pub fn new(plan: &Plan, client: usize) -> ClosedLoopClient {
         let rng = Pcg64Mcg::seed_from_u64(stream_seed(plan.seed, STREAMS + client as u64));
         let mut sum = 0.0;
         let add = |model: &super::PlannedModel| {
@@ -32,7 +32,7 @@ impl Clients {
             Pace::Closed { think, .. } => think,
             Pace::Open { .. } => Nanos::ZERO,
         };
-        Clients { rng, up_to, think }
+        ClosedLoopClient { rng, up_to, think }
     }
 
     /// The model that it asks next, an index into the plan's.
@@ -42,7 +42,7 @@ impl Clients {
         self.up_to.partition_point(|&up_to| up_to <= drawn).min(self.up_to.len() - 1)
     }
 
-    /// How long it thinks after an answer.
+    /// Returns the next pause between an answer and the client's next request.
     pub fn pause(&mut self) -> Nanos {
         let uniform: f64 = self.rng.random();
         Nanos((self.think.0 as f64 * -(1.0 - uniform).ln()) as u64)
@@ -60,11 +60,11 @@ mod tests {
         let mut plan = open("a", 1.0, Nanos::from_secs(1));
         plan.models.push(PlannedModel { name: "b".into(), rate_rps: 3.0, ..plan.models[0].clone() });
         plan.pace = Pace::Closed { clients: 1, think: Nanos::from_millis(20) };
-        let mut client = Clients::new(&plan, 0);
+        let mut client = ClosedLoopClient::new(&plan, 0);
         let second = (0..10_000).filter(|_| client.model() == 1).count();
         assert!((7_200..7_800).contains(&second), "{second}");
         let mean = (0..10_000).map(|_| client.pause().as_millis_f64()).sum::<f64>() / 10_000.0;
         assert!((18.0..22.0).contains(&mean), "{mean}");
-        assert_ne!(Clients::new(&plan, 1).pause(), Clients::new(&plan, 0).pause());
+        assert_ne!(ClosedLoopClient::new(&plan, 1).pause(), ClosedLoopClient::new(&plan, 0).pause());
     }
 }

@@ -11,14 +11,14 @@ pub struct Ramp {
     pub from_rps: f64,
     /// Requests per second at the end and after it.
     pub to_rps: f64,
-    /// How long it takes.
+    /// The duration of the ramp.
     pub over: Nanos,
-    /// In so many levels of equal length, the first at `from_rps` and the last at `to_rps`; `None`
-    /// is a straight line.
+    /// The number of levels of equal length, the first at `from_rps` and the last at `to_rps`;
+    /// `None` is a straight line.
     pub steps: Option<u32>,
 }
 
-/// What a ramp must look like on the command line.
+/// The form of a ramp on the command line.
 pub(in crate::loadgen) const RIGHT: &str = "it must be FROM:TO:SECONDS, like 100:1000:30, or FROM:TO:SECONDS:STEPS with 2 to 1000 steps; \
      rates are from 0 to 1e9 and not both 0";
 
@@ -46,8 +46,8 @@ impl Ramp {
         (self.from_rps + self.to_rps) / 2.0
     }
 
-    /// When the n-th arrival comes (`n` need not be whole), if the ramp starts at `warmup`; `None`
-    /// for never.
+    /// Returns the time of the n-th arrival (`n` need not be whole) if the ramp starts at `warmup`;
+    /// `None` for never.
     pub fn instant(&self, n: f64, warmup: Nanos) -> Option<Nanos> {
         let warmup_s = warmup.as_secs_f64();
         let before = self.from_rps * warmup_s;

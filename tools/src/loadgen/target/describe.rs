@@ -1,4 +1,4 @@
-//! What a model takes and gives, from the metadata that either protocol has of it.
+//! A model's inputs and outputs, from the metadata of either protocol.
 
 use crate::loadgen::inputs::{Element, InputSpec};
 use symphony_transport::Nanos;
@@ -11,15 +11,15 @@ pub(super) struct Description {
     /// One row of each output; `None` where a dimension is open or a type unknown, so that its size
     /// is not known.
     pub(super) outputs: Vec<(String, Option<InputSpec>)>,
-    /// Whether a request's tensors begin with a batch dimension.
+    /// True if a request's tensors begin with a batch dimension.
     pub(super) batched: bool,
-    /// What the server promises, if it says.
+    /// The model's SLO at the server, if it states one.
     pub(super) slo: Option<Nanos>,
 }
 
 /// A tensor as the metadata have it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct TensorMetadata {
+pub(super) struct DescribedTensor {
     pub(super) name: String,
     pub(super) datatype: String,
     pub(super) shape: Vec<i64>,
@@ -30,19 +30,22 @@ impl Description {
     /// dimension; other open dimensions of inputs become 1.
     ///
     /// Errors: a type for which no input can be made.
-    pub(super) fn new(inputs: &[TensorMetadata], outputs: &[TensorMetadata]) -> Result<Description, String> {
+    pub(super) fn new(
+        inputs: &[DescribedTensor],
+        outputs: &[DescribedTensor],
+    ) -> Result<Description, String> {
         let batched = inputs.iter().all(|tensor| matches!(tensor.shape[..], [..0, ..]));
         let row =
-            |tensor: &TensorMetadata| tensor.shape[usize::from(batched).min(tensor.shape.len())..].to_vec();
-        let input = |tensor: &TensorMetadata| {
-            let TensorMetadata { name, datatype, .. } = tensor;
+            |tensor: &DescribedTensor| tensor.shape[usize::from(batched).min(tensor.shape.len())..].to_vec();
+        let input = |tensor: &DescribedTensor| {
+            let DescribedTensor { name, datatype, .. } = tensor;
             let element = Element::parse(datatype).ok_or_else(|| {
                 format!("input \"{name}\" is of type {datatype}, for which no input can be made")
             })?;
             let shape = row(tensor).into_iter().map(|d| usize::try_from(d).unwrap_or(1)).collect();
             Ok(InputSpec { name: name.clone(), element, shape })
         };
-        let output = |tensor: &TensorMetadata| {
+        let output = |tensor: &DescribedTensor| {
             let shape: Option<Vec<usize>> =
                 row(tensor).into_iter().map(|d| usize::try_from(d).ok()).collect();
             let element = Element::parse(&tensor.datatype);
@@ -62,8 +65,8 @@ impl Description {
 mod tests {
     use super::*;
 
-    fn tensor(shape: &[i64], datatype: &str) -> TensorMetadata {
-        TensorMetadata { name: "x".into(), datatype: datatype.into(), shape: shape.to_vec() }
+    fn tensor(shape: &[i64], datatype: &str) -> DescribedTensor {
+        DescribedTensor { name: "x".into(), datatype: datatype.into(), shape: shape.to_vec() }
     }
 
     #[test]

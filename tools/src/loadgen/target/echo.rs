@@ -34,7 +34,7 @@ const ELEMENTS: i64 = 16;
 ///
 /// Errors: an address that can't be had.
 pub fn serve(http: SocketAddr, grpc: SocketAddr) -> Result<u8, RunError> {
-    LocalSet::new().block_on(&super::client::runtime()?, async {
+    LocalSet::new().block_on(&super::connection::runtime()?, async {
         let (http, grpc) = (listen(http).await?, listen(grpc).await?);
         println!("ready http://{} http://{}", address(&http)?, address(&grpc)?);
         spawn_local(accept(grpc, |stream| {
@@ -67,7 +67,7 @@ async fn accept(listener: TcpListener, serve: impl Fn(TcpStream)) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // A connection that is gone already says so at its first read.
+                // A connection that is closed already fails at its first read.
                 let _ = stream.set_nodelay(true);
                 serve(stream);
             }

@@ -4,9 +4,9 @@
 use super::{Requests, Target, Watch};
 use crate::loadgen::RunError;
 use crate::loadgen::inputs::{Element, InputSpec, Row};
-use crate::loadgen::measure::{End, Outcome as Recorded, StageTimes, Told};
+use crate::loadgen::measure::{End, RequestRecord, ServerDetails, StageTimes};
 use crate::loadgen::report::RunInfo;
-use crate::loadgen::schedule::{Clients, Pace, Plan, PlannedModel, Schedule};
+use crate::loadgen::schedule::{ClosedLoopClient, Pace, Plan, PlannedModel, Schedule};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -18,19 +18,19 @@ use symphony::runtime::{Engine, Idle, StartError};
 use symphony_transport::Nanos;
 use symphony_transport::message::Ending;
 
-/// How long answers are waited for after the last request.
+/// The time to wait for answers after the last request.
 const GRACE: Nanos = Nanos::from_secs(10);
-/// The same after Ctrl-C.
+/// The time to wait for answers after Ctrl-C.
 const GRACE_STOPPED: Nanos = Nanos::from_secs(2);
-/// The sleep of a turn that found nothing to do, where other threads need the core.
+/// The sleep after a duty cycle without work, where other threads need the core.
 const NAP: Duration = Duration::from_micros(20);
-/// Requests submitted between two looks at the answers.
+/// Requests submitted between two polls for answers.
 const PER_TURN: usize = 64;
 
 /// Starts the engine that `config` describes and makes a target of it, to be run by the calling
 /// thread: it is moved to the core that the engine keeps for it.
 ///
-/// Errors: diagnostics in CONFIG, all of them told; an engine that can't start.
+/// Errors: the diagnostics of CONFIG; an engine that can't start.
 pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
     let config = read_config(config_file).map_err(|diagnostics| RunError::Usage(diagnostics.to_string()))?;
     let (engine, frontends) =
@@ -59,7 +59,7 @@ fn cause(error: StartError) -> RunError {
 pub struct InProcess {
     frontend: Frontend,
     idle: Idle,
-    models: Vec<Prepared>,
+    models: Vec<InProcessModel>,
     /// Rows in each request.
     rows: usize,
     config: String,
@@ -76,17 +76,17 @@ impl InProcess {
 }
 
 /// A model that is ready to be asked.
-struct Prepared {
+struct InProcessModel {
     ask: Ask,
-    /// In the layout of the model's signature.
+    /// Rows in the layout of the model's signature.
     rows: Vec<Vec<u8>>,
     /// The row that goes out next.
     next: usize,
 }
 
-/// What is known of a request under way.
+/// A request in flight.
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct InFlight {
     model: usize,
     client: usize,
     intended: Nanos,
@@ -105,24 +105,27 @@ impl Target for InProcess {
     ) -> Result<Vec<Option<Nanos>>, RunError> {
         let prepare = |(index, model)| prepare(&self.frontend, index, model, requests);
         let prepared = (0..).zip(models).map(prepare).collect::<Result<Vec<_>, _>>()?;
-        let (models, slos): (Vec<Prepared>, Vec<Nanos>) = prepared.into_iter().unzip();
+        let (models, slos): (Vec<InProcessModel>, Vec<Nanos>) = prepared.into_iter().unzip();
         (self.models, self.rows) = (models, requests.inputs.rows);
         Ok(slos.into_iter().map(Some).collect())
     }
 
     fn run(&mut self, plan: &Plan, watch: &mut Watch) -> Result<(), RunError> {
         let schedule = plan.schedule().map_err(|e| RunError::Usage(e.to_string()))?;
-        let nothing = UnderWay { model: 0, client: 0, intended: Nanos::ZERO, sent: Nanos::ZERO };
+        let nothing = InFlight { model: 0, client: 0, intended: Nanos::ZERO, sent: Nanos::ZERO };
         let in_flight = vec![nothing; self.frontend.capacity()];
         let start = self.frontend.now();
         let clients = match plan.pace {
-            Pace::Closed { clients, .. } => (0..clients).map(|client| Clients::new(plan, client)).collect(),
+            Pace::Closed { clients, .. } => {
+                (0..clients).map(|client| ClosedLoopClient::new(plan, client)).collect()
+            }
             Pace::Open { .. } => Vec::new(),
         };
         let waiting = (0..clients.len()).map(|client| Reverse((Nanos::ZERO, client))).collect();
         let (idle, rows, models) = (self.idle, self.rows, std::mem::take(&mut self.models));
         let frontend = &mut self.frontend;
-        let mut run = Run { frontend, idle, plan, models, rows, in_flight, start, clients, waiting, watch };
+        let mut run =
+            InProcessRun { frontend, idle, plan, models, rows, in_flight, start, clients, waiting, watch };
         run.run(schedule);
         self.models = run.models;
         Ok(())
@@ -146,7 +149,7 @@ fn prepare(
     index: u64,
     model: &PlannedModel,
     requests: &Requests,
-) -> Result<(Prepared, Nanos), RunError> {
+) -> Result<(InProcessModel, Nanos), RunError> {
     let known = frontend.models();
     let info = known.iter().find(|info| info.name == model.name).ok_or_else(|| {
         let names: Vec<&str> = known.iter().take(20).map(|info| info.name.as_str()).collect();
@@ -175,28 +178,28 @@ fn prepare(
         class: requests.class.and_then(Class::new).unwrap_or(info.class),
         ..Ask::one(info.id)
     };
-    Ok((Prepared { ask, rows, next: 0 }, info.slo))
+    Ok((InProcessModel { ask, rows, next: 0 }, info.slo))
 }
 
 /// A run under way.
-struct Run<'a> {
+struct InProcessRun<'a> {
     frontend: &'a mut Frontend,
     idle: Idle,
     plan: &'a Plan,
-    models: Vec<Prepared>,
+    models: Vec<InProcessModel>,
     rows: usize,
-    /// By ticket.
-    in_flight: Vec<UnderWay>,
+    /// Requests in flight, by ticket.
+    in_flight: Vec<InFlight>,
     /// The engine's time at which the run began.
     start: Nanos,
-    /// Those of a closed loop.
-    clients: Vec<Clients>,
-    /// Those of them that have no request under way, by when they send the next.
+    /// The clients of a closed loop.
+    clients: Vec<ClosedLoopClient>,
+    /// The clients without a request in flight, by the time of their next request.
     waiting: BinaryHeap<Reverse<(Nanos, usize)>>,
     watch: &'a mut Watch,
 }
 
-impl Run<'_> {
+impl InProcessRun<'_> {
     fn now(&self) -> Nanos {
         self.frontend.now() - self.start
     }
@@ -271,7 +274,7 @@ impl Run<'_> {
         let (rows, ask) = (&model.rows, model.ask);
         match self.frontend.submit(&ask, |row, slot| slot.copy_from_slice(&rows[(from + row) % count])) {
             Ok(ticket) => {
-                self.in_flight[ticket.index] = UnderWay { model: index, client, intended, sent };
+                self.in_flight[ticket.index] = InFlight { model: index, client, intended, sent };
             }
             Err(refusal) => {
                 let end = match refusal {
@@ -282,13 +285,13 @@ impl Run<'_> {
                 if end == End::Failed {
                     tally.failed_since(|| refusal.to_string());
                 }
-                tally.ended(Recorded {
+                tally.ended(RequestRecord {
                     model: index,
                     intended,
                     sent,
                     ended: sent,
                     end,
-                    told: Told::default(),
+                    details: ServerDetails::default(),
                 });
                 self.client_is_free(client, sent);
             }
@@ -306,13 +309,13 @@ impl Run<'_> {
         let (in_flight, start, tally) = (&self.in_flight, self.start, &mut self.watch.tally);
         let (clients, waiting) = (&mut self.clients, &mut self.waiting);
         self.frontend.poll(|ticket: Ticket, answer: Answer<'_>| {
-            let UnderWay { model, client, intended, sent } = in_flight[ticket.index];
+            let InFlight { model, client, intended, sent } = in_flight[ticket.index];
             let end = end(answer.outcome);
             if end == End::Failed {
                 tally.failed_since(|| "the executor failed on its batch".into());
             }
             let ended = answer.timeline.answered - start;
-            tally.ended(Recorded { model, intended, sent, ended, end, told: told(&answer) });
+            tally.ended(RequestRecord { model, intended, sent, ended, end, details: details(&answer) });
             if let Some(thinking) = clients.get_mut(client) {
                 waiting.push(Reverse((ended + thinking.pause(), client)));
             }
@@ -320,7 +323,7 @@ impl Run<'_> {
     }
 }
 
-fn told(answer: &Answer<'_>) -> Told {
+fn details(answer: &Answer<'_>) -> ServerDetails {
     let times = StageTimes {
         queued: answer.timeline.arrival,
         batched: answer.timeline.batched,
@@ -329,7 +332,11 @@ fn told(answer: &Answer<'_>) -> Told {
         answered: answer.timeline.answered,
     };
     let ran = answer.timeline.started > Nanos::ZERO;
-    Told { batch_size: answer.batch_size, gpu: ran.then_some(answer.gpu.0), times: ran.then_some(times) }
+    ServerDetails {
+        batch_size: answer.batch_size,
+        gpu: ran.then_some(answer.gpu.0),
+        times: ran.then_some(times),
+    }
 }
 
 fn end(outcome: Outcome) -> End {

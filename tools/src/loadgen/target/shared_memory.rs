@@ -2,7 +2,6 @@
 //! requests and a slot for the outputs of each request that may be under way. The server maps it;
 //! here it is written as a file.
 
-use super::Place;
 use crate::loadgen::inputs::Tensor;
 use rustix::fs::Mode;
 use rustix::shm::{self, OFlags};
@@ -17,31 +16,38 @@ const ALIGNMENT: usize = 64;
 /// The largest region.
 const MAX_BYTES: usize = 1 << 30;
 
-/// What all output slots of one region may take.
+/// The most bytes of all output slots of one region.
 const MAX_SLOT_BYTES: usize = 256 << 20;
+
+/// Bytes of a shared memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegionSlice {
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+}
 
 /// A region, which goes away with this.
 #[derive(Debug)]
 pub(super) struct Region {
-    /// Its name at the server.
+    /// The name at the server.
     pub(super) name: String,
-    /// Its name in the system, with a slash before it.
+    /// The name in the system, with a slash before it.
     pub(super) key: String,
-    /// Its size.
+    /// The size.
     pub(super) bytes: usize,
-    /// Where each request's inputs are.
-    pub(super) inputs: Vec<Vec<Place>>,
-    /// Where outputs go.
+    /// The slices of each request's inputs.
+    pub(super) inputs: Vec<Vec<RegionSlice>>,
+    /// The slots for outputs.
     pub(super) slots: OutputSlots,
 }
 
 /// Equal slots, one after another, each for the outputs of one request.
 #[derive(Debug)]
 pub(super) struct OutputSlots {
-    outputs: Vec<(String, Place)>,
+    outputs: Vec<(String, RegionSlice)>,
     first: usize,
     slot_bytes: usize,
-    /// How many there are.
+    /// The number of slots.
     pub(super) count: usize,
 }
 
@@ -49,21 +55,21 @@ impl OutputSlots {
     /// Slots for these outputs of these sizes, up to `wanted` of them, from `first` on.
     fn new(outputs: &[(String, usize)], first: usize, wanted: usize) -> OutputSlots {
         let mut slot_bytes = 0;
-        let mut place = |(name, bytes): &(String, usize)| {
-            let place = Place { offset: slot_bytes, bytes: *bytes };
+        let mut slice = |(name, bytes): &(String, usize)| {
+            let slice = RegionSlice { offset: slot_bytes, bytes: *bytes };
             slot_bytes += bytes.next_multiple_of(ALIGNMENT);
-            (name.clone(), place)
+            (name.clone(), slice)
         };
-        let outputs = outputs.iter().map(&mut place).collect();
+        let outputs = outputs.iter().map(&mut slice).collect();
         let count = wanted.min(MAX_SLOT_BYTES / slot_bytes.max(1)).max(1);
         OutputSlots { outputs, first, slot_bytes, count }
     }
 
-    /// The outputs' names and places in slot number `slot`.
-    pub(super) fn places(&self, slot: usize) -> impl Iterator<Item = (&str, Place)> {
+    /// The outputs' names and slices in slot number `slot`.
+    pub(super) fn slices(&self, slot: usize) -> impl Iterator<Item = (&str, RegionSlice)> {
         let from = self.first + slot * self.slot_bytes;
-        let moved = move |place: Place| Place { offset: from + place.offset, ..place };
-        self.outputs.iter().map(move |(name, place)| (name.as_str(), moved(*place)))
+        let moved = move |slice: RegionSlice| RegionSlice { offset: from + slice.offset, ..slice };
+        self.outputs.iter().map(move |(name, slice)| (name.as_str(), moved(*slice)))
     }
 }
 
@@ -80,13 +86,13 @@ impl Region {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("loadgen-{}-{number}", std::process::id());
         let mut end = 0;
-        let mut place = |tensor: &Tensor| {
-            let place = Place { offset: end, bytes: tensor.data.len() };
+        let mut slice = |tensor: &Tensor| {
+            let slice = RegionSlice { offset: end, bytes: tensor.data.len() };
             end += tensor.data.len().next_multiple_of(ALIGNMENT);
-            place
+            slice
         };
-        let inputs: Vec<Vec<Place>> =
-            requests.iter().map(|tensors| tensors.iter().map(&mut place).collect()).collect();
+        let inputs: Vec<Vec<RegionSlice>> =
+            requests.iter().map(|tensors| tensors.iter().map(&mut slice).collect()).collect();
         let slots = OutputSlots::new(outputs, end, wanted);
         let bytes = (end + slots.count * slots.slot_bytes).max(1);
         if bytes > MAX_BYTES {
@@ -101,9 +107,9 @@ impl Region {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let file = File::from(shm::open(&self.key, flags, Mode::RUSR | Mode::WUSR)?);
         file.set_len(self.bytes as u64)?;
-        for (tensors, places) in requests.iter().zip(&self.inputs) {
-            for (tensor, place) in tensors.iter().zip(places) {
-                file.write_all_at(&tensor.data, place.offset as u64)?;
+        for (tensors, slices) in requests.iter().zip(&self.inputs) {
+            for (tensor, slice) in tensors.iter().zip(slices) {
+                file.write_all_at(&tensor.data, slice.offset as u64)?;
             }
         }
         Ok(())
@@ -159,11 +165,11 @@ mod tests {
         };
         let requests = [vec![tensor(1)], vec![tensor(2)]];
         let region = Region::create(&requests, &[("y".into(), 40), ("z".into(), 100)], 8).unwrap();
-        assert_eq!(region.inputs[1], [Place { offset: 64, bytes: 3 }]);
-        let places: Vec<_> = region.slots.places(1).collect();
+        assert_eq!(region.inputs[1], [RegionSlice { offset: 64, bytes: 3 }]);
+        let slices: Vec<_> = region.slots.slices(1).collect();
         assert_eq!(
-            places,
-            [("y", Place { offset: 320, bytes: 40 }), ("z", Place { offset: 384, bytes: 100 })]
+            slices,
+            [("y", RegionSlice { offset: 320, bytes: 40 }), ("z", RegionSlice { offset: 384, bytes: 100 })]
         );
         assert_eq!(region.bytes, 128 + 8 * 192);
         let open = |key: &str| shm::open(key, OFlags::RDONLY, Mode::empty()).map(File::from);

@@ -1,11 +1,11 @@
-//! Where a server listens.
+//! The URL of a server.
 
 use hyper::Uri;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Where a server listens: `http://HOST:PORT`, perhaps with a path that comes before `/v2`.
+/// The URL of a server: `http://HOST:PORT`, perhaps with a path that comes before `/v2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
     host: String,

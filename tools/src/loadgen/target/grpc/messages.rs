@@ -35,7 +35,7 @@ impl InferParameter {
         InferParameter { parameter_choice: Some(ParameterChoice::Text(value.into())) }
     }
 
-    /// Its value, if it is a number.
+    /// Returns the value if it is a number.
     pub(in crate::loadgen::target) fn number(&self) -> Option<f64> {
         match self.parameter_choice.as_ref()? {
             ParameterChoice::Int64(value) => Some(*value as f64),
@@ -88,8 +88,8 @@ pub(in crate::loadgen::target) struct ModelInferResponse {
     pub(in crate::loadgen::target) parameters: Parameters,
 }
 
-/// Also ModelConfigRequest and SystemSharedMemoryUnregisterRequest, whose first field is a name
-/// too.
+/// A request whose first field is a name: ModelMetadataRequest, ModelConfigRequest and
+/// SystemSharedMemoryUnregisterRequest too.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::loadgen::target) struct NameRequest {
     #[prost(string, tag = "1")]

@@ -4,13 +4,14 @@
 
 pub(super) mod messages;
 
-use super::client::{Failure, Message, Reply, Wire};
-use super::describe::{self, Description};
-use super::http::{MAX_ANSWER_BYTES, MAX_RESENDS, broken, end_of, first_of, stream};
-use super::shared_memory::{OutputSlots, Region};
+use super::call::Call;
+use super::connection::{Failure, MAX_ANSWER_BYTES, MAX_RESENDS, broken, first_of, stream};
+use super::describe::{DescribedTensor, Description};
+use super::shared_memory::{OutputSlots, Region, RegionSlice};
 use super::url::ServerUrl;
-use super::{Call, Place, RunError};
-use crate::loadgen::measure::{End, StageTimes, Told};
+use super::wire::{Message, Reply, Wire, end_of};
+use crate::loadgen::RunError;
+use crate::loadgen::measure::{End, ServerDetails, StageTimes};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -42,14 +43,15 @@ mod code {
     pub(super) const UNAVAILABLE: u32 = 14;
 }
 
-type Sender = SendRequest<Full<Bytes>>;
+type GrpcSender = SendRequest<Full<Bytes>>;
 
 /// Connections to the server, used in turn.
 pub(super) struct Grpc {
     server: ServerUrl,
     address: SocketAddr,
-    senders: RefCell<Vec<Option<Sender>>>,
-    turn: Cell<usize>,
+    senders: RefCell<Vec<Option<GrpcSender>>>,
+    /// The index of the connection for the next call.
+    next: Cell<usize>,
 }
 
 impl Wire for Grpc {
@@ -64,8 +66,8 @@ impl Wire for Grpc {
         let (address, sender) = first_of(server, open).await?;
         let mut senders = vec![None; connections.max(1)];
         senders[0] = Some(sender);
-        let (server, senders, turn) = (server.clone(), RefCell::new(senders), Cell::new(0));
-        Ok(Grpc { server, address, senders, turn })
+        let (server, senders, next) = (server.clone(), RefCell::new(senders), Cell::new(0));
+        Ok(Grpc { server, address, senders, next })
     }
 
     async fn open_ahead(&self) {
@@ -98,16 +100,15 @@ impl Wire for Grpc {
         let usage = |what| RunError::Usage(format!("model \"{model}\" of {}: {what}", self.server));
         let name = NameRequest { name: model.into() };
         let metadata: ModelMetadataResponse = self.ask("ModelMetadata", &name).await?.map_err(usage)?;
-        let tensors = |list: Vec<TensorMetadata>| -> Vec<describe::TensorMetadata> {
-            let tensor =
-                |TensorMetadata { name, datatype, shape }| describe::TensorMetadata { name, datatype, shape };
+        let tensors = |list: Vec<TensorMetadata>| -> Vec<DescribedTensor> {
+            let tensor = |TensorMetadata { name, datatype, shape }| DescribedTensor { name, datatype, shape };
             list.into_iter().map(tensor).collect()
         };
         let mut description =
             Description::new(&tensors(metadata.inputs), &tensors(metadata.outputs)).map_err(usage)?;
         if let Ok(ModelConfigResponse { config: Some(config) }) = self.ask("ModelConfig", &name).await? {
-            let told = config.parameters.get("slo_ms").and_then(|told| told.string_value.parse().ok());
-            description.slo = told.map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO);
+            let stated = config.parameters.get("slo_ms").and_then(|slo| slo.string_value.parse().ok());
+            description.slo = stated.map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO);
         }
         Ok(description)
     }
@@ -145,7 +146,7 @@ impl Wire for Grpc {
             datatype: tensor.element.name().into(),
             shape: tensor.shape.iter().map(|&dimension| dimension as i64).collect(),
             parameters: match &call.shared {
-                Some(shared) => place_parameters(shared.region, shared.places[at]),
+                Some(shared) => slice_parameters(shared.region, shared.slices[at]),
                 None => HashMap::new(),
             },
         };
@@ -162,12 +163,12 @@ impl Wire for Grpc {
     }
 
     fn with_outputs(message: &Message, region: &str, slots: &OutputSlots, slot: usize) -> Message {
-        let output = |(name, place): (&str, Place)| InferRequestedOutputTensor {
+        let output = |(name, slice): (&str, RegionSlice)| InferRequestedOutputTensor {
             name: name.into(),
-            parameters: place_parameters(region, place),
+            parameters: slice_parameters(region, slice),
         };
         let more = ModelInferRequest {
-            outputs: slots.places(slot).map(output).collect(),
+            outputs: slots.slices(slot).map(output).collect(),
             ..ModelInferRequest::default()
         };
         // Protocol buffers one after another are read as one message with the fields of both.
@@ -179,13 +180,13 @@ impl Wire for Grpc {
         let status = answer.status();
         let end = end_of(answer.outcome.as_deref(), || end_of_code(answer.code));
         let why = (end == End::Failed).then(|| status.err().unwrap_or_default());
-        let told = if end == End::Good { told(&answer.body) } else { Told::default() };
-        Ok(Reply { end, told, why })
+        let details = if end == End::Good { details(&answer.body) } else { ServerDetails::default() };
+        Ok(Reply { end, details, why })
     }
 }
 
-/// The place of a tensor in a shared memory region, as its parameters say it.
-fn place_parameters(region: &str, Place { offset, bytes }: Place) -> Parameters {
+/// The parameters that name the slice of a shared memory region which holds a tensor.
+fn slice_parameters(region: &str, RegionSlice { offset, bytes }: RegionSlice) -> Parameters {
     HashMap::from([
         ("shared_memory_region".into(), InferParameter::text(region)),
         ("shared_memory_offset".into(), InferParameter::integer(offset as i64)),
@@ -230,9 +231,9 @@ fn end_of_code(code: u32) -> End {
     }
 }
 
-/// What the answer's parameters tell.
-fn told(body: &Bytes) -> Told {
-    let Ok(response) = ModelInferResponse::decode(body.clone()) else { return Told::default() };
+/// Returns the server's statements about the execution, from the answer's parameters.
+fn details(body: &Bytes) -> ServerDetails {
+    let Ok(response) = ModelInferResponse::decode(body.clone()) else { return ServerDetails::default() };
     let number = |name: &str| response.parameters.get(name).and_then(InferParameter::number);
     let instant = |name: &str| number(name).map(|us| Nanos((us * 1e3) as u64));
     let times = || {
@@ -245,26 +246,26 @@ fn told(body: &Bytes) -> Told {
         })
     };
     let batch_size = number("batch_size").map_or(0, |size| size as u32);
-    Told { batch_size, gpu: number("gpu").map(|gpu| gpu as u32), times: times() }
+    ServerDetails { batch_size, gpu: number("gpu").map(|gpu| gpu as u32), times: times() }
 }
 
 /// The end of a call.
-struct Answer {
+struct GrpcAnswer {
     code: u32,
-    said: String,
+    message: String,
     outcome: Option<String>,
     /// The message without its frame.
     body: Bytes,
 }
 
-impl Answer {
-    /// The server's words where the call did not go well.
+impl GrpcAnswer {
+    /// Returns the server's error where the call failed.
     fn status(&self) -> Result<(), String> {
         match self.code {
             code::OK => Ok(()),
-            code::NOT_FOUND => Err(self.said.clone()),
-            code::UNIMPLEMENTED => Err(format!("the server has no such call: {}", self.said)),
-            code => Err(format!("gRPC status {code}: {}", self.said)),
+            code::NOT_FOUND => Err(self.message.clone()),
+            code::UNIMPLEMENTED => Err(format!("the server has no such call: {}", self.message)),
+            code => Err(format!("gRPC status {code}: {}", self.message)),
         }
     }
 }
@@ -285,8 +286,8 @@ impl Grpc {
         }))
     }
 
-    /// The connection at this place, opened if it is not.
-    async fn sender(&self, at: usize) -> Result<Sender, Failure> {
+    /// Returns connection number `at`, opened if it is not.
+    async fn sender(&self, at: usize) -> Result<GrpcSender, Failure> {
         let open_one = self.senders.borrow()[at].clone().filter(|sender| !sender.is_closed());
         if let Some(sender) = open_one {
             return Ok(sender);
@@ -296,13 +297,13 @@ impl Grpc {
         Ok(sender)
     }
 
-    async fn call(&self, message: Message, on_send: impl FnOnce()) -> Result<Answer, Failure> {
+    async fn call(&self, message: Message, on_send: impl FnOnce()) -> Result<GrpcAnswer, Failure> {
         let mut next = request(message);
         let mut on_send = Some(on_send);
         for _ in 0..MAX_RESENDS {
-            let turn = self.turn.get();
-            self.turn.set((turn + 1) % self.senders.borrow().len());
-            let mut sender = self.sender(turn).await?;
+            let connection = self.next.get();
+            self.next.set((connection + 1) % self.senders.borrow().len());
+            let mut sender = self.sender(connection).await?;
             if sender.ready().await.is_err() {
                 continue;
             }
@@ -334,7 +335,7 @@ fn request(message: Message) -> Request<Full<Bytes>> {
     request
 }
 
-async fn read(response: hyper::Response<hyper::body::Incoming>) -> Result<Answer, Failure> {
+async fn read(response: hyper::Response<hyper::body::Incoming>) -> Result<GrpcAnswer, Failure> {
     let (head, mut body) = response.into_parts();
     if !head.status.is_success() {
         let reason = format!("{} instead of a gRPC answer: is this a gRPC port?", head.status);
@@ -357,8 +358,8 @@ async fn read(response: hyper::Response<hyper::body::Incoming>) -> Result<Answer
     let code = code.ok_or_else(|| broken("it has no grpc-status: is this a gRPC port?"))?;
     let body = frame.freeze();
     let body = if body.len() > FRAME_HEAD { body.slice(FRAME_HEAD..) } else { Bytes::new() };
-    let said = percent_decoded(text("grpc-message").unwrap_or_default());
-    Ok(Answer { code, said, outcome: text("symphony-outcome").map(str::to_owned), body })
+    let message = percent_decoded(text("grpc-message").unwrap_or_default());
+    Ok(GrpcAnswer { code, message, outcome: text("symphony-outcome").map(str::to_owned), body })
 }
 
 /// `grpc-message` has `%XX` for every byte that a header can't hold.
@@ -391,11 +392,11 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for OnThisThread {
     }
 }
 
-async fn open(address: SocketAddr) -> Result<Sender, Failure> {
+async fn open(address: SocketAddr) -> Result<GrpcSender, Failure> {
     let mut builder = http2::Builder::new(OnThisThread);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) = builder.handshake(stream(address).await?).await.map_err(broken)?;
-    // A connection that breaks says so to whoever waits for an answer on it.
+    // A connection that breaks fails the requests that wait for an answer on it.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }
@@ -447,7 +448,8 @@ mod tests {
         let server = ServerUrl::parse("http://h").unwrap();
         let tensors = [tensor()];
         let region = Region::create(&[tensors.to_vec()], &[("y".into(), 16)], 4).unwrap();
-        let shared = Some(super::super::SharedInputs { region: &region.name, places: &region.inputs[0] });
+        let shared =
+            Some(super::super::call::SharedInputs { region: &region.name, slices: &region.inputs[0] });
         let call = Call { model: "m", tensors: &tensors, limit: None, class: None, json: false, shared };
         let message = Grpc::encode(&server, &call).unwrap();
         let message = Grpc::with_outputs(&message, &region.name, &region.slots, 2);

@@ -1,13 +1,12 @@
 //! The bodies of the protocol over HTTP: requests with tensors as JSON, as raw bytes after the
 //! JSON, or in shared memory; and what is read of answers. Pure.
 
-use super::{end_of, end_of_status};
 use crate::loadgen::inputs::Tensor;
-use crate::loadgen::measure::{End, StageTimes, Told};
-use crate::loadgen::target::client::Reply;
-use crate::loadgen::target::describe::{Description, TensorMetadata};
-use crate::loadgen::target::shared_memory::Region;
-use crate::loadgen::target::{Call, Place};
+use crate::loadgen::measure::{End, ServerDetails, StageTimes};
+use crate::loadgen::target::call::Call;
+use crate::loadgen::target::describe::{DescribedTensor, Description};
+use crate::loadgen::target::shared_memory::{Region, RegionSlice};
+use crate::loadgen::target::wire::{Reply, end_of};
 use bytes::{Bytes, BytesMut};
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -18,7 +17,7 @@ use symphony_transport::Nanos;
 /// The body of an infer request, and the length of its JSON if raw tensors follow that. With inputs
 /// in shared memory the JSON is left open: [`with_outputs`] ends it.
 ///
-/// Errors: values that JSON can't say.
+/// Errors: values that JSON can't express.
 pub(super) fn infer(call: &Call<'_>) -> Result<(Bytes, Option<usize>), String> {
     let raw = !call.json && call.shared.is_none();
     let mut text = String::from("{");
@@ -30,7 +29,7 @@ pub(super) fn infer(call: &Call<'_>) -> Result<(Bytes, Option<usize>), String> {
         let (comma, shape) = (if at > 0 { "," } else { "" }, shape.join(","));
         let _ = write!(text, "{comma}{{\"name\":{name},\"datatype\":\"{datatype}\",\"shape\":[{shape}],");
         match &call.shared {
-            Some(shared) => write_place(&mut text, shared.region, shared.places[at]),
+            Some(shared) => write_slice(&mut text, shared.region, shared.slices[at]),
             None if raw => {
                 let _ = write!(text, "\"parameters\":{{\"binary_data_size\":{}}}", tensor.data.len());
             }
@@ -72,7 +71,7 @@ fn write_parameters(text: &mut String, call: &Call<'_>, raw: bool) {
     }
 }
 
-fn write_place(text: &mut String, region: &str, Place { offset, bytes }: Place) {
+fn write_slice(text: &mut String, region: &str, RegionSlice { offset, bytes }: RegionSlice) {
     let _ = write!(
         text,
         "\"parameters\":{{\"shared_memory_region\":\"{region}\",\"shared_memory_offset\":{offset},\
@@ -80,17 +79,17 @@ fn write_place(text: &mut String, region: &str, Place { offset, bytes }: Place) 
     );
 }
 
-/// An open body with its outputs going to these places of a region, and closed.
+/// Completes an open body with its outputs in these slices of a region.
 pub(super) fn with_outputs<'a>(
     open: &[u8],
     region: &str,
-    places: impl Iterator<Item = (&'a str, Place)>,
+    slices: impl Iterator<Item = (&'a str, RegionSlice)>,
 ) -> Bytes {
     let mut text = String::from(",\"outputs\":[");
-    for (at, (name, place)) in places.enumerate() {
+    for (at, (name, slice)) in slices.enumerate() {
         let comma = if at > 0 { "," } else { "" };
         let _ = write!(text, "{comma}{{\"name\":{},", Value::from(name));
-        write_place(&mut text, region, place);
+        write_slice(&mut text, region, slice);
         text.push('}');
     }
     text.push_str("]}");
@@ -106,35 +105,35 @@ pub(super) fn register(region: &Region) -> Bytes {
 }
 
 /// An answer, read whole.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
-    /// Symphony's own word for how the request ended; other servers have none.
+    /// Symphony's own outcome of the request; other servers have none.
     pub(super) outcome: Option<String>,
-    /// How long the JSON is, if raw tensors follow it.
+    /// The length of the JSON, if raw tensors follow it.
     pub(super) json_length: Option<usize>,
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl HttpAnswer {
     fn json(&self) -> &[u8] {
         &self.body[..self.json_length.unwrap_or(self.body.len()).min(self.body.len())]
     }
 
-    /// As the answer to an infer request.
+    /// Reads the answer to an infer request.
     pub(super) fn reply(self) -> Reply {
         let end = end_of(self.outcome.as_deref(), || end_of_status(self.status));
         let why = (end == End::Failed).then(|| self.error_text());
-        let told = if end == End::Good { self.told() } else { Told::default() };
-        Reply { end, told, why }
+        let details = if end == End::Good { self.details() } else { ServerDetails::default() };
+        Reply { end, details, why }
     }
 
-    fn told(&self) -> Told {
+    fn details(&self) -> ServerDetails {
         #[derive(Deserialize)]
-        struct Body {
-            parameters: Option<Parameters>,
+        struct AnswerBody {
+            parameters: Option<AnswerParameters>,
         }
         #[derive(Deserialize)]
-        struct Parameters {
+        struct AnswerParameters {
             batch_size: Option<u32>,
             gpu: Option<u32>,
             queued_us: Option<f64>,
@@ -143,8 +142,8 @@ impl Answer {
             finished_us: Option<f64>,
             answered_us: Option<f64>,
         }
-        let body: Option<Body> = serde_json::from_slice(self.json()).ok();
-        let Some(parameters) = body.and_then(|body| body.parameters) else { return Told::default() };
+        let body: Option<AnswerBody> = serde_json::from_slice(self.json()).ok();
+        let Some(parameters) = body.and_then(|body| body.parameters) else { return ServerDetails::default() };
         let instant = |us: Option<f64>| us.map(|us| Nanos((us * 1e3) as u64));
         let times = || {
             Some(StageTimes {
@@ -155,58 +154,59 @@ impl Answer {
                 answered: instant(parameters.answered_us)?,
             })
         };
-        Told { batch_size: parameters.batch_size.unwrap_or(0), gpu: parameters.gpu, times: times() }
+        ServerDetails { batch_size: parameters.batch_size.unwrap_or(0), gpu: parameters.gpu, times: times() }
     }
 
-    /// What the server says is wrong.
+    /// Returns the status and the server's error message.
     pub(super) fn error_text(&self) -> String {
         const LONGEST: usize = 300;
         #[derive(Deserialize)]
-        struct Body {
+        struct ErrorBody {
             error: String,
         }
-        let said = match serde_json::from_slice::<Body>(&self.body) {
+        let message = match serde_json::from_slice::<ErrorBody>(&self.body) {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&self.body).into_owned(),
         };
-        let said: String = said.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("{}: {said}", self.status)
+        let message: String =
+            message.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("{}: {message}", self.status)
     }
 
-    /// As the server's metadata: the extensions that it speaks.
+    /// Reads the server's metadata: the extensions that it supports.
     pub(super) fn extensions(&self) -> Vec<String> {
         #[derive(Deserialize)]
-        struct Body {
+        struct ServerMetadata {
             #[serde(default)]
             extensions: Vec<String>,
         }
-        serde_json::from_slice::<Body>(&self.body).map(|body| body.extensions).unwrap_or_default()
+        serde_json::from_slice::<ServerMetadata>(&self.body).map(|body| body.extensions).unwrap_or_default()
     }
 
-    /// As a repository's index: the models that are ready; `None` where it is no index.
+    /// Reads a repository's index: the models that are ready; `None` where it is no index.
     pub(super) fn model_names(&self) -> Option<Vec<String>> {
         #[derive(Deserialize)]
-        struct Entry {
+        struct IndexEntry {
             name: String,
             state: Option<String>,
         }
-        let entries: Vec<Entry> = serde_json::from_slice(&self.body).ok()?;
-        let ready = |entry: &Entry| entry.state.as_deref().is_none_or(|state| state == "READY");
+        let entries: Vec<IndexEntry> = serde_json::from_slice(&self.body).ok()?;
+        let ready = |entry: &IndexEntry| entry.state.as_deref().is_none_or(|state| state == "READY");
         let mut names: Vec<String> = entries.into_iter().filter(ready).map(|entry| entry.name).collect();
         // An entry a version.
         names.dedup();
         Some(names)
     }
 
-    /// As a model's configuration: the SLO that it promises.
+    /// Reads a model's configuration: its SLO.
     pub(super) fn slo(&self) -> Option<Nanos> {
         let config: Value = serde_json::from_slice(&self.body).ok()?;
-        let told = &config["parameters"]["slo_ms"];
-        let ms = told["string_value"].as_str().or(told.as_str()).and_then(|text| text.parse().ok());
-        ms.or(told.as_f64()).map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO)
+        let stated = &config["parameters"]["slo_ms"];
+        let ms = stated["string_value"].as_str().or(stated.as_str()).and_then(|text| text.parse().ok());
+        ms.or(stated.as_f64()).map(Nanos::from_millis_f64).filter(|&slo| slo > Nanos::ZERO)
     }
 
-    /// As a model's metadata.
+    /// Reads a model's metadata.
     ///
     /// Errors: they are not metadata of this protocol, or no input can be made.
     pub(super) fn description(&self) -> Result<Description, String> {
@@ -224,11 +224,21 @@ impl Answer {
         }
         let metadata: Metadata = serde_json::from_slice(&self.body)
             .map_err(|e| format!("its metadata is not of the KServe v2 protocol ({e})"))?;
-        let tensors = |list: Vec<MetadataTensor>| -> Vec<TensorMetadata> {
-            let tensor = |MetadataTensor { name, datatype, shape }| TensorMetadata { name, datatype, shape };
+        let tensors = |list: Vec<MetadataTensor>| -> Vec<DescribedTensor> {
+            let tensor = |MetadataTensor { name, datatype, shape }| DescribedTensor { name, datatype, shape };
             list.into_iter().map(tensor).collect()
         };
         Description::new(&tensors(metadata.inputs), &tensors(metadata.outputs))
+    }
+}
+
+/// Returns how a request ended by the HTTP status alone.
+fn end_of_status(status: StatusCode) -> End {
+    match status {
+        status if status.is_success() => End::Good,
+        StatusCode::GATEWAY_TIMEOUT => End::Dropped,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => End::Rejected,
+        _ => End::Failed,
     }
 }
 
@@ -236,7 +246,7 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::loadgen::inputs::Element;
-    use crate::loadgen::target::SharedInputs;
+    use crate::loadgen::target::call::SharedInputs;
     use symphony_gpu::DataType;
 
     fn tensors() -> Vec<Tensor> {
@@ -284,24 +294,24 @@ mod tests {
     #[test]
     fn shared_tensors_are_places_of_a_region_and_outputs_too() {
         let tensors = tensors();
-        let places = [Place { offset: 0, bytes: 8 }, Place { offset: 64, bytes: 6 }];
-        let shared = Some(SharedInputs { region: "r", places: &places });
+        let slices = [RegionSlice { offset: 0, bytes: 8 }, RegionSlice { offset: 64, bytes: 6 }];
+        let shared = Some(SharedInputs { region: "r", slices: &slices });
         let (open, _) = infer(&Call { shared, ..call(&tensors, false) }).unwrap();
-        let body = with_outputs(&open, "r", [("y", Place { offset: 128, bytes: 40 })].into_iter());
+        let body = with_outputs(&open, "r", [("y", RegionSlice { offset: 128, bytes: 40 })].into_iter());
         let body: Value = serde_json::from_slice(&body).unwrap();
-        let place = |offset: u64, bytes: u64| json!({ "shared_memory_region": "r", "shared_memory_offset": offset, "shared_memory_byte_size": bytes });
-        assert_eq!(body["inputs"][1]["parameters"], place(64, 6));
-        assert_eq!(body["outputs"], json!([{ "name": "y", "parameters": place(128, 40) }]));
+        let slice = |offset: u64, bytes: u64| json!({ "shared_memory_region": "r", "shared_memory_offset": offset, "shared_memory_byte_size": bytes });
+        assert_eq!(body["inputs"][1]["parameters"], slice(64, 6));
+        assert_eq!(body["outputs"], json!([{ "name": "y", "parameters": slice(128, 40) }]));
     }
 
-    fn answer(status: u16, outcome: Option<&str>, body: &'static str) -> Answer {
+    fn answer(status: u16, outcome: Option<&str>, body: &'static str) -> HttpAnswer {
         let status = StatusCode::from_u16(status).unwrap();
         let body = Bytes::from_static(body.as_bytes());
-        Answer { status, outcome: outcome.map(Into::into), json_length: None, body }
+        HttpAnswer { status, outcome: outcome.map(Into::into), json_length: None, body }
     }
 
     #[test]
-    fn symphonys_own_word_says_how_a_request_ended_and_else_the_status_does() {
+    fn symphonys_own_outcome_decides_how_a_request_ended_and_else_the_status() {
         for (status, outcome, end) in [
             (200, Some("good"), End::Good),
             (504, Some("late"), End::Late),
@@ -316,30 +326,30 @@ mod tests {
             (429, None, End::Rejected),
             (503, None, End::Rejected),
             (404, None, End::Failed),
-            (500, Some("a new word"), End::Failed),
+            (500, Some("a new outcome"), End::Failed),
         ] {
             assert_eq!(answer(status, outcome, "").reply().end, end, "{status} {outcome:?}");
         }
     }
 
     #[test]
-    fn the_batch_and_the_stages_are_read_where_the_server_tells_them() {
-        let told = |body| answer(200, None, body).reply().told;
+    fn the_batch_and_the_stages_are_read_where_the_server_states_them() {
+        let details = |body| answer(200, None, body).reply().details;
         let body = r#"{"parameters":{"queued_us":0,"batched_us":5,"started_us":7,"finished_us":17,"answered_us":18,
                        "batch_size":7,"gpu":2},"outputs":[]}"#;
         let us = Nanos::from_micros;
-        let durations = told(body).times.unwrap().durations(us(30));
+        let durations = details(body).times.unwrap().durations(us(30));
         assert_eq!(durations, [us(5), us(2), us(10), us(1), us(12)]);
-        assert_eq!((told(body).batch_size, told(body).gpu), (7, Some(2)));
-        assert_eq!(told(r#"{"outputs":[]}"#), Told::default());
-        assert_eq!(told("no JSON"), Told::default());
+        assert_eq!((details(body).batch_size, details(body).gpu), (7, Some(2)));
+        assert_eq!(details(r#"{"outputs":[]}"#), ServerDetails::default());
+        assert_eq!(details("no JSON"), ServerDetails::default());
         let mut raw = answer(200, None, r#"{"parameters":{"batch_size":3}}....raw"#);
         raw.json_length = Some(31);
-        assert_eq!(raw.reply().told.batch_size, 3);
+        assert_eq!(raw.reply().details.batch_size, 3);
     }
 
     #[test]
-    fn metadata_and_configuration_tell_the_tensors_and_the_slo() {
+    fn metadata_and_configuration_have_the_tensors_and_the_slo() {
         let body = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[-1,3,-1]}]}"#;
         let description = answer(200, None, body).description().unwrap();
         assert_eq!((description.inputs[0].shape.as_slice(), description.batched), ([3, 1].as_slice(), true));

@@ -3,42 +3,31 @@
 
 mod body;
 
-use super::client::{Failure, Message, Reply, Wire};
+use super::call::Call;
+use super::connection::{Failure, MAX_ANSWER_BYTES, MAX_RESENDS, broken, first_of, stream};
 use super::describe::Description;
 use super::shared_memory::{OutputSlots, Region};
 use super::url::ServerUrl;
-use super::{Call, RunError};
-use crate::loadgen::measure::End;
-use body::Answer;
+use super::wire::{Message, Reply, Wire};
+use crate::loadgen::RunError;
+use body::HttpAnswer;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Uri};
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
-use tokio::time::timeout;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of one thread made before the first request, so that the first ones are not late for
 /// it.
 const OPENED_AHEAD: usize = 16;
-/// Times that a request is sent again after a kept connection turned out to be closed.
-pub(super) const MAX_RESENDS: u32 = 3;
-/// The longest answer that is read.
-pub(super) const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// How long the JSON is that comes before raw tensors in a body.
+/// The header with the length of the JSON that precedes raw tensors in a body.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-type Sender = SendRequest<Full<Bytes>>;
+type HttpSender = SendRequest<Full<Bytes>>;
 
 /// Connections to the server: kept ones are used again, the last one first; new ones are made as
 /// needed.
@@ -49,7 +38,7 @@ pub(super) struct Http {
     /// Connections that there may be.
     size: usize,
     permits: Semaphore,
-    idle: RefCell<Vec<Sender>>,
+    idle: RefCell<Vec<HttpSender>>,
 }
 
 impl Wire for Http {
@@ -95,9 +84,9 @@ impl Wire for Http {
         let answer = self.ask(Method::POST, &path, Bytes::from_static(b"{}")).await?;
         let names = if answer.status.is_success() { answer.model_names() } else { None };
         names.ok_or_else(|| {
-            let said = answer.error_text();
+            let reason = answer.error_text();
             RunError::Usage(format!(
-                "{} does not list its models ({said}); name them with --models",
+                "{} does not list its models ({reason}); name them with --models",
                 self.server
             ))
         })
@@ -124,8 +113,8 @@ impl Wire for Http {
         if answer.status.is_success() {
             return Ok(());
         }
-        let said = answer.error_text();
-        Err(RunError::Usage(format!("{} does not take a shared memory region: {said}", self.server)))
+        let reason = answer.error_text();
+        Err(RunError::Usage(format!("{} does not take a shared memory region: {reason}", self.server)))
     }
 
     async fn unregister(&self, region: &Region) {
@@ -141,7 +130,7 @@ impl Wire for Http {
     }
 
     fn with_outputs(message: &Message, region: &str, slots: &OutputSlots, slot: usize) -> Message {
-        Message { body: body::with_outputs(&message.body, region, slots.places(slot)), ..message.clone() }
+        Message { body: body::with_outputs(&message.body, region, slots.slices(slot)), ..message.clone() }
     }
 
     async fn infer(&self, message: Message, on_send: impl FnOnce()) -> Result<Reply, Failure> {
@@ -156,7 +145,7 @@ impl Wire for Http {
 
 impl Http {
     /// Asks for something that is not load.
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, RunError> {
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<HttpAnswer, RunError> {
         let uri = path.parse().map_err(|e| RunError::Usage(format!("{path} is no path: {e}")))?;
         let answer = self.send(self.request(method, uri, body), || ()).await;
         answer.map_err(|e| RunError::Unreachable(format!("{}: {}", self.server, e.reason)))
@@ -176,7 +165,11 @@ impl Http {
 
     /// Sends a request when a connection is free, calling `on_send` as it goes out, and reads the
     /// answer.
-    async fn send(&self, request: Request<Full<Bytes>>, on_send: impl FnOnce()) -> Result<Answer, Failure> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        on_send: impl FnOnce(),
+    ) -> Result<HttpAnswer, Failure> {
         let closed = |_| Failure { reason: "the pool of connections is closed".into(), refused: false };
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let mut sender = self.ready().await?;
@@ -198,7 +191,7 @@ impl Http {
     }
 
     /// A connection that takes a request.
-    async fn ready(&self) -> Result<Sender, Failure> {
+    async fn ready(&self) -> Result<HttpSender, Failure> {
         loop {
             let idle = self.idle.borrow_mut().pop();
             let Some(mut sender) = idle else { return open(self.address).await };
@@ -211,79 +204,21 @@ impl Http {
     async fn read(
         &self,
         response: hyper::Response<hyper::body::Incoming>,
-        sender: Sender,
-    ) -> Result<Answer, Failure> {
+        sender: HttpSender,
+    ) -> Result<HttpAnswer, Failure> {
         let status = response.status();
         let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let outcome = text("symphony-outcome").map(str::to_owned);
         let json_length = text(JSON_LENGTH.as_str()).and_then(|length| length.parse().ok());
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(broken)?;
         self.idle.borrow_mut().push(sender);
-        Ok(Answer { status, outcome, json_length, body: body.to_bytes() })
+        Ok(HttpAnswer { status, outcome, json_length, body: body.to_bytes() })
     }
 }
 
-/// The first of a server's addresses that takes a connection, and the connection.
-pub(super) async fn first_of<S>(
-    server: &ServerUrl,
-    open: impl AsyncFn(SocketAddr) -> Result<S, Failure>,
-) -> Result<(SocketAddr, S), RunError> {
-    let unreachable = |what: String| RunError::Unreachable(format!("{server}: {what}"));
-    let addresses =
-        server.addresses().map_err(|e| unreachable(format!("no address is known for it ({e})")))?;
-    let mut last = None;
-    for address in addresses {
-        match open(address).await {
-            Ok(sender) => return Ok((address, sender)),
-            Err(failure) => last = Some(failure.reason),
-        }
-    }
-    let reason = last.unwrap_or_else(|| "it has no address".into());
-    Err(unreachable(format!("{reason}; is the server running there?")))
-}
-
-pub(super) fn broken(error: impl fmt::Display) -> Failure {
-    Failure { reason: format!("the connection broke before the answer was whole ({error})"), refused: false }
-}
-
-/// A TCP connection.
-pub(super) async fn stream(address: SocketAddr) -> Result<TokioIo<TcpStream>, Failure> {
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut};
-    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-    let stream = connected.unwrap_or_else(|_| Err(TimedOut.into())).map_err(|e| Failure {
-        reason: format!("can't connect to {address}: {e}"),
-        refused: matches!(e.kind(), ConnectionRefused | ConnectionReset | TimedOut),
-    })?;
-    // A connection that the server has closed already says so at its first read.
-    let _ = stream.set_nodelay(true);
-    Ok(TokioIo::new(stream))
-}
-
-async fn open(address: SocketAddr) -> Result<Sender, Failure> {
+async fn open(address: SocketAddr) -> Result<HttpSender, Failure> {
     let (sender, connection) = handshake(stream(address).await?).await.map_err(broken)?;
-    // A connection that breaks says so to whoever waits for an answer on it.
+    // A connection that breaks fails the requests that wait for an answer on it.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
-}
-
-/// How a request ended, by Symphony's own word for it where there is one.
-pub(super) fn end_of(outcome: Option<&str>, otherwise: impl FnOnce() -> End) -> End {
-    match outcome {
-        Some("good") => End::Good,
-        Some("late") => End::Late,
-        Some("dropped" | "cancelled") => End::Dropped,
-        Some("overloaded" | "draining") => End::Rejected,
-        Some("failed" | "invalid") => End::Failed,
-        _ => otherwise(),
-    }
-}
-
-/// The same by the HTTP status alone.
-fn end_of_status(status: StatusCode) -> End {
-    match status {
-        status if status.is_success() => End::Good,
-        StatusCode::GATEWAY_TIMEOUT => End::Dropped,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => End::Rejected,
-        _ => End::Failed,
-    }
 }
