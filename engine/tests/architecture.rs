@@ -1,5 +1,5 @@
 //! The arrows of ARCHITECTURE.md, read from the source: which room may use which, that no files use
-//! each other in a circle, and that no type name stands for two things. Tests' own code is left out.
+//! each other in a circle, and that no type name stands for two things. Code of tests is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ type ModulePath = Vec<String>;
 struct SourceFile {
     path: PathBuf,
     uses: Vec<Vec<String>>,
-    /// By name: the path that a `pub use` gives it.
+    /// The path that each `pub use` stands for, by the name that it gives.
     reexports: BTreeMap<String, Vec<String>>,
     types: Vec<String>,
 }
@@ -83,7 +83,8 @@ impl SourceTree {
         }
     }
 
-    /// The module whose file defines what `path` names, if it is of this crate: re-exports are followed.
+    /// The module whose file defines what `path` names, if it is of this crate; re-exports are
+    /// followed.
     fn definer(&self, path: &[String]) -> Option<&ModulePath> {
         let mut path = path.to_vec();
         for _ in 0..16 {
@@ -175,6 +176,9 @@ impl Visit<'_> for Reader {
         }
         syn::visit::visit_path(self, path);
     }
+
+    /// Skips `pub(super)` and the like: they name who may use an item, not what it uses.
+    fn visit_vis_restricted(&mut self, _: &syn::VisRestricted) {}
 }
 
 /// The paths that a `use` names, each with the name that it gives.

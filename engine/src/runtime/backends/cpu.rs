@@ -41,7 +41,7 @@ impl CpuBackend {
             let finished = self.clock.now();
             self.answers.answer_all(batch, Ending::Done, now, finished);
         } else {
-            // One row with, say, an index out of range fails the whole run: alone, only that
+            // One row with, progress, an index out of range fails the whole run: alone, only that
             // one fails.
             for &entry in &batch.entries {
                 let ran = run_rows(model, &self.answers, &[entry]);

@@ -89,7 +89,7 @@ impl EngineBuilder {
         QueueIds::new(self.sub_clusters.model_slots())
     }
 
-    /// Returns a function that makes the configuration of a per-class queue: from its id, the model's
+    /// Returns a function that makes the configuration of a per-class queue: of its id, the model's
     /// SLO and profile, and the lateness of the machine.
     pub(super) fn queue_config(
         &self,

@@ -62,7 +62,7 @@ impl SubClusters {
 
     /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there
     /// are more RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as
-    /// they go, until each RankThread has a sub-cluster. A pool's models are dealt out to its
+    /// they go, until each RankThread has a sub-cluster. A pool's models are allocated out to its
     /// parts in their order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
