@@ -10,20 +10,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Access control, with the contents of the files that the configuration names.
-pub(super) struct AccessControl {
+pub(super) struct ServeAccess {
     pub(super) config: AccessConfig,
     pub(super) tls: Option<Tls>,
     pub(super) tokens: Option<Tokens>,
 }
 
-impl AccessControl {
+impl ServeAccess {
     /// Reads the files that `config` names.
     ///
     /// Errors: every diagnostic of the first file that has one, exit code 2.
-    pub(super) fn load(config: AccessConfig) -> Result<AccessControl, CommandFailure> {
+    pub(super) fn load(config: AccessConfig) -> Result<ServeAccess, CommandFailure> {
         let tls = load_tls(&config)?;
         let tokens = config.load_tokens()?.map(Tokens::new);
-        Ok(AccessControl { config, tls, tokens })
+        Ok(ServeAccess { config, tls, tokens })
     }
 
     /// Reads the files again. A file with a diagnostic, which is logged, changes nothing.

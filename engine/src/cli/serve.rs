@@ -1,6 +1,6 @@
 //! `symphony serve`: runs the engine behind its HTTP and gRPC API until a signal stops it.
 
-use super::access::AccessControl;
+use super::access::ServeAccess;
 use super::failure::CommandFailure;
 use super::serve_arguments::ServeArguments;
 use crate::api::{self, ApiConfig, SharedState};
@@ -42,7 +42,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
         read_config_with(path.as_deref(), &repository.into(), &mut |line| notes.push(line.to_string()))?;
     log::start(config.log.with(&log_flags.into()));
     notes.iter().for_each(|note| tracing::info!("{note}"));
-    let access = AccessControl::load(config.access.with(&access.into()))?;
+    let access = ServeAccess::load(config.access.with(&access.into()))?;
     let progress: Progress = Arc::new(|line| tracing::info!("{line}"));
 
     let api_threads = config.cores.api.len().max(1);
@@ -96,7 +96,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
 fn print_ready(
     config: &Config,
     engine: &Engine,
-    access: &AccessControl,
+    access: &ServeAccess,
     addresses: Addresses,
     admin: Option<SocketAddr>,
 ) {
@@ -197,7 +197,7 @@ fn wait(
     engine: &Engine,
     telemetry: &Telemetry,
     signals: &SignalFlags,
-    access: &AccessControl,
+    access: &ServeAccess,
 ) -> Option<String> {
     while !signals.stop.load(Ordering::Relaxed) {
         if signals.reload.swap(false, Ordering::Relaxed) {

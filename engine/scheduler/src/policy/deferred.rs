@@ -81,7 +81,7 @@ impl Deferred {
         now: Nanos,
         queue: QueueId,
         out: &mut dyn Decisions,
-        event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
+        event: impl FnOnce(&mut ModelQueue, &mut DecisionSink<'_>),
     ) {
         self.act_alone(queue, out, event);
         self.settle(now, out);
@@ -91,10 +91,10 @@ impl Deferred {
         &mut self,
         queue: QueueId,
         out: &mut dyn Decisions,
-        event: impl FnOnce(&mut ModelQueue, &mut Outbox<'_>),
+        event: impl FnOnce(&mut ModelQueue, &mut DecisionSink<'_>),
     ) {
         let at = queue.0 as usize;
-        let mut outbox = Outbox { words: &mut self.words, batches: &mut self.batches, out };
+        let mut outbox = DecisionSink { words: &mut self.words, batches: &mut self.batches, out };
         event(&mut self.models[at], &mut outbox);
         self.timers.set(at, self.models[at].next_timer());
     }
@@ -145,13 +145,13 @@ impl Scheduler for Deferred {
 }
 
 /// The sink of a model's decisions: keeps messages for the RankThread and passes on the rest.
-struct Outbox<'a> {
+struct DecisionSink<'a> {
     words: &'a mut Vec<RankInput>,
     batches: &'a mut u64,
     out: &'a mut dyn Decisions,
 }
 
-impl ModelSink for Outbox<'_> {
+impl ModelSink for DecisionSink<'_> {
     fn to_rank(&mut self, message: RankInput) {
         self.words.push(message);
     }

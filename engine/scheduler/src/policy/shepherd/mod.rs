@@ -79,7 +79,7 @@ struct ShepherdModel {
 
 /// The batch that a GPU runs.
 #[derive(Clone, Copy)]
-struct RunningBatch {
+struct AssignedBatch {
     model: usize,
     size: usize,
     deadline: Nanos,
@@ -89,7 +89,7 @@ struct RunningBatch {
 #[derive(Clone, Copy, Default)]
 struct ShepherdGpu {
     group: usize,
-    running: Option<RunningBatch>,
+    running: Option<AssignedBatch>,
 }
 
 impl ShepherdModel {
@@ -218,7 +218,7 @@ impl FlexScheduler {
     }
 
     /// Returns the size of the batch of `model` that could run in place of `running`.
-    fn instead_of(&self, now: Nanos, model: usize, running: RunningBatch) -> usize {
+    fn instead_of(&self, now: Nanos, model: usize, running: AssignedBatch) -> usize {
         let queue = &self.models[model].queue;
         if running.model != model {
             return self.models[model].candidate(now, self.network);
@@ -256,7 +256,7 @@ impl FlexScheduler {
         };
         out.run_preemptible(header, queue.front(size));
         queue.remove(size);
-        self.gpus[gpu].running = Some(RunningBatch { model, size, deadline });
+        self.gpus[gpu].running = Some(AssignedBatch { model, size, deadline });
         self.batches += 1;
         self.set_expiry(model);
     }
