@@ -1,4 +1,4 @@
-//! DutyCycles proto/inference.proto into the messages of `api::grpc::messages`. protox reads it, so
+//! Turns proto/inference.proto into the messages of `api::grpc::messages`. protox reads it, so
 //! no protoc is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

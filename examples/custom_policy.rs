@@ -1,7 +1,7 @@
 //! A policy of one's own, compared with the project's in the simulator:
 //!
 //! ```text
-//! cargo run --release --package symphony-scheduler --example custom_policy
+//! cargo run --example custom_policy
 //! ```
 //!
 //! To try another idea:

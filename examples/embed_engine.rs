@@ -5,7 +5,7 @@
 //! The program serves a few clients of its own, prints their answers and ends:
 //!
 //! ```text
-//! cargo run -p symphony --example embed_engine
+//! cargo run --example embed_engine
 //! ```
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! The arrows of ARCHITECTURE.md, read from the source: which room may use which, that no files use
-//! each other in a circle, and that no type name stands for two things. Code of tests is left out.
+//! each other in a circle, and that no type name stands for two things. Tests' own code is left
+//! out. Documents name only files that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,6 +38,13 @@ const CRATES: &[(&str, &[&str])] = &[
 const VOCABULARIES: &[&[&str]] =
     &[&["engine", "engine/scheduler", "transport", "gpu"], &["tools"], &["perf", "perf/papers"]];
 
+/// The folders of the root whose files documents name.
+const FOLDERS: &[&str] =
+    &[".ci", ".github", "docs", "engine", "examples", "gpu", "perf", "tools", "transport"];
+
+/// Paths that documents name and that only a run of the fuzzer makes.
+const FUZZED: &[&str] = &["engine/fuzz/artifacts", "engine/fuzz/corpus"];
+
 /// The path of a module in its crate; empty for the crate's root.
 type ModulePath = Vec<String>;
 
@@ -44,7 +52,7 @@ type ModulePath = Vec<String>;
 struct SourceFile {
     path: PathBuf,
     uses: Vec<Vec<String>>,
-    /// The path that each `pub use` stands for, by the name that it gives.
+    /// The path that a `pub use` gives each name.
     reexports: BTreeMap<String, Vec<String>>,
     types: Vec<String>,
 }
@@ -83,7 +91,7 @@ impl SourceTree {
         }
     }
 
-    /// The module whose file defines what `path` names, if it is of this crate; re-exports are
+    /// The module whose file defines what `path` names, if it is of this crate: re-exports are
     /// followed.
     fn definer(&self, path: &[String]) -> Option<&ModulePath> {
         let mut path = path.to_vec();
@@ -332,4 +340,57 @@ fn the_scheduler_can_name_no_clock_file_socket_or_thread() {
     let lib = fs::read_to_string(root().join("engine/scheduler/src/lib.rs")).unwrap();
     assert!(lib.contains("#![cfg_attr(not(test), no_std)]"), "the scheduler must stay no_std");
     assert!(!lib.contains("extern crate std"), "std must not be nameable in the scheduler");
+}
+
+/// The repository's documents: those of its root and all below `docs`.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root(), root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            } else if path.is_dir() && folder != root() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The paths from the repository's root that a line names. `NAME` in capitals stands for any name,
+/// so a path with such a part is none.
+fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let is_placeholder = |part: &str| {
+        let stem = part.split('.').next().unwrap_or(part);
+        !part.ends_with(".md") && stem.len() > 1 && stem.chars().all(|c| c.is_ascii_uppercase())
+    };
+    line.split(move |c| !is_of_a_path(c))
+        .map(|path| path.trim_end_matches(['.', '/']))
+        .filter(|path| path.split_once('/').is_some_and(|(first, _)| FOLDERS.contains(&first)))
+        // The beginning of a pattern such as `perf/results/api-*.json`.
+        .filter(|path| !path.ends_with('-'))
+        .filter(move |path| !path.split('/').any(is_placeholder))
+}
+
+#[test]
+fn every_path_that_a_document_names_exists() {
+    let mut missing = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let mut in_block = false;
+        for (at, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with("```") {
+                in_block = !in_block;
+            } else if !in_block {
+                let absent =
+                    named_paths(line).filter(|path| !FUZZED.contains(path) && !root().join(path).exists());
+                missing.extend(absent.map(|path| format!("{}:{at}: {path}", document.display())));
+            }
+        }
+        assert!(!in_block, "{} ends within a block of code", document.display());
+    }
+    assert!(missing.is_empty(), "documents name what does not exist:\n{}", missing.join("\n"));
 }

@@ -1,5 +1,5 @@
 //! Times the steps of a request's way one by one:
-//! `cargo bench -p symphony-perf --bench decisions [NAME]`.
+//! `cargo bench --bench decisions [NAME]`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::time::Instant;

@@ -1,6 +1,5 @@
 //! Messages between two pinned threads: this project's ring beside rtrb and crossbeam-channel, one
-//! way and in bulk. `cargo bench -p symphony-perf --bench rings`. It needs two cores that nothing
-//! else uses.
+//! way and in bulk. `cargo bench --bench rings`. It needs two cores that nothing else uses.
 
 use bytemuck::Pod;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

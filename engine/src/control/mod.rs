@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! an order of the API, or a poll of the folder
-//!   read config.pbtxt and model.toml                   config/repository.rs
+//!   read config.pbtxt and model.toml                   config/repository/
 //!   load the file per CPU executor, and measure        this thread, at the lowest priority
 //!   a vacant slot of the right kind                    ModelSlots::prepare
 //!     the loaded model -> each executor's table        a ring of boxes, polled every millisecond

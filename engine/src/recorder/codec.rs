@@ -7,14 +7,11 @@
 //! [`SHORT`] added, and every bit of a short form means something or is zero, so a bit that is
 //! flipped in a file is a record that is changed.
 
-use super::record::{Kind, Record};
+use super::record::{FULL, Kind, Record};
 use symphony_transport::Nanos;
 
 /// Added to the kind of a short form.
 const SHORT: u8 = 0x80;
-
-/// Words of a record in full.
-pub(super) const FULL: usize = size_of::<Record>() / size_of::<u64>();
 
 /// A record's words.
 pub(super) enum Words {

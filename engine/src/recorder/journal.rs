@@ -9,7 +9,8 @@
 //! middle of is not seen.
 
 use super::RecordError;
-use super::codec::{FULL, Words};
+use super::codec::Words;
+use super::record::FULL;
 use super::mapping::Mapping;
 use super::record::{Kind, Record};
 use std::fs::{File, OpenOptions};

@@ -4,7 +4,6 @@
 //! bytes". Messages to the RankThread travel as these records as well. `codec.rs` says how a file
 //! has them.
 
-use super::codec::FULL;
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;
@@ -17,6 +16,9 @@ use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
+
+/// Words of a record in full.
+pub(super) const FULL: usize = size_of::<Record>() / size_of::<u64>();
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
 /// makes them -1.
