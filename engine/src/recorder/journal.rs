@@ -10,8 +10,8 @@
 
 use super::RecordError;
 use super::codec::Words;
-use super::record::FULL;
 use super::mapping::Mapping;
+use super::record::FULL;
 use super::record::{Kind, Record};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

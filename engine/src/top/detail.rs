@@ -2,7 +2,7 @@
 //! with the present mean batch.
 
 use super::figures::{IN_TIME, Row};
-use super::frame::{INK, panel};
+use super::panel::{INK, panel};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;

@@ -4,10 +4,11 @@
 
 use super::detail;
 use super::figures::{Figures, Row as Figure, SECONDS};
+use super::panel::{INK, panel};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState};
 
 /// Columns and rows of the GPUs' bars.
 const GPU_WIDTH: u16 = 10;
@@ -24,9 +25,6 @@ const STAGES: [(&str, &str, Color); 4] = [
 
 /// Columns of the bar that is as long as the SLO.
 const BAR: usize = 20;
-
-/// What bars and lines are drawn in.
-pub(super) const INK: Color = Color::Magenta;
 
 /// What keys do, for the line at the bottom and for `?`.
 const KEYS: [(&str, &str); 5] = [
@@ -261,17 +259,6 @@ fn bar(figure: &Figure) -> Line<'static> {
     }
     spans.push("·".repeat(BAR - drawn).dim());
     Line::from(spans)
-}
-
-/// A rule with a title; returns what is below it.
-pub(super) fn panel(screen: &mut ratatui::Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
-    let mut words = vec![Span::from(" ")];
-    words.extend(title.spans);
-    words.push(" ".into());
-    let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(Line::from(words));
-    let inside = block.inner(area);
-    screen.render_widget(block, area);
-    Rect { x: inside.x + 1, width: inside.width.saturating_sub(2), ..inside }.intersection(area)
 }
 
 fn help(screen: &mut ratatui::Frame<'_>) {

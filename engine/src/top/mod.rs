@@ -7,6 +7,7 @@ mod detail;
 mod feed;
 mod figures;
 mod frame;
+mod panel;
 
 use feed::Answer;
 pub(crate) use feed::Feed;
