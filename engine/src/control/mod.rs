@@ -1,6 +1,5 @@
 //! The control plane: a thread of its own that loads and unloads the models of a repository while
-//! the engine serves. It may take as long as it takes; what the pinned threads get from it is ready
-//! made.
+//! the engine serves. No pinned thread waits for it: what it sends to them is complete.
 //!
 //! # The way of a new version
 //!
@@ -43,45 +42,45 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Loads and unloads that wait for their turn.
+/// The most loads and unloads that may wait to be executed.
 pub const MAX_ORDERS: usize = 64;
 
-/// How it is with a version of a model.
+/// The state of a version of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It is served.
+    /// Requests are served.
     Ready,
-    /// It is being loaded.
+    /// The version is being loaded.
     Loading,
-    /// Nobody finds it any more; its last requests are on their way.
+    /// New requests no longer find the version; its last requests are being finished.
     Unloading,
-    /// It is not loaded.
+    /// The version is not loaded.
     Unavailable,
 }
 
 /// A line of the repository's index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexEntry {
-    /// The model.
+    /// The name of the model.
     pub name: String,
-    /// Its version; `None` of a model that is not loaded.
+    /// The version; `None` for a model that is not loaded.
     pub version: Option<u64>,
-    /// How it is with it.
+    /// The state of the version.
     pub state: State,
-    /// Why it is not served; may be empty.
+    /// The reason why the version is not served; may be empty.
     pub reason: String,
 }
 
-/// Why a model was not loaded or unloaded.
+/// The reason why a model was not loaded or unloaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody may, by an order.
+    /// Orders are not accepted.
     #[error("{0}")]
     Off(&'static str),
-    /// There is no such model.
+    /// The model does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// It can't be done as it is asked, or as the model is.
+    /// The order can't be executed as given, or the model is at fault.
     #[error("{0}")]
     Wrong(String),
     /// Too many orders wait.
@@ -89,25 +88,25 @@ pub enum ControlError {
     Busy,
 }
 
-/// Told, on the control thread, how an order ended.
+/// A callback that gets an order's result, on the control thread.
 pub type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
-/// What a client orders.
+/// An order of a client.
 pub(crate) enum Order {
-    /// Load this model, or what has changed of it.
+    /// Loads this model, or what has changed of it.
     Load(String, Done),
-    /// Unload all versions of this model.
+    /// Unloads all versions of this model.
     Unload(String, Done),
 }
 
 /// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what
-/// is loaded stays.
+/// is loaded stays loaded.
 pub struct Repository {
     orders: SyncSender<Order>,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Why orders are not taken, where they are not.
+    /// The reason why orders are refused, if they are.
     off: Option<&'static str>,
 }
 
@@ -149,20 +148,20 @@ impl Repository {
         Ok(Repository { orders, index, stop, thread: Mutex::new(Some(thread)), off })
     }
 
-    /// Every version that is or was loaded, and every model of the folder.
+    /// Returns every version that is or was loaded, and every model of the folder.
     pub fn index(&self) -> Vec<IndexEntry> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Loads a model as its folder has it now: new versions, those whose files have changed, and no
-    /// others. `done` is told once requests can be sent to it, or why it was not loaded; what was
-    /// loaded before is served until then.
+    /// others. `done` is called once requests can be sent to it, or with the reason why it was not
+    /// loaded; what was loaded before is served until then.
     pub fn load(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Load(name.to_owned(), done));
     }
 
-    /// Unloads a model. `done` is told once nobody finds it any more; requests that were accepted
-    /// go on to their ends.
+    /// Unloads a model. `done` is called once new requests no longer find it; requests that were
+    /// accepted are still answered.
     pub fn unload(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Unload(name.to_owned(), done));
     }
@@ -179,12 +178,12 @@ impl Repository {
         }
     }
 
-    /// Ends its thread: before the engine is stopped.
+    /// Ends the control thread. It must be called before the engine is stopped.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic's own words are on standard error already.
+            // A panic's message is on standard error already.
             let _ = thread.join();
         }
     }

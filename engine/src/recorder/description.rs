@@ -1,5 +1,5 @@
-//! What a recording says of the thread that made it: everything that is fixed about its state
-//! machines, so that replay can build them again. JSON, written once.
+//! The description of a recorded thread: everything that is fixed about its state machines, so that
+//! replay can build them again. JSON, written once.
 
 use serde::{Deserialize, Serialize};
 use symphony_scheduler::deferral::{QueueConfig, Slack};
@@ -10,7 +10,7 @@ use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, QueueId};
 
-/// No network takes longer, an hour: what a configuration may say is far below.
+/// The longest network delay that is believed, an hour: what a configuration may give is far below.
 const MAX_DELAY_NS: u64 = 3_600_000_000_000;
 
 /// The description of any recorded thread.
@@ -31,7 +31,7 @@ pub(super) struct ModelsDescription {
     control_ns: u64,
     data_per_request_ns: u64,
     result_ns: u64,
-    /// Each distinct profile once: l(1), l(2), …
+    /// Each distinct profile, once: l(1), l(2), …
     profiles: Vec<Vec<u64>>,
     pub(super) models: Vec<ModelDescription>,
 }
@@ -44,11 +44,11 @@ pub(super) struct ModelDescription {
     slo_ns: u64,
     frontrun_slack_ns: u64,
     latest_slack_ns: u64,
-    /// The index of its profile.
+    /// The index of the queue's profile in `profiles`.
     profile: usize,
-    /// GPUs of its sub-cluster.
+    /// The number of GPUs of the queue's sub-cluster.
     gpus: usize,
-    /// The class of its requests, from 0.
+    /// The class of the queue's requests, from 0.
     pub(super) class: u8,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct ModelDescription {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RankDescription {
     pub(super) models: usize,
-    /// The class of each, from 0; empty where there is only one.
+    /// The class of each queue, from 0; empty where there is only one class.
     pub(super) classes: Vec<u8>,
     pub(super) clusters: Vec<ClusterDescription>,
 }
@@ -67,12 +67,12 @@ pub(super) struct ClusterDescription {
     pub(super) gpus: usize,
     pub(super) keep_late: bool,
     pub(super) completion_delay_ns: u64,
-    /// The engine's number of its first GPU.
+    /// The engine's number of the first GPU.
     pub(super) first_gpu: u32,
 }
 
 impl ModelsDescription {
-    /// The ModelThread that owns models of these terms, by their names and classes.
+    /// Describes the ModelThread that owns queues of these names, classes and configurations.
     pub(super) fn new<'a>(
         models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
     ) -> ModelsDescription {
@@ -86,7 +86,7 @@ impl ModelsDescription {
             models: Vec::new(),
         };
         for (name, class, terms) in models {
-            // The same for all of an engine's models.
+            // These are the same for all of an engine's models.
             made.deferral = terms.deferral.name().to_owned();
             made.drop = terms.drop.name().to_owned();
             made.control_ns = terms.network.control.0;
@@ -113,7 +113,8 @@ impl ModelsDescription {
         made
     }
 
-    /// The models' terms again, in the same order; or what is wrong with the description.
+    /// Returns the queues' configurations, in the same order; or what is wrong with the
+    /// description.
     pub(super) fn terms(&self) -> Result<Vec<QueueConfig>, String> {
         let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
         let deferral = policy::deferral(&self.deferral)

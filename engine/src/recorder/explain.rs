@@ -1,5 +1,5 @@
-//! Why a request was batched, dropped or late: what replay saw of it, in a few lines. Filled
-//! by replay's sink, shown by `symphony replay --request`.
+//! Explains why a request was batched, dropped or late, from what replay saw of it, in a few lines.
+//! Filled by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
 use symphony_scheduler::deferral::QueueConfig;
@@ -47,16 +47,16 @@ impl From<ModelEvent<'_>> for Cause {
     }
 }
 
-/// The batch that a request was in, to be found again in the RankThread's recording.
+/// The batch that a request was in, by which the RankThread's recording has its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ride {
-    /// The batch's number.
+    /// The number of the batch.
     pub batch: u64,
-    /// When the request's result had to be there.
+    /// The deadline of the request's result.
     pub deadline: Nanos,
 }
 
-/// What is known of the requests that are wanted.
+/// The explanation of the wanted request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     pub(super) wanted: Option<Wanted>,
@@ -73,7 +73,7 @@ impl Story {
         self.lines.push(format!("{}: at {}: {text}", Named(request), Millis(now.0)));
     }
 
-    /// Notes that the request has come, and that `waiting` were there before it.
+    /// Notes that the request has come, and that `waiting` requests were there before it.
     pub(super) fn came(&mut self, request: &Request, now: Nanos, model: &str, waiting: usize) {
         if self.about(request) {
             let Request { arrival, deadline, .. } = request;
@@ -87,7 +87,7 @@ impl Story {
         }
     }
 
-    /// Notes that the request waited already when the recording's history begins.
+    /// Notes that the request was waiting already when the recording's history begins.
     pub(super) fn waited(&mut self, request: &Request, now: Nanos, model: &str) {
         if self.about(request) {
             let text = format!(
@@ -98,8 +98,8 @@ impl Story {
         }
     }
 
-    /// Notes that the request is in this batch. `ready`: when the batch became schedulable, and by
-    /// what.
+    /// Notes that the request is in this batch. `ready` is the time at which the batch became
+    /// schedulable, and its cause.
     pub(super) fn batched(
         &mut self,
         request: &Request,
@@ -140,7 +140,7 @@ impl Story {
         self.rides.push(Ride { batch, deadline: request.deadline });
     }
 
-    /// Notes that the request ended without having run. `target`: the batch size that the model's
+    /// Notes that the request ended without having run. `target` is the batch size that the model's
     /// rate called for.
     pub(super) fn ended(
         &mut self,

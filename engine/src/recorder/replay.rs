@@ -17,49 +17,49 @@ use symphony_transport::message::{Class, Completion, Ending, GpuId, QueueId, Req
 
 pub use super::explain::{Ride, Wanted, completed};
 
-/// Times beyond this, a century, are damage.
+/// The instant, after a century, from which times count as damaged.
 const LAST_INSTANT: Nanos = Nanos(1 << 61);
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replayed {
-    /// The recording.
+    /// The path of the recording.
     pub path: PathBuf,
-    /// Requests that came, for a ModelThread; 0 for a RankThread.
+    /// The number of requests that came, for a ModelThread; 0 for a RankThread.
     pub requests: u64,
-    /// Inputs of every kind, requests among them.
+    /// The number of inputs of every kind, requests among them.
     pub inputs: u64,
-    /// Decisions compared.
+    /// The number of decisions compared.
     pub decisions: u64,
-    /// States that the recording holds and replay had come to as well.
+    /// The number of states in the recording that replay had reached too.
     pub states: u64,
-    /// When the history that is left begins.
+    /// The time at which the remaining history begins.
     pub from: Nanos,
-    /// When it ends.
+    /// The time at which the history ends.
     pub to: Nanos,
-    /// Segments of history that were written over.
+    /// The number of segments of history that were overwritten.
     pub forgotten: u64,
-    /// The first decision that did not come out again; nothing after it was replayed.
+    /// The first decision that replay did not reach; nothing after it was replayed.
     pub difference: Option<Difference>,
-    /// What there is to tell of the request asked for.
+    /// The explanation of the request asked for, in lines.
     pub story: Vec<String>,
-    /// Batches that it was in.
+    /// The batches that the request was in.
     pub rides: Vec<Ride>,
-    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine
-    /// does.
+    /// The end of each batch, for a RankThread, if a request was asked for; GPUs are numbered as the
+    /// engine does.
     pub completions: Vec<Completion>,
 }
 
-/// A decision that replay does not come to.
+/// A decision that replay does not reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The place among the file's records.
+    /// The position among the file's records.
     pub record: usize,
     /// The time of the event.
     pub now: Nanos,
-    /// What the file has.
+    /// The record in the file.
     pub recorded: String,
-    /// What replay decides.
+    /// The decision of replay.
     pub replayed: String,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Replays the recording at `path`; `wanted`: a request to tell of.
+/// Replays the recording at `path`. `wanted` is a request to explain.
 ///
 /// Errors: the file can't be read or is no sound recording. A decision that differs is no error:
 /// see [`Replayed::difference`].
@@ -93,7 +93,7 @@ fn corrupt(recording: &Recording, what: impl Into<String>) -> RecordError {
     RecordError::Corrupt(recording.path.clone(), what.into())
 }
 
-/// Why a replay goes no further.
+/// The reason why a replay goes no further.
 enum Halt {
     Differs(Difference),
     Corrupt(String),
@@ -105,12 +105,12 @@ impl From<&str> for Halt {
     }
 }
 
-/// What both kinds of replay keep.
+/// The state that both kinds of replay have.
 struct Run {
     done: Replayed,
     story: Story,
     now: Nanos,
-    /// Decisions and states that replay came to and the file has yet to confirm.
+    /// The decisions and states that replay has reached and the file has yet to confirm.
     expected: VecDeque<Record>,
 }
 
@@ -134,7 +134,7 @@ impl Run {
         Run { done, story, now: Nanos::ZERO, expected: VecDeque::new() }
     }
 
-    /// The time of what follows.
+    /// Sets the time of what follows.
     fn set_now(&mut self, now: u64) -> Result<(), Halt> {
         self.now = Nanos(now);
         if self.now > LAST_INSTANT {
@@ -147,7 +147,7 @@ impl Run {
         Ok(())
     }
 
-    /// An input comes: all that replay expected must have been confirmed.
+    /// Begins an input: all that replay expected must have been confirmed.
     fn begin_input(&mut self, at: usize) -> Result<(), Halt> {
         self.nothing_expected(at)?;
         self.done.inputs += 1;
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    /// The file has this decision, or piece of a state.
+    /// Compares a decision, or a piece of a state, in the file with the expected one.
     fn confirm(&mut self, at: usize, record: &Record) -> Result<(), Halt> {
         match self.expected.pop_front() {
             Some(expected) if expected == *record => Ok(()),
@@ -187,7 +187,7 @@ impl Run {
     }
 }
 
-/// The expected record, with every field where the short form does not show what differs.
+/// Formats the expected record, with every field where the short form does not show the difference.
 fn in_full(found: &Record, expected: &Record) -> String {
     let (short, other) = (expected.to_string(), found.to_string());
     if short == other { format!("{short} ({expected:?}, recorded {found:?})") } else { short }
@@ -219,12 +219,12 @@ fn replay_models(
 struct Models {
     terms: Vec<QueueConfig>,
     names: Vec<String>,
-    /// The queues that are of a lower class.
+    /// True for each queue that is of a lower class.
     lower: Vec<bool>,
     place_of: HashMap<QueueId, usize>,
-    /// The models whose state is known.
+    /// The queues whose state is known.
     queues: Vec<Option<ModelQueue>>,
-    /// When each model's batch last became schedulable, and by what.
+    /// The time at which each queue's batch last became schedulable, and its cause.
     ready: Vec<Option<(Nanos, Cause)>>,
     /// The number of the thread's next batch, once one was seen.
     next_batch: Option<u64>,
@@ -289,7 +289,7 @@ impl Models {
         self.event(place, ModelEvent::Enqueue(&request), run)
     }
 
-    /// Requests come for a model, which is then settled.
+    /// Applies requests that have come for a queue, which is then settled.
     fn came(
         &mut self,
         at: usize,
@@ -317,7 +317,7 @@ impl Models {
         self.event(place, event, run)
     }
 
-    /// Applies an event to a queue: what it decides is expected from the file.
+    /// Applies an event to a queue: its decisions are expected from the file.
     fn event(&mut self, place: usize, event: ModelEvent<'_>, run: &mut Run) -> Result<(), Halt> {
         let Models { queues, ready, terms, next_batch, .. } = self;
         let queue = queues[place].as_mut().ok_or("an event of a model whose state it does not hold")?;
@@ -340,8 +340,8 @@ impl Models {
         Ok(())
     }
 
-    /// A model's state begins with `first`: restores it, or compares it with what replay has come
-    /// to.
+    /// Reads a queue's state, which begins with `first`: restores it, or compares it with the one
+    /// that replay has reached.
     fn state(
         &mut self,
         at: usize,
@@ -383,7 +383,7 @@ impl Models {
     }
 }
 
-/// Takes a model's decisions as records.
+/// Collects a queue's decisions as records.
 struct Collect<'a> {
     expected: &'a mut VecDeque<Record>,
     next_batch: Option<u64>,
@@ -455,7 +455,7 @@ fn replay_rank(
 struct Rank {
     states: Vec<RankState>,
     first_gpu: Vec<u32>,
-    /// Whether the states are restored: from the second segment on they are compared.
+    /// True from the second segment on: states are no longer restored but compared.
     known: bool,
 }
 

@@ -1,6 +1,5 @@
-//! Whether the engine's threads still turn. A pinned thread turns millions of times a second, a
-//! napping one thousands; one that makes no turn for ten seconds hangs, or its core was taken from
-//! it.
+//! The progress of the engine's threads. A pinned thread makes millions of duty cycles a second, a
+//! napping one thousands; one that makes none for ten seconds hangs, or its core was taken from it.
 
 use crate::runtime::counters::{Counters, CountersSnapshot};
 use crate::runtime::rank_role;
@@ -8,32 +7,32 @@ use std::fmt;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
-/// Between two looks at the threads.
+/// The interval between two observations of the threads.
 const OBSERVE_EVERY: Nanos = Nanos::from_millis(250);
 
-/// A thread without a turn for so long hangs. An executor runs its batches within its turns: it
-/// gets ten times the longest batch on top.
+/// The time without a duty cycle after which a thread counts as stuck. An executor runs its batches
+/// within its duty cycles: it gets ten times the longest batch on top.
 const STUCK_AFTER: Nanos = Nanos::from_secs(10);
 
-/// How many times its profile a batch may take before its executor counts as stuck.
+/// The multiple of its profile that a batch may take before its executor counts as stuck.
 const SLOWER_THAN_PROFILED: u64 = 10;
 
-/// At most this is counted of the time between two looks: if the whole process was stopped, no
-/// thread is to blame.
+/// The most time that is counted between two observations: if the whole process was stopped, no
+/// thread is at fault.
 const LONGEST_GAP: Nanos = Nanos::from_secs(1);
 
-/// Why requests can't be served.
+/// The reason why requests can't be served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotReady {
     /// The engine is shutting down.
     Draining,
-    /// It has no model.
+    /// The engine has no model.
     NoModel,
     /// A thread of this name has died.
     Dead(String),
-    /// This scheduler thread has made no turn for so many seconds.
+    /// A scheduler thread of this name has made no duty cycle for this number of seconds.
     Stuck(String, u64),
-    /// None of so many executors has made a turn for so many seconds.
+    /// None of this number of executors has made a duty cycle for this number of seconds.
     ExecutorsStuck(usize, u64),
 }
 
@@ -54,17 +53,17 @@ impl fmt::Display for NotReady {
     }
 }
 
-/// What is known of one thread.
+/// The observed progress of one thread.
 #[derive(Debug)]
 struct ThreadProgress {
     role: String,
     is_executor: bool,
     turns: u64,
-    /// How long it has not turned, as far as was seen.
+    /// The time for which it has made no duty cycle, as far as was observed.
     still: Nanos,
 }
 
-/// The threads' pulse.
+/// The observed progress of all threads.
 #[derive(Debug)]
 pub(super) struct ThreadHealth {
     threads: Vec<ThreadProgress>,
@@ -74,7 +73,7 @@ pub(super) struct ThreadHealth {
 }
 
 impl ThreadHealth {
-    /// Nothing felt yet. Executors run batches of these profiles.
+    /// Makes the state before the first observation. Executors run batches of these profiles.
     pub(super) fn new(profiles: &[Profile]) -> ThreadHealth {
         let longest = profiles.iter().map(|profile| profile.latency(profile.max_batch())).max();
         let longest = longest.unwrap_or_default().0.saturating_mul(SLOWER_THAN_PROFILED);
@@ -86,7 +85,7 @@ impl ThreadHealth {
         }
     }
 
-    /// Feels the pulse, unless that was just done.
+    /// Observes the threads, unless that was just done.
     pub(super) fn observe(&mut self, now: Nanos, counters: &Counters, dead: Option<&str>) {
         self.dead = dead.map(str::to_owned).or(self.dead.take());
         if now >= self.observed + OBSERVE_EVERY {
@@ -112,7 +111,7 @@ impl ThreadHealth {
         }
     }
 
-    /// Every reason not to trust the engine with requests.
+    /// Returns every reason why the engine can't be trusted with requests.
     pub(super) fn trouble(&self) -> Vec<NotReady> {
         let dead = self.dead.iter().map(|thread| NotReady::Dead(thread.clone()));
         let stuck = self.threads.iter().filter(|thread| !thread.is_executor && thread.still >= STUCK_AFTER);

@@ -1,5 +1,5 @@
-//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the
-//! start of the process; who shows them takes differences. Everything in it is bounded, whatever
+//! The numbers of the dashboard, as JSON: docs/dashboard.md lists the fields. Numbers count from
+//! the start of the process; the reader takes differences. Everything in it is bounded, whatever
 //! the engine's size.
 
 use super::history::HISTORY_MODELS;
@@ -12,31 +12,31 @@ use serde::Serialize;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// GPUs whose batches are shown one by one.
+/// The number of GPUs whose batches are shown one by one.
 const LANES: usize = 64;
 
-/// Batches that ended longer ago are not shown.
+/// The age from which ended batches are no longer shown.
 const SHOWN_FOR: Nanos = Nanos::from_secs(6);
 
-/// Batches in one answer, the newest.
+/// The most batches in one answer, the newest.
 const BATCHES: usize = 4_096;
 
-/// What a client asks for.
+/// The parameters of a client's query.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// Which batches it has seen: `batches.cursor` of the answer before.
+    /// The batches that the client has seen: `batches.cursor` of the answer before.
     since: Vec<u64>,
-    /// The model whose profile it wants.
+    /// The model whose profile is asked for.
     model: Option<u32>,
-    /// Whether it wants the last minutes.
+    /// True if the last minutes are asked for.
     history: bool,
 }
 
 impl Query {
-    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. What it does not know
-    /// it leaves alone.
+    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. Unknown parameters
+    /// are ignored.
     ///
-    /// Errors: which value is wrong, and what would be right.
+    /// Errors: the value that is wrong, and what would be right.
     pub fn parse(query: &str) -> Result<Query, String> {
         let mut parsed = Query::default();
         for (name, value) in query.split('&').filter_map(|part| part.split_once('=')) {
@@ -65,10 +65,10 @@ struct View<'a> {
     ready: bool,
     reasons: Vec<String>,
     gpus: Gpus,
-    /// [`LANES`] at most.
+    /// The first GPUs, [`LANES`] at most.
     lanes: Vec<Lane>,
     models: Vec<Model<'a>>,
-    /// How many more models were asked for.
+    /// The number of further models that were asked for.
     models_left_out: usize,
     size_bounds: &'static [usize],
     stages: [&'static str; STAGES.len()],
@@ -83,7 +83,7 @@ struct View<'a> {
 struct Gpus {
     count: usize,
     busy_us: u64,
-    /// How many would serve the load of the last seconds.
+    /// The number of GPUs that would serve the load of the last seconds.
     advised: Option<usize>,
 }
 
@@ -103,19 +103,19 @@ struct Model<'a> {
     slo_us: u64,
     max_batch: usize,
     in_flight: u64,
-    /// By outcome, in the words of the `symphony-outcome` header.
+    /// The requests by outcome, with the names of the `symphony-outcome` header.
     outcomes: Outcomes,
     ran: u64,
     whole_us: u64,
     stages_us: [u64; STAGES.len()],
-    /// Requests that ran, by latency in fortieths of the SLO.
+    /// The requests that ran, by latency in fortieths of the SLO.
     #[serde(serialize_with = "as_slice")]
     of_slo: [u64; super::SLO_BUCKETS],
     batches: u64,
     rows: u64,
     busy_us: u64,
     cancelled_batches: u64,
-    /// Batches by size: up to each of `size_bounds`.
+    /// The batches by size: up to each of `size_bounds`.
     sizes: [u64; SIZE_BOUNDS.len()],
 }
 
@@ -134,7 +134,7 @@ impl Serialize for Outcomes {
 
 #[derive(Serialize)]
 struct Batches {
-    /// To be given as `since` for those that come after these.
+    /// The value of `since` for the batches that come after these.
     cursor: String,
     /// GPU, model, start and finish in microseconds, size, and 1 if it was cancelled.
     list: Vec<(u32, u32, u64, u64, u32, u8)>,
@@ -143,7 +143,7 @@ struct Batches {
 #[derive(Serialize)]
 struct Profile {
     model: u32,
-    /// l(1), l(2), …
+    /// The latencies l(1), l(2), …
     latency_us: Vec<u64>,
 }
 
@@ -151,7 +151,7 @@ struct Profile {
 struct History {
     at_us: Vec<u64>,
     models: Vec<ModelHistory>,
-    /// All models together up to each moment.
+    /// The requests of all models together up to each moment.
     outcomes: Vec<Outcomes>,
     busy_us: Vec<u64>,
 }
@@ -159,20 +159,20 @@ struct History {
 #[derive(Serialize)]
 struct ModelHistory {
     id: u32,
-    /// Requests answered in time up to each moment.
+    /// The requests answered in time up to each moment.
     good: Vec<u64>,
-    /// Bad ones.
+    /// The bad requests up to each moment.
     bad: Vec<u64>,
 }
 
 impl Telemetry {
-    /// Returns what the dashboard shows, as JSON: docs/dashboard.md lists the fields.
+    /// Returns the numbers of the dashboard, as JSON: docs/dashboard.md lists the fields.
     pub fn view(&self, query: &Query) -> String {
         json(self, query)
     }
 }
 
-/// The JSON.
+/// Returns the JSON of a query.
 fn json(telemetry: &Telemetry, query: &Query) -> String {
     let reasons = telemetry.readiness().err().unwrap_or_default();
     let table = telemetry.models();
@@ -202,7 +202,8 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
     serde_json::to_string(&view).expect("numbers and text have a JSON form")
 }
 
-/// The models that were asked for, [`HISTORY_MODELS`] at most, and how many are left out.
+/// Returns the models that were asked for, [`HISTORY_MODELS`] at most, and the number of those left
+/// out.
 fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
     let asked_for = telemetry.models_asked_for();
     let shown = asked_for.len().min(HISTORY_MODELS);

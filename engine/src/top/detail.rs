@@ -1,5 +1,5 @@
-//! One model: its latencies as a share of the SLO, the sizes of its batches, and its profile l(b)
-//! with the present mean batch.
+//! The view of one model: its latencies as a share of the SLO, the sizes of its batches, and its
+//! profile l(b) with the present mean batch.
 
 use super::figures::{IN_TIME, Row};
 use super::frame::{INK, panel};
@@ -9,10 +9,10 @@ use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Sparkline, SparklineBar};
 
-/// Columns of the sizes' part.
+/// The width of the sizes' part in columns.
 const SIZES_WIDTH: u16 = 34;
 
-/// Columns of the longest bar of a size.
+/// The width of the longest bar of a size in columns.
 const SIZE_BAR: f64 = 16.0;
 
 /// Draws a model, with its profile in microseconds if it is known.
@@ -34,7 +34,7 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profi
     self::profile(screen, curve, row, profile.unwrap_or_default());
 }
 
-/// Requests by latency, from 0 to 1.6 of the SLO; those that are late are red.
+/// Draws the histogram of requests by latency, from 0 to 1.6 of the SLO; late ones are red.
 pub(super) fn latencies(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, title: Line<'_>) {
     let inside = panel(screen, area, title);
     let [chart, scale] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(inside);

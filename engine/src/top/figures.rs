@@ -1,21 +1,21 @@
-//! What a terminal shows, computed from the last answers: rates over five seconds.
+//! The figures that a terminal shows, computed from the last answers: rates over five seconds.
 
 use super::feed::{Answer, Model, Profile};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rates are of so many microseconds, or of the last two answers where these are further apart.
+/// The span of rates in microseconds; it is longer where the last two answers are further apart.
 const RECENT_US: u64 = 5_000_000;
 
-/// Seconds of goodput that are kept.
+/// The number of seconds of goodput that are kept.
 pub(super) const SECONDS: u64 = 120;
 
-/// Outcomes that are bad, as docs/api.md has them.
+/// The names of bad outcomes, as docs/api.md lists them.
 const BAD: [&str; 5] = ["late", "dropped", "cancelled", "overloaded", "failed"];
 
-/// Buckets of latency up to the SLO.
+/// The number of buckets of latency up to the SLO.
 pub(super) const IN_TIME: usize = 40;
 
-/// The last answers.
+/// The last answers, and the figures that follow from them.
 pub(super) struct Figures {
     answers: VecDeque<Answer>,
     past: VecDeque<Stretch>,
@@ -29,24 +29,24 @@ struct Stretch {
     good_rps: f64,
 }
 
-/// What all models together do.
+/// The figures of all models together.
 pub(super) struct Totals {
     pub(super) good_rps: f64,
     pub(super) offered_rps: f64,
-    /// 0 to 1, by cause, those that there are.
+    /// The share of each cause of bad requests that occurred, 0 to 1.
     pub(super) bad: Vec<(&'static str, f64)>,
     pub(super) mean_batch: f64,
     pub(super) gpus_busy: f64,
 }
 
 impl Totals {
-    /// Bad requests of all that were offered, 0 to 1.
+    /// Returns the share of bad requests among all that were offered, 0 to 1.
     pub(super) fn bad_rate(&self) -> f64 {
         self.bad.iter().map(|(_, share)| share).sum()
     }
 }
 
-/// What one model does.
+/// The figures of one model.
 pub(super) struct Row {
     pub(super) id: u32,
     pub(super) name: String,
@@ -57,23 +57,24 @@ pub(super) struct Row {
     pub(super) mean_batch: f64,
     pub(super) in_flight: u64,
     pub(super) slo_ms: f64,
-    /// Mean times of the stages as a share of the SLO.
+    /// The mean times of the stages as a share of the SLO.
     pub(super) stages: Vec<f64>,
-    /// Requests by latency, in fortieths of the SLO.
+    /// The number of requests by latency, in fortieths of the SLO.
     pub(super) of_slo: Vec<u64>,
-    /// Batches by size, those sizes that there were: the bounds in words, and how many.
+    /// The number of batches by size, for the sizes that occurred: the bucket's name and the
+    /// number.
     pub(super) sizes: Vec<(String, u64)>,
 }
 
 impl Row {
-    /// The latency, in milliseconds, under which the fastest `share` of the requests were.
+    /// Returns the latency, in milliseconds, under which the fastest `share` of the requests were.
     pub(super) fn quantile_ms(&self, share: f64) -> Option<f64> {
         quantile(&self.of_slo, share).map(|of_slo| of_slo * self.slo_ms)
     }
 }
 
 impl Figures {
-    /// The first answer, with what it knows of the past.
+    /// Starts with the first answer and the past that it has.
     pub(super) fn new(first: Answer) -> Figures {
         let mut past = VecDeque::new();
         if let Some(history) = &first.history {
@@ -92,7 +93,7 @@ impl Figures {
         Figures { profile: first.profile.clone(), answers: VecDeque::from([first]), past }
     }
 
-    /// The next answer. One that tells of the past, or comes from a server that was started anew,
+    /// Adds the next answer. One that has the past, or comes from a server that was restarted,
     /// replaces those before.
     pub(super) fn take(&mut self, answer: Answer) {
         if answer.history.is_some() || answer.now_us <= self.last().now_us {
@@ -113,18 +114,18 @@ impl Figures {
         }
     }
 
-    /// The newest answer.
+    /// Returns the newest answer.
     pub(super) fn last(&self) -> &Answer {
         self.answers.back().expect("there is a first answer, and the newest is never taken off")
     }
 
-    /// How many models there are.
+    /// Returns the number of models.
     pub(super) fn models(&self) -> usize {
         self.last().models.len()
     }
 
-    /// The goodput of each of the last so many equal parts of [`SECONDS`], oldest first; 0 where
-    /// nothing is known.
+    /// Returns the goodput of each of `parts` equal parts of the last [`SECONDS`], oldest first; 0
+    /// where nothing is known.
     pub(super) fn goodput(&self, parts: usize) -> Vec<u64> {
         let end = self.past.back().map_or(0, |last| last.to_us) as f64;
         let part_us = SECONDS as f64 * 1e6 / parts.max(1) as f64;
@@ -140,12 +141,12 @@ impl Figures {
         (0..parts).map(of_part).collect()
     }
 
-    /// l(1), l(2), … of a model in microseconds, if the server has told them.
+    /// Returns l(1), l(2), … of a model in microseconds, if the server has sent them.
     pub(super) fn profile(&self, model: u32) -> Option<&[u64]> {
         self.profile.as_ref().filter(|profile| profile.model == model).map(|told| told.latency_us.as_slice())
     }
 
-    /// What all models together did in the last seconds.
+    /// Returns the figures of all models together in the last seconds.
     pub(super) fn totals(&self) -> Totals {
         self.totals_since(&self.answers[0])
     }
@@ -167,7 +168,7 @@ impl Figures {
         }
     }
 
-    /// How busy each GPU was in the last seconds, 0 to 1.
+    /// Returns the busy share of each GPU in the last seconds, 0 to 1.
     pub(super) fn lanes(&self) -> Vec<f64> {
         let (now, before) = (self.last(), &self.answers[0]);
         let seconds = self.seconds_since(before);
@@ -177,7 +178,7 @@ impl Figures {
             .collect()
     }
 
-    /// What each model did in the last seconds.
+    /// Returns the figures of each model in the last seconds.
     pub(super) fn rows(&self) -> Vec<Row> {
         self.last().models.iter().map(|model| self.row(model)).collect()
     }
@@ -242,14 +243,15 @@ fn outcome(before: &Answer, model: &Model, name: &str) -> f64 {
         .saturating_sub(of(before, model).map(|old| count(&old.outcomes)).unwrap_or_default()) as f64
 }
 
-/// The sizes of a bucket: `5-6`, or `4` where there is one.
+/// Returns the name of a bucket of sizes: `5-6`, or `4` where there is one.
 fn size_words(bounds: &[u64], at: usize) -> String {
     let to = bounds.get(at).copied().unwrap_or_default();
     let from = at.checked_sub(1).and_then(|before| bounds.get(before)).map_or(1, |before| before + 1);
     if from == to { to.to_string() } else { format!("{from}-{to}") }
 }
 
-/// The share of the SLO under which the fastest `share` of these requests are, if there are any.
+/// Returns the share of the SLO under which the fastest `share` of these requests are, if there are
+/// any.
 fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
     let mut left = buckets.iter().sum::<u64>() as f64 * share;
     for (at, &count) in buckets.iter().enumerate().filter(|&(_, &count)| count > 0) {

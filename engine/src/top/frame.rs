@@ -1,6 +1,6 @@
-//! One picture of the terminal, from top to bottom: the server, all models together, goodput over
+//! The layout of the terminal, from top to bottom: the server, all models together, goodput over
 //! two minutes, the GPUs, the models, and the chosen model's latencies. It is made for 80 columns
-//! and 24 rows, and uses what there is more. An open model has a picture of its own (`detail`).
+//! and 24 rows, and uses further room. An open model has a layout of its own (`detail`).
 
 use super::detail;
 use super::figures::{Figures, Row as Figure, SECONDS};
@@ -9,12 +9,12 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState};
 
-/// Columns and rows of the GPUs' bars.
+/// The size of the GPUs' bars, in columns and rows.
 const GPU_WIDTH: u16 = 10;
 const GPU_ROWS: u16 = 2;
 
-/// The stages of a request and how the bar shows them: by shape too, for terminals and eyes without
-/// colours.
+/// The stages of a request with their symbols and colours in the bar: shapes differ too, for
+/// terminals and readers without colours.
 const STAGES: [(&str, &str, Color); 4] = [
     ("queue", "▒", Color::Blue),
     ("dispatch", "░", Color::Yellow),
@@ -22,13 +22,13 @@ const STAGES: [(&str, &str, Color); 4] = [
     ("answer", "▓", Color::Green),
 ];
 
-/// Columns of the bar that is as long as the SLO.
+/// The width in columns of the bar that is as long as the SLO.
 const BAR: usize = 20;
 
-/// What bars and lines are drawn in.
+/// The colour of bars and lines.
 pub(super) const INK: Color = Color::Magenta;
 
-/// What keys do, for the line at the bottom and for `?`.
+/// The keys and their effects, for the line at the bottom and for `?`.
 const KEYS: [(&str, &str); 5] = [
     ("q", "quits, as Ctrl-C does"),
     ("↑ ↓", "choose a model, as k and j do"),
@@ -37,29 +37,29 @@ const KEYS: [(&str, &str); 5] = [
     ("?", "shows this"),
 ];
 
-/// What is to be drawn.
+/// The state that is drawn.
 pub(super) struct Frame<'a> {
     pub(super) figures: &'a Figures,
     pub(super) server: &'a str,
-    /// Which model, from the top.
+    /// The index of the chosen model, from the top.
     pub(super) chosen: usize,
-    /// Whether it is open.
+    /// True if the chosen model is open.
     pub(super) open: bool,
-    /// Whether the keys are explained.
+    /// True if the keys are explained.
     pub(super) help: bool,
-    /// Why there is no newer answer.
+    /// The reason why there is no newer answer.
     pub(super) trouble: Option<&'a str>,
-    /// Whether there are colours.
+    /// True if colours are used.
     pub(super) coloured: bool,
 }
 
 impl Frame<'_> {
-    /// The rows that show everything: all models, and the GPUs that fit.
+    /// Returns the number of rows that show everything: all models, and the GPUs that fit.
     pub(super) fn rows_needed(figures: &Figures) -> u16 {
         u16::try_from(figures.models()).unwrap_or(u16::MAX).saturating_add(18)
     }
 
-    /// Draws it.
+    /// Draws the frame.
     pub(super) fn draw(&self, screen: &mut ratatui::Frame<'_>) {
         let rows = self.figures.rows();
         let [head, body, keys] =
@@ -118,7 +118,7 @@ impl Frame<'_> {
         screen.render_widget(Line::from(state).alignment(Alignment::Right), right);
     }
 
-    /// The bottom line: what is wrong, or what keys there are.
+    /// Draws the bottom line: the error, or the keys.
     fn keys(&self, screen: &mut ratatui::Frame<'_>, area: Rect) {
         let last = self.figures.last();
         let line = match self.trouble {
@@ -226,7 +226,7 @@ impl Frame<'_> {
     }
 }
 
-/// A model's line of the table.
+/// Returns a model's line of the table.
 fn of_model(figure: &Figure) -> Row<'static> {
     let bad = percent(figure.bad_rate);
     let bad = if figure.bad_rate > 0.01 { bad.red().bold() } else { bad.into() };
@@ -250,7 +250,7 @@ fn percent(share: f64) -> String {
     if share == 0.0 { "0".to_owned() } else { format!("{:.2}", share * 100.0) }
 }
 
-/// A model's stages as parts of its SLO.
+/// Returns a model's stages as parts of its SLO.
 fn bar(figure: &Figure) -> Line<'static> {
     let (mut spans, mut to, mut drawn) = (Vec::new(), 0.0, 0);
     for ((_, symbol, colour), share) in STAGES.iter().zip(&figure.stages) {
@@ -263,7 +263,7 @@ fn bar(figure: &Figure) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A rule with a title; returns what is below it.
+/// Draws a rule with a title and returns the area below it.
 pub(super) fn panel(screen: &mut ratatui::Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
     let mut words = vec![Span::from(" ")];
     words.extend(title.spans);

@@ -23,27 +23,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The size of the frame that `--once` prints: what every terminal has, and longer if there are
-/// more models.
+/// The size of the frame that `--once` prints: that of the smallest terminals, and longer if there
+/// are more models.
 const PLAIN: (u16, u16) = (80, 24);
 
-/// The longest that a key, an answer or a signal waits to be seen.
+/// The longest that a key, an answer or a signal waits to be handled.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How `top` shows things.
+/// The options of `top`.
 #[derive(Clone, Copy, Debug)]
 pub struct TopOptions {
-    /// Print one frame as plain text and end.
+    /// True to print one frame as plain text and end.
     pub once: bool,
-    /// Between two looks at the server.
+    /// The interval between two queries.
     pub every: Duration,
-    /// Whether to use colours.
+    /// True to use colours.
     pub coloured: bool,
 }
 
-/// Shows what `feed` has until `q` is pressed, or prints one frame.
+/// Shows the numbers of `feed` until `q` is pressed, or prints one frame.
 ///
-/// Errors: the server can't be reached or is none of ours, the terminal can't be used.
+/// Errors: the server can't be reached or is no Symphony server; the terminal can't be used.
 pub(crate) fn run(feed: &Feed, options: TopOptions) -> Result<(), String> {
     if !options.once && !std::io::stdout().is_terminal() {
         return Err("standard output is not a terminal; --once prints one frame as text".to_owned());
@@ -69,18 +69,18 @@ fn print_once(feed: &Feed, mut figures: Figures, options: TopOptions) -> Result<
     };
     let Ok(drawn) = terminal.draw(|screen| frame.draw(screen));
     let mut text = String::new();
-    // The last line is of keys, which nobody can press here.
+    // The last line lists keys, which can't be pressed here.
     for row in drawn.buffer.content().chunks(usize::from(width)).take(usize::from(height) - 1) {
         let line: String = row.iter().map(|cell| cell.symbol()).collect();
         text += line.trim_end();
         text.push('\n');
     }
-    // Whoever closes the pipe has seen enough.
+    // A reader that closes the pipe needs no more output.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// What is on the screen.
+/// The state of the screen.
 struct Screen {
     server: String,
     coloured: bool,
@@ -112,7 +112,7 @@ impl Screen {
         }
     }
 
-    /// Shows it until somebody asks for its end.
+    /// Shows the screen until its end is requested.
     fn show(mut self) -> Result<(), String> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -153,19 +153,19 @@ impl Screen {
         }
     }
 
-    /// Takes in what the server has said since, and says whether it has said something.
+    /// Takes the answers that have come, and returns true if there were any.
     fn take_answers(&mut self) -> bool {
         let mut any = false;
         while let Ok(answer) = self.answers.try_recv() {
             any = true;
             self.trouble = answer.map(|answer| self.figures.take(answer)).err();
         }
-        // A server that was started anew may have fewer.
+        // A server that was restarted may have fewer.
         self.chosen = self.chosen.min(self.figures.models().saturating_sub(1));
         any
     }
 
-    /// Does what a key asks for; whether to go on.
+    /// Handles a key. Returns false if `top` is to end.
     fn press(&mut self, key: KeyEvent) -> bool {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -185,7 +185,7 @@ impl Screen {
         }
         if self.open {
             let model = self.figures.last().models.get(self.chosen).map(|model| model.id);
-            // Where nobody asks any longer, that is on the screen.
+            // If the asking thread has ended, its last message is on the screen.
             let _ = self.questions.send(model);
         }
         true
@@ -193,7 +193,7 @@ impl Screen {
 }
 
 /// Asks again and again, at once when another model's profile is wanted. After a failure it asks
-/// for the past, too, so that there is no gap. Ends when nobody listens.
+/// for the past, too, so that there is no gap. Ends when the answers are no longer received.
 fn ask(
     feed: &Feed,
     every: Duration,

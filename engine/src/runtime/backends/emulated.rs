@@ -12,27 +12,27 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 use symphony_transport::wheel::Wheel;
 
-/// See the module's description.
+/// The agent of all emulated GPUs. See the module's description.
 pub(crate) struct EmulatedBackend {
     pub(crate) inbox: Inbox,
     pub(crate) answers: Answers,
     /// The engine's number of the first of these GPUs.
     pub(crate) first_gpu: u32,
-    /// Where each model's outputs lie in a slot, by the engine's number of the model.
+    /// The range of each model's outputs in a slot, by the engine's number of the model.
     pub(crate) outputs: Vec<Range<usize>>,
-    /// The same of models that are loaded and unloaded meanwhile, where that may be.
+    /// The ranges of outputs of models that are loaded and unloaded meanwhile, where that may be.
     pub(crate) changes: Option<Taker<Range<usize>>>,
     gpus: EmulatedGpus,
-    /// When the next batch of each idle GPU may start.
+    /// The time at which the next batch of each idle GPU may start.
     starts: Wheel,
-    /// What each GPU runs.
+    /// The batch that each GPU runs.
     running: Vec<Option<Batch>>,
-    /// What each GPU has been given besides, in order.
+    /// The further batches that each GPU has been given, in order.
     waiting: Vec<VecDeque<Batch>>,
 }
 
 impl EmulatedBackend {
-    /// `count` idle GPUs from `first_gpu` on.
+    /// Makes `count` idle GPUs from `first_gpu` on.
     pub(crate) fn new(
         inbox: Inbox,
         answers: Answers,
@@ -80,7 +80,7 @@ impl EmulatedBackend {
         }
     }
 
-    /// Has an idle GPU woken for its next batch.
+    /// Sets the timer of an idle GPU to the start of its next batch.
     fn arm(&mut self, gpu: usize) {
         if self.running[gpu].is_none()
             && let Some(next) = self.waiting[gpu].front()

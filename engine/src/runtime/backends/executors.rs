@@ -1,6 +1,6 @@
-//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the
-//! first one measures the profiles that the configuration leaves to measuring. Then each waits for
-//! its rings and runs.
+//! The start of the CPU executors: each thread is pinned and loads every CPU model for itself, and
+//! the first one measures the profiles that the configuration leaves to measuring. Then each waits
+//! for its rings and runs.
 
 use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
@@ -16,14 +16,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
 
-/// What an executor found out about a model.
+/// The findings of an executor about a model.
 pub(crate) struct LoadReport {
     pub(crate) signature: Signature,
-    /// Only from the executor that measures.
+    /// The measured profile, only from the executor that measures.
     pub(crate) measured: Option<ProfileTable>,
 }
 
-/// The way of models that are loaded and unloaded while an executor runs.
+/// The receiving end of models that are loaded and unloaded while an executor runs.
 pub(crate) type ModelTaker = Taker<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
@@ -32,8 +32,8 @@ pub(crate) struct ExecutorRings {
     pub(crate) answers: Answers,
 }
 
-/// What an executor reports once it has its models: an entry per model of the configuration, `None`
-/// for other executors' models; or what is wrong with one.
+/// The result of an executor's loading: an entry per model of the configuration, `None` for other
+/// executors' models; or the error of one.
 type Report = Result<Vec<Option<LoadReport>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
@@ -44,7 +44,7 @@ pub(crate) struct LoadingExecutor {
 }
 
 impl LoadingExecutor {
-    /// Waits until the executor has its models. `None` if its thread died of them.
+    /// Waits until the executor has its models. Returns `None` if its thread died of them.
     pub(crate) fn wait(&self) -> Option<Report> {
         self.reports.recv().ok()
     }
@@ -52,13 +52,13 @@ impl LoadingExecutor {
     /// Gives the executor its rings, and the channel of later models if there may be some; it runs
     /// from here on.
     pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
-        // This fails only if the thread is gone, which its handle tells.
+        // Sending fails only if the thread has ended, which its handle shows.
         let _ = self.wiring.send((wiring, changes));
         self.thread
     }
 }
 
-/// What every executor is started with.
+/// The parameters of every executor.
 #[derive(Clone)]
 pub(crate) struct ExecutorSetup {
     pub(crate) config: Arc<Config>,

@@ -2,8 +2,8 @@
 //! request to the ModelThread that owns its model, and hands each answer out once. One thread owns
 //! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
 //!
-//! Invariant: whatever a frontend accepts, it answers exactly once. What it knows of models it has
-//! from a [`ModelTable`]; it never reads another thread's state.
+//! Invariant: whatever a frontend accepts, it answers exactly once. It reads models from a
+//! [`ModelTable`]; it never reads another thread's state.
 
 mod answer;
 mod in_flight;
@@ -44,15 +44,15 @@ pub struct Frontend {
     id: u32,
     clock: Clock,
     queue_ids: QueueIds,
-    /// The table that it has taken last, and its number.
+    /// The newest table that it has read, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
     model_table: Arc<ModelTable>,
     /// The model slots that have got another model since they were last asked for.
     replaced: Vec<ModelId>,
-    /// Its requests in the engine, by model.
+    /// The numbers of its requests in the engine, by model.
     in_engine: InFlightCounts,
-    /// For each model, what is taken off its deadlines.
+    /// The reserve of each model, which is taken off its deadlines.
     reserves: Vec<ResponseReserve>,
     least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
@@ -151,8 +151,8 @@ impl Frontend {
         &self.model_table
     }
 
-    /// Makes it read this model table, whose first version it has, and returns its counts of
-    /// requests in the engine.
+    /// Makes the frontend read this model table, whose first version it has, and returns its counts
+    /// of requests in the engine.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.model_table = model_table;
         self.in_engine.clone()
@@ -186,7 +186,7 @@ impl Frontend {
         self.clock.now()
     }
 
-    /// Returns the number that tickets' indices are below.
+    /// Returns the bound that tickets' indices are below.
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
@@ -244,7 +244,8 @@ impl Frontend {
             Due::Within(time) => time.min(slo),
         };
         let (due, deadline, reserve) = match due {
-            // Each its own, so that they are served in their order, and found again.
+            // Such requests get distinct deadlines, so that they are served in order and can be
+            // found again.
             Due::Never => (Nanos::MAX, NO_DEADLINE + arrival, Nanos::ZERO),
             _ => {
                 let due = arrival + wanted;
@@ -340,7 +341,7 @@ impl Frontend {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
                 } else if ending != Ending::Done {
-                    // Its client gets an error: what is left of it need not run.
+                    // The client gets an error, so the remaining rows need not run.
                     self.cancel(Ticket { index: head, id });
                 }
             }
@@ -349,8 +350,8 @@ impl Frontend {
         delivered
     }
 
-    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that
-    /// runs or has run ends as it ends, and nothing happens where it was answered already.
+    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs
+    /// or has run ends normally, and nothing happens if it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
             self.cancellations.push_back(ticket);

@@ -1,4 +1,4 @@
-//! What a frontend is asked, and why it may refuse.
+//! The requests that a frontend takes, and the reasons for which it refuses them.
 
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
@@ -23,7 +23,7 @@ impl Ask {
         Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
     }
 
-    /// Returns the class that it is served in.
+    /// Returns the class that the request is served in.
     pub(super) fn served_in(&self) -> Class {
         match (self.due, self.class) {
             (Due::Never, Class::HIGHEST) => Class::LOWEST,

@@ -34,9 +34,10 @@ use symphony_transport::ring::Consumer;
 pub(super) struct CompositeAgents(pub(super) Vec<(Placement, CompositeAgent)>);
 
 impl CompositeAgents {
-    /// Adds a role: to the composite agent of its core if it shares that, else to one of its own.
+    /// Adds a role to the composite agent of its placement if it may share a thread, else to one of
+    /// its own.
     pub(super) fn add(&mut self, placement: Placement, member: Member) {
-        // Threads that spin need not be on one core where none is known.
+        // Threads that spin must not share a core where none is known.
         let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
         match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
             Some((_, composite)) => composite.0.push(member),
@@ -52,7 +53,7 @@ impl EngineBuilder {
         ExecutorRings { inbox, answers }: ExecutorRings,
     ) -> EmulatedBackend {
         let mut groups = self.sub_clusters.groups.iter().filter(|group| group.kind == ExecutorKind::Emulated);
-        // Their numbers follow each other.
+        // The numbers of their GPUs are consecutive.
         let first = groups.next().map_or(0..0, |group| group.gpus.clone());
         let end = groups.next_back().map_or(first.end, |last| last.gpus.end);
         let outputs = models.iter().map(|model| output_range(&model.signature)).collect();

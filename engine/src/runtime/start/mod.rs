@@ -1,5 +1,5 @@
-//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts
-//! an [`Engine`] together: its agents, the rings between them, the threads that they run on.
+//! Start-up: checks the configuration against the limits, loads and measures the models, and puts
+//! an [`Engine`] together: its agents, the rings between them, and their threads.
 //!
 //! Invariant: a start that fails leaves no thread behind. Nothing of this room runs once the engine
 //! does.
@@ -38,8 +38,8 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::message::BatchHeader;
 
 impl Engine {
-    /// Loads the models, measures what has to be, and starts every thread, with `frontends`
-    /// frontends.
+    /// Loads the models, measures where the configuration asks for it, and starts every thread,
+    /// with `frontends` frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(
@@ -125,8 +125,8 @@ impl EngineBuilder {
             channels.map(|channels| self.model_slots(channels, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
-        // A table of its own: nobody may hold one of those that frontends see for as long as the
-        // engine runs.
+        // A table of its own: one that frontends read must not be held for as long as the engine
+        // runs.
         let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
@@ -194,7 +194,7 @@ impl EngineBuilder {
         EngineRings::new(&plan, peers, counters)
     }
 
-    /// The control thread's end of the engine.
+    /// Returns the control thread's end of the engine.
     fn model_slots(
         &self,
         channels: ChangeChannels,
@@ -216,7 +216,7 @@ impl EngineBuilder {
     }
 }
 
-/// Makes a channel for changes, gives its sending end to `keep` and returns the other.
+/// Makes a channel for changes, passes its sending end to `keep` and returns the receiving one.
 fn taker<T>(keep: impl FnOnce(Giver<T>)) -> Taker<T> {
     let (giver, taker) = changes();
     keep(giver);

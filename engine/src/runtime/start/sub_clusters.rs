@@ -1,6 +1,5 @@
-//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and
-//! which RankThread matches which. Decided once, at start-up, from the configuration alone;
-//! start-up builds what it says.
+//! The division of an engine's executors and models into sub-clusters (Symphony, section 4.7), and
+//! of sub-clusters among RankThreads. Decided once, at start-up, from the configuration alone.
 
 use super::error::StartError;
 use crate::config::{Config, ExecutorKind};
@@ -25,11 +24,11 @@ pub(crate) struct SubClusterSpec {
 #[derive(Clone, Debug)]
 pub(crate) struct SubClusters {
     pub(crate) groups: Vec<SubClusterSpec>,
-    /// For each model, the index of its sub-cluster in `groups`.
+    /// The index of each model's sub-cluster in `groups`.
     group_of: Vec<usize>,
 }
 
-/// A kind's executors on their way into groups.
+/// The executors of one kind, before they are divided into groups.
 struct ExecutorPool {
     kind: ExecutorKind,
     gpus: usize,
@@ -62,7 +61,7 @@ impl SubClusters {
 
     /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there
     /// are more RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as
-    /// they go, until each RankThread has a sub-cluster. A pool's models are dealt out to its
+    /// possible, until each RankThread has a sub-cluster. A pool's models are distributed over its
     /// parts in their order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.

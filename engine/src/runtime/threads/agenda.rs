@@ -1,22 +1,23 @@
-//! What a ModelThread has to see to next: each of its models' timers, and the models that requests
-//! have come for in this turn. Owned by the ModelThread.
+//! The next work of a ModelThread: each of its queues' timers, and the queues for which requests
+//! have come in this duty cycle. Owned by the ModelThread.
 
 use symphony_scheduler::rank::min_tree::MinTree;
 use symphony_transport::Nanos;
 
-/// A model that requests have come for in this turn.
+/// A queue for which requests have come in this duty cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
-    /// The model's place in the thread.
+    /// The queue's index in the thread.
     pub(crate) place: usize,
-    /// When the first of these requests arrived.
+    /// The time at which the first of these requests arrived.
     pub(crate) since: Nanos,
 }
 
-/// See the module's description. Models are named by their place in the thread.
+/// The next work of a ModelThread. See the module's description. Queues are identified by their
+/// index in the thread.
 ///
 /// Timers are a [`MinTree`] and no wheel: requests mostly move them a little earlier or later,
-/// which is two stores there, and a thread has tens of models, thousands at most.
+/// which is two stores there, and a thread has tens of queues, thousands at most.
 pub struct Agenda {
     timers: MinTree,
     touched: Vec<Touched>,
@@ -24,7 +25,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// The agenda of this number of models, none of which has a timer or requests.
+    /// Makes the agenda of this number of queues, none of which has a timer or requests.
     pub fn new(models: usize) -> Agenda {
         Agenda {
             timers: MinTree::new(models),
@@ -33,13 +34,13 @@ impl Agenda {
         }
     }
 
-    /// Sets a model's timer; [`Nanos::MAX`] is none.
+    /// Sets a queue's timer; [`Nanos::MAX`] is none.
     #[inline]
     pub(crate) fn set_timer(&mut self, place: usize, at: Nanos) {
         self.timers.set(place, at);
     }
 
-    /// The earliest timer that has come by `now`, which is not taken away.
+    /// Returns the earliest timer if it has come by `now`; it stays set.
     #[inline]
     pub(crate) fn due(&self, now: Nanos) -> Option<(usize, Nanos)> {
         if self.timers.min_key() > now {
@@ -48,7 +49,7 @@ impl Agenda {
         self.timers.min().map(|(at, place)| (place, at))
     }
 
-    /// A request that arrived at `arrival` has come for a model.
+    /// Notes that a request that arrived at `arrival` has come for a queue.
     #[inline]
     pub(crate) fn touch(&mut self, place: usize, arrival: Nanos) {
         if !std::mem::replace(&mut self.is_touched[place], true) {
@@ -56,7 +57,8 @@ impl Agenda {
         }
     }
 
-    /// Takes each touched model, in the order in which requests came for them.
+    /// Calls `settle` with each touched queue, in the order in which requests came for them, and
+    /// clears the list.
     #[inline]
     pub(crate) fn for_each_touched(&mut self, mut settle: impl FnMut(&mut MinTree, Touched)) {
         for &touched in &self.touched {

@@ -1,19 +1,19 @@
-//! How the control thread gives a running thread something new, a queue or a loaded model, and gets
-//! back what was there: two rings, one each way, between the [`Giver`] and the [`Taker`]. What
-//! travels is made and freed by the control thread; the other one swaps it into its table. So a
-//! change costs that thread no allocation and no lock, and while there is none, a comparison a
-//! turn.
+//! Changes to the table of a running thread: how the control thread sends it a new queue or a
+//! loaded model and gets the old one back. Two rings, one each way, connect the [`ChangeSender`]
+//! and the [`ChangeReceiver`]. The values are made and freed by the control thread; the other one
+//! swaps them into its table. So a change costs that thread no allocation and no lock, and while
+//! there is none, a comparison a duty cycle.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use symphony_transport::Nanos;
 
-/// Changes under way to one thread, at most.
+/// The most changes to one thread that are under way.
 const UNDER_WAY: usize = 4;
 
-/// How often a thread looks for changes.
+/// The interval at which a thread polls for changes.
 const LOOK_EVERY: Nanos = Nanos::from_millis(1);
 
-/// A thing for a place in a table; on its way back, the one that was there.
+/// A new value for an entry of a table; on its way back, the old value.
 pub(crate) struct Change<T> {
     pub(crate) place: usize,
     pub(crate) thing: T,
@@ -26,14 +26,14 @@ pub(crate) struct Giver<T> {
     under_way: usize,
 }
 
-/// The end of the thread whose table it is.
+/// The end of the thread that owns the table.
 pub struct Taker<T> {
     changes: Consumer<Change<T>>,
     done: Producer<Change<T>>,
     look_at: Nanos,
 }
 
-/// Both ends, with nothing under way.
+/// Makes both ends, with no change under way.
 pub(crate) fn changes<T>() -> (Giver<T>, Taker<T>) {
     let (out, changes) = RingBuffer::new(UNDER_WAY);
     let (done, back) = RingBuffer::new(UNDER_WAY);
@@ -41,7 +41,7 @@ pub(crate) fn changes<T>() -> (Giver<T>, Taker<T>) {
 }
 
 impl<T> Giver<T> {
-    /// Gives `thing` for `place`; the thing again, if too much is under way.
+    /// Sends `value` for the entry at `index`; returns it if too many changes are under way.
     pub(crate) fn give(&mut self, place: usize, thing: T) -> Result<(), T> {
         if self.under_way == UNDER_WAY {
             return Err(thing);
@@ -55,25 +55,25 @@ impl<T> Giver<T> {
         }
     }
 
-    /// What was there before a change that is done.
+    /// Returns the old value of a change that was applied.
     pub(crate) fn take_back(&mut self) -> Option<Change<T>> {
         let change = self.back.pop().ok()?;
         self.under_way -= 1;
         Some(change)
     }
 
-    /// Whether the other thread has ended, and takes nothing any more.
+    /// Returns true if the other thread has ended and applies no more changes.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.out.is_abandoned()
     }
 }
 
 impl<T> Taker<T> {
-    /// The most that it takes at once.
+    /// The most changes that are applied at once.
     pub(crate) const MOST: usize = UNDER_WAY;
 
-    /// Has `swap` put each thing that has come into its place, and leave there what it found. Looks
-    /// once in a while only; says how many there were.
+    /// Calls `swap` for each change that has come, which must swap its value with that in the
+    /// table. Polls once per [`POLL_INTERVAL`] only. Returns the number of changes.
     #[inline]
     pub(crate) fn take(&mut self, now: Nanos, swap: impl FnMut(&mut Change<T>)) -> usize {
         if now < self.look_at {

@@ -1,6 +1,6 @@
-//! The scheduler's threads as parts, for who puts them together otherwise than
-//! [`Engine`](super::Engine) does: the benchmarks run these very agents, between streams of
-//! requests and GPUs that are objects in place.
+//! The scheduler's threads as parts, for programs that connect them otherwise than
+//! [`Engine`](super::Engine) does: the benchmarks run these very agents, between generated streams
+//! of requests and emulated GPUs on the same core.
 //!
 //! A [`ModelThread`] is generic over its [`Intake`] and its [`Outlets`], a [`RankThread`] over its
 //! [`Completions`]; in the engine all three are rings. [`link`] makes the rings between the two.
@@ -32,29 +32,29 @@ use symphony_scheduler::limits::RATE_SAMPLE;
 use symphony_transport::Nanos;
 use symphony_transport::ring::{Consumer, Producer, ring};
 
-/// Hops between threads from a model's timer to the start of its batch: the timer itself, the
-/// RankThread, the ModelThread again, the backend; and two more, so that a candidate has time to be
-/// granted.
+/// The number of hops between threads from a model's timer to the start of its batch: the timer
+/// itself, the RankThread, the ModelThread again, the backend; and two more, so that a candidate
+/// has time to be granted.
 const HOPS_FROM_FRONTRUN: u64 = 6;
 
-/// Hops from a grant to the start of the batch: the ModelThread, the backend.
+/// The number of hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
-/// What [`QueueConfig`](symphony_scheduler::model::QueueConfig) have to allow for on threads that
-/// see a time come this late.
+/// Returns the slack that a [`QueueConfig`](symphony_scheduler::model::QueueConfig) must have on
+/// threads that see with this lateness that a time has come.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }
 
-/// The time from which the model at `place` of `models` on a thread measures its rate. Spread over
-/// a sample: what follows from a rate takes a model a fraction of a microsecond, and of a thousand
-/// models at once it would hold the thread up.
+/// Returns the time from which the queue at `index` of `queues` on a thread measures its rate.
+/// These times are spread over a sample: the work that follows from a rate takes a fraction of a
+/// microsecond for a queue, and would hold the thread up for a thousand queues at once.
 pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
     start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
 }
 
-/// Messages that a ring to a RankThread holds. A ModelThread whose ring is full applies its next
-/// event a duty cycle later.
+/// The number of messages that a ring to a RankThread holds. A ModelThread whose ring is full
+/// applies its next event a duty cycle later.
 const MESSAGE_RING: usize = 4_096;
 
 /// A ModelThread's ends of the rings to and from RankThreads, one of each per RankThread.

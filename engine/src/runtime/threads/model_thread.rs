@@ -2,11 +2,10 @@
 //! batch (Symphony, section 4.5). It shares nothing: requests come from frontends, grants from the
 //! RankThread, all over rings.
 //!
-//! A turn takes only as much input as its outputs have room for. What has to wait stays in its
-//! ring, and a ring that is full refuses at its far end, where a frontend answers `overloaded` at
-//! once. All requests of a turn are taken in before the models that they are for are re-selected,
-//! each once. So a request costs the less the more of them wait, and a thread that has fallen
-//! behind catches up.
+//! A duty cycle takes only as much input as its outputs have room for. The rest stays in its ring,
+//! and a full ring refuses at its far end, where a frontend answers `overloaded` at once. All
+//! requests of a duty cycle are enqueued before their queues are re-selected, each once. So a
+//! request costs the less the more of them wait, and a thread that has fallen behind catches up.
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
@@ -32,12 +31,12 @@ const MESSAGES_PER_EVENT: usize = 3;
 /// The most messages to the RankThread that an event other than a grant causes.
 const MESSAGES_PER_SETTLING: usize = 2;
 
-/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
+/// A source of requests: a frontend's ring, or a stream that is generated on the ModelThread's own
 /// core.
 pub trait Intake {
-    /// The next request that has come by `now`.
+    /// Returns the next request that has come by `now`.
     fn next(&mut self, now: Nanos) -> Option<Request>;
-    /// How many wait to be taken, where that is known.
+    /// Returns the number of waiting requests, where that is known.
     fn waiting(&mut self) -> usize {
         0
     }
@@ -54,14 +53,14 @@ impl Intake for Consumer<Request> {
     }
 }
 
-/// Where batches and answers go: rings to backends and frontends, or an object in place that counts
-/// them.
+/// The destinations of batches and answers: rings to backends and frontends, or an object on the
+/// same thread that counts them.
 pub trait Outlets {
-    /// Whether any batch of this thread's models can be sent to this GPU right now.
+    /// Returns true if any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// Sends a batch of these requests to the backend, `batch.size` in all. `due`: when the batch
-    /// could have been sent had every thread acted at once, since its frontrun had come and its GPU
-    /// was about to be free.
+    /// Sends a batch of these requests to the backend, `batch.size` in all. `due` is the time at
+    /// which the batch could have been sent had every thread acted at once, since its frontrun had
+    /// come and its GPU was about to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
     /// Ends a request that has not run, at its frontend.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
@@ -77,27 +76,27 @@ pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
     pub queues: Vec<ModelQueue>,
-    /// The place in `queues` of the queue of the highest class of each of the engine's models, if
-    /// it is this thread's.
+    /// The index in `queues` of the queue of the highest class of each of the engine's models, if
+    /// this thread owns it.
     pub place: Vec<Option<u32>>,
-    /// The queues' timers, and which of them have new requests.
+    /// The queues' timers, and the queues that have new requests.
     pub agenda: Agenda,
-    /// One per frontend.
+    /// The source of requests of each frontend.
     pub requests: Vec<I>,
-    /// Grants from each RankThread.
+    /// The ring of grants from each RankThread.
     pub grants: Vec<Consumer<GrantMessage>>,
-    /// Where decisions go.
+    /// The destination of decisions.
     pub outbox: Outbox<O>,
-    /// What is counted and recorded of all this.
+    /// The counters and the recorder.
     pub monitor: ModelMonitor,
-    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
-    /// place together.
+    /// The queues of models that are loaded and unloaded meanwhile, where that may be: those of a
+    /// model slot together.
     pub changes: Option<Taker<Box<SlotQueues>>>,
     /// The progress of the first reservations.
     pub reservations: ReservationProgress,
 }
 
-/// The queues of a place for a model, by class; `None` for one that stays.
+/// The queues of a model slot, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
 /// The progress of a ModelThread's first reservations, which a RankThread orders once, when the
@@ -113,29 +112,29 @@ pub struct ReservationProgress {
 }
 
 impl ReservationProgress {
-    /// The progress of a thread whose first `highest` queues are of the highest class, before any
-    /// order.
+    /// Makes the progress of a thread whose first `highest` queues are of the highest class, before
+    /// any order.
     pub fn new(highest: usize, rank_threads: usize) -> ReservationProgress {
         ReservationProgress { highest, done: vec![None; rank_threads], under_way: 0 }
     }
 }
 
-/// Where a ModelThread's decisions go.
+/// The destination of a ModelThread's decisions.
 pub struct Outbox<O> {
     /// The RankThread of each queue of the engine.
     rank_of: Arc<[u32]>,
-    /// The model of each queue, by which backends know them.
+    /// The model of each queue, by which backends identify them.
     queue_ids: QueueIds,
     /// The ring to each RankThread.
     ranks: Vec<Producer<RankMessage>>,
-    /// The ways to backends and frontends.
+    /// The destinations of batches and answers.
     outlets: O,
     /// The number of the next batch. ModelThreads count from different starts, so numbers are
     /// unique.
     next_batch: u64,
-    /// When the event under way was due: the timer's time, the request's arrival.
+    /// The time at which the current event was due: the timer's time, the request's arrival.
     due: Nanos,
-    /// When the GPU of the grant under way is free.
+    /// The time at which the GPU of the current grant is free.
     gpu_free_at: Nanos,
     /// The candidate of each model's highest class that waits at the RankThread.
     waiting: Vec<WaitingCandidate>,
@@ -144,7 +143,7 @@ pub struct Outbox<O> {
 /// A candidate that waits for a GPU.
 #[derive(Clone, Copy)]
 struct WaitingCandidate {
-    /// When it became schedulable; [`Nanos::MAX`] while none is.
+    /// The time at which it became schedulable; [`Nanos::MAX`] while none is.
     since: Nanos,
     /// The candidate's delay(b).
     delay: Nanos,
@@ -162,14 +161,15 @@ pub struct RingOutlets {
     pub backend_of: Arc<[u32]>,
     /// The ring to each frontend.
     pub frontends: Vec<Producer<Response>>,
-    /// Frames that the largest batch of this thread's models takes.
+    /// The number of frames that the largest batch of this thread's models takes.
     pub largest_batch_frames: usize,
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
-    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and
-    /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
-    /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
+    /// Replaces the queues of model slots. The old queues are empty, or are of lower classes and
+    /// hold requests that will not get a GPU any more and end here: the control thread ensures
+    /// that. A grant that is still under way to an old queue reaches the new one, which gives the
+    /// GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
@@ -274,8 +274,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let wanted = (taken + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
             let mut left =
                 (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(taken);
-            // A request's rows are all taken in the same turn, so that no batch finds only some of
-            // them.
+            // All rows of a request are taken in the same duty cycle, so that no batch is formed of
+            // only some of them.
             let mut rows_after = 0;
             while left > 0 || rows_after > 0 {
                 let Some(request) = self.requests[at].next(now) else { break };
@@ -323,7 +323,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         }
     }
 
-    /// Re-selects the models that requests have come for.
+    /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
         agenda.for_each_touched(|timers, Touched { place, since }| {
@@ -335,7 +335,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     }
 }
 
-/// The place of a queue in its thread, of which the first `highest` are of the highest class.
+/// Returns the index of a queue in its thread, of whose queues the first `highest` are of the
+/// highest class.
 #[inline]
 fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
     let place = match places.get(queue.0 as usize) {
@@ -346,7 +347,7 @@ fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<us
     place
 }
 
-/// [`place_of`] a queue of a lower class.
+/// Returns the [`queue_index`] of a queue of a lower class.
 #[cold]
 fn lower_place(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
     let ids = QueueIds::new(places.len());
@@ -385,8 +386,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 }
 
-/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up
-/// with zeros.
+/// Returns the frames of a batch: its header, then its requests' ids and slots, the last frame
+/// filled up with zeros.
 #[inline]
 pub fn frames<'a>(
     batch: BatchHeader,
@@ -402,8 +403,8 @@ pub fn frames<'a>(
 }
 
 impl<O: Outlets> Outbox<O> {
-    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine,
-    /// the place in `ranks` of the ring to its RankThread.
+    /// Makes the outbox of the ModelThread numbered `thread`. `rank_of` has, for each model of the
+    /// engine, the index in `ranks` of the ring to its RankThread.
     pub fn new(
         thread: usize,
         rank_of: Arc<[u32]>,
@@ -422,33 +423,33 @@ impl<O: Outlets> Outbox<O> {
         }
     }
 
-    /// The outbox of a thread whose queues are these per-class queues.
+    /// Returns the outbox for a thread whose queues are these per-class queues.
     pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
         let models = queue_ids.count() / Class::COUNT;
         Outbox { queue_ids, waiting: vec![WaitingCandidate::NOBODY; models], ..self }
     }
 
-    /// The number of the first batch of the ModelThread numbered `thread`.
+    /// Returns the number of the first batch of the ModelThread numbered `thread`.
     pub fn first_batch(thread: usize) -> u64 {
         (thread as u64) << 48
     }
 
-    /// The number of the next batch.
+    /// Returns the number of the next batch.
     pub fn next_batch(&self) -> u64 {
         self.next_batch
     }
 
-    /// Where batches and answers go.
+    /// Returns the destinations of batches and answers.
     pub fn outlets(&self) -> &O {
         &self.outlets
     }
 
-    /// Where batches and answers go, mutably.
+    /// Returns the destinations of batches and answers, mutably.
     pub fn outlets_mut(&mut self) -> &mut O {
         &mut self.outlets
     }
 
-    /// The number of messages, up to `wanted`, that fit the ring to any RankThread.
+    /// Returns the number of messages, up to `wanted`, that fit the ring to any RankThread.
     fn room_for_messages(&mut self, wanted: usize) -> usize {
         let room =
             |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
@@ -472,7 +473,7 @@ impl<O: Outlets> Outbox<O> {
         debug_assert!(written.is_ok(), "room was seen before the event");
     }
 
-    /// Publishes the messages written to RankThreads: once a duty cycle, since each look of theirs
+    /// Publishes the messages written to RankThreads: once a duty cycle, since each poll of theirs
     /// moves a cache line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
@@ -511,8 +512,8 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
         let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NOBODY);
-        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
-        // this moment.
+        // For a lower class, or a model that had withdrawn when its grant came, only this moment is
+        // known.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
         self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
     }
@@ -529,8 +530,8 @@ impl Outlets for RingOutlets {
     }
 
     fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
-        // What the frontend keeps back is for lateness like a batch's late start; the way back
-        // keeps the other half.
+        // The frontend's reserve covers lateness such as a batch's late start: half of it goes into
+        // `latest`; the other half stays for the way back.
         let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
         batch.latest += Nanos(head.0 / 2);
         let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];

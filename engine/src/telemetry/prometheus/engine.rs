@@ -1,4 +1,4 @@
-//! What the engine's pinned threads count, as Prometheus text. The names are listed in
+//! The counters of the engine's pinned threads, as Prometheus text. The names are listed in
 //! docs/metrics.md.
 
 use super::exposition::{Exposition, MetricKind};
@@ -8,7 +8,7 @@ use crate::runtime::counters::{
 use crate::runtime::rank_role;
 use symphony_transport::Nanos;
 
-/// A family of one number per thread: its name, its help, and where it is in a tally.
+/// A family of one number per thread: its name, its help, and its value in a tally.
 type TallyFamily<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const OF_MODELS: [TallyFamily<ModelTally>; 13] = [
@@ -52,7 +52,7 @@ const OF_BACKENDS: [TallyFamily<BackendTally>; 2] = [
     ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
 ];
 
-/// A lateness of backends: its name, its help, and where it is in a tally.
+/// A lateness of backends: its name, its help, and its histogram in a tally.
 type LatenessFamily = (&'static str, &'static str, fn(&BackendTally) -> &Lateness);
 
 const LATENESSES: [LatenessFamily; 2] = [
