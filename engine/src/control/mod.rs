@@ -29,13 +29,13 @@
 //!
 //! Model slots: `max_versions` of `[repository]`, for each kind of executor; a replaced version
 //! needs two for a moment. Orders that wait: [`MAX_ORDERS`]; one more is refused. Changes under way
-//! to a thread: four. Old tables that somebody holds: as many as requests are being read or run.
+//! to a thread: four. Old tables that are still held: as many as requests are being read or run.
 
-mod keeper;
+mod control_thread;
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::{ModelSlots, Progress};
-use keeper::Keeper;
+use control_thread::ControlThread;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -138,11 +138,11 @@ impl Repository {
         };
         let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
         let repository = config.repository.clone();
-        let keeper = Keeper::new(config, model_slots, kinds, progress, Arc::clone(&index));
+        let control_thread = ControlThread::new(config, model_slots, kinds, progress, Arc::clone(&index));
         let until = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Some(repository) = repository {
-                keeper.run(&repository, &taken, &until);
+                control_thread.run(&repository, &taken, &until);
             }
         })?;
         Ok(Repository { orders, index, stop, thread: Mutex::new(Some(thread)), off })

@@ -66,7 +66,7 @@ impl Record {
         let head = small | kind | flag << 24 | model << 32;
         let with_upper = |upper: u64| model | kind | flag << 24 | upper << 32;
         match self.kind() {
-            Some(Kind::Turn) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
+            Some(Kind::Cycle) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
             Some(Kind::Ready | Kind::Early) => {
                 let latest = near(a, now);
@@ -136,7 +136,7 @@ impl Record {
         let second = || words.get(1).copied();
         let third = || words.get(2).copied();
         Some(match kind {
-            Kind::Turn => (Record::turn(Nanos(first >> 24 << 16 | small)), 1),
+            Kind::Cycle => (Record::cycle(Nanos(first >> 24 << 16 | small)), 1),
             Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
             Kind::Ready | Kind::Early => {
                 let latest = from_near(upper, now);
@@ -202,7 +202,7 @@ mod tests {
             (number(8), number(16), number(32), times).prop_map(move |(flag, small, model, [a, b, c])| {
                 let (now, wide) = (Nanos(now), 1 << 41);
                 let record = match kind {
-                    Kind::Turn => Record::turn(Nanos(a)),
+                    Kind::Cycle => Record::cycle(Nanos(a)),
                     Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }

@@ -85,28 +85,28 @@ impl ModelsDescription {
             profiles: Vec::new(),
             models: Vec::new(),
         };
-        for (name, class, terms) in models {
+        for (name, class, config) in models {
             // These are the same for all of an engine's models.
-            made.deferral = terms.deferral.name().to_owned();
-            made.drop = terms.drop.name().to_owned();
-            made.control_ns = terms.network.control.0;
-            made.data_per_request_ns = terms.network.data_per_request.0;
-            made.result_ns = terms.network.result.0;
+            made.deferral = config.deferral.name().to_owned();
+            made.drop = config.drop.name().to_owned();
+            made.control_ns = config.network.control.0;
+            made.data_per_request_ns = config.network.data_per_request.0;
+            made.result_ns = config.network.result.0;
             let table: Vec<u64> =
-                (1..=terms.profile.max_batch()).map(|size| terms.profile.latency(size).0).collect();
+                (1..=config.profile.max_batch()).map(|size| config.profile.latency(size).0).collect();
             let known = made.profiles.iter().position(|profile| *profile == table);
             let profile = known.unwrap_or(made.profiles.len());
             if known.is_none() {
                 made.profiles.push(table);
             }
             made.models.push(ModelDescription {
-                id: terms.queue.0,
+                id: config.queue.0,
                 name: name.to_owned(),
-                slo_ns: terms.slo.0,
-                frontrun_slack_ns: terms.slack.frontrun.0,
-                latest_slack_ns: terms.slack.latest.0,
+                slo_ns: config.slo.0,
+                frontrun_slack_ns: config.slack.frontrun.0,
+                latest_slack_ns: config.slack.latest.0,
                 profile,
-                gpus: terms.gpus,
+                gpus: config.gpus,
                 class: class.number(),
             });
         }
@@ -115,10 +115,10 @@ impl ModelsDescription {
 
     /// Returns the queues' configurations, in the same order; or what is wrong with the
     /// description.
-    pub(super) fn terms(&self) -> Result<Vec<QueueConfig>, String> {
+    pub(super) fn queue_configs(&self) -> Result<Vec<QueueConfig>, String> {
         let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
         let deferral = policy::deferral(&self.deferral)
-            .ok_or_else(|| format!("deferral {:?} is none that this program knows", self.deferral))?;
+            .ok_or_else(|| format!("deferral {:?} is not one of this program's", self.deferral))?;
         let delays = [self.control_ns, self.data_per_request_ns, self.result_ns];
         if delays.iter().any(|&delay| delay > MAX_DELAY_NS) {
             return Err(format!("a network delay beyond {MAX_DELAY_NS} ns"));

@@ -80,7 +80,7 @@ pub(super) struct Journal {
     limit: usize,
     /// Equal to `limit` within a duty cycle and to 0 between two, so that one comparison shows
     /// whether anything is to be done first.
-    turn_limit: usize,
+    cycle_limit: usize,
     /// The time of the current duty cycle or of the last one.
     now: Nanos,
 }
@@ -127,7 +127,7 @@ impl Journal {
             next: 0,
             start: 0,
             limit: 0,
-            turn_limit: 0,
+            cycle_limit: 0,
             now: Nanos::ZERO,
         })
     }
@@ -143,20 +143,20 @@ impl Journal {
     /// true if a segment begins with it.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
-        debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");
-        self.next >= self.turn_limit && self.begin_turn(now)
+        debug_assert!(self.cycle_limit == 0 || now == self.now, "a duty cycle has one time");
+        self.next >= self.cycle_limit && self.begin_cycle(now)
     }
 
     #[inline(never)]
-    fn begin_turn(&mut self, now: Nanos) -> bool {
+    fn begin_cycle(&mut self, now: Nanos) -> bool {
         self.now = now;
         let is_full = self.next >= self.limit;
         if is_full {
             self.begin_segment();
         } else {
-            self.write(Record::turn(now));
+            self.write(Record::cycle(now));
         }
-        self.turn_limit = self.limit;
+        self.cycle_limit = self.limit;
         is_full
     }
 
@@ -191,7 +191,7 @@ impl Journal {
     /// Publishes what was written, at the end of a duty cycle.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.turn_limit = 0;
+        self.cycle_limit = 0;
         self.publish_head();
     }
 
@@ -313,7 +313,7 @@ impl Iterator for Segment<'_> {
                 return None;
             }
             Some(Kind::Segment) => self.now = Nanos(record.b),
-            Some(Kind::Turn) => self.now = Nanos(record.a),
+            Some(Kind::Cycle) => self.now = Nanos(record.a),
             Some(Kind::Came) => self.requests = record.small,
             _ => {}
         }

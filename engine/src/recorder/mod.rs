@@ -10,8 +10,8 @@
 //!
 //! - **A ModelThread's queues are independent of each other**, so each is written on its own:
 //!   before the first event of a model in a segment, its state (20 records of 32 bytes, and one per
-//!   request in its queue). Nothing is written for models that are silent, and no turn has to write
-//!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
+//!   request in its queue). Nothing is written for models that are silent, and no cycle has to
+//!   write all models at once: at most what one queue holds, 8,192 records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching reads all GPUs and models. It is written whole
 //!   at the start of a segment: a record per GPU and per queue of a model that was ever used, and
 //!   one or two more per queue where there are lower classes: 2.6 MB in one duty cycle at the limit
@@ -30,7 +30,7 @@
 //!
 //! A record is a store of 8 to 32 bytes into mapped memory (`codec.rs`), of a request always 32,
 //! copied from the queue when its model is settled, so that nothing is done for a request as it
-//! comes. No call into the system, no lock, no allocation, and the head is stored once a turn. The
+//! comes. No call into the system, no lock, no allocation, and the head is stored once a cycle. The
 //! file's pages are all taken when it is made. The system writes them to the disk, after which the
 //! next store to a page takes a page fault; on a memory file system (`/dev/shm`) there are none.
 //! docs/recorder.md has figures.
@@ -47,8 +47,11 @@ mod rank_recorder;
 mod record;
 pub mod replay;
 
+// Public for the benchmarks and tests, which record threads of their own.
+#[doc(hidden)]
 pub use model_recorder::ModelRecorder;
-pub use rank_recorder::{ClusterTerms, RankRecorder};
+#[doc(hidden)]
+pub use rank_recorder::{ClusterConfig, RankRecorder};
 pub(crate) use record::Record;
 
 use std::io;

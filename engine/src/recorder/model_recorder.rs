@@ -73,7 +73,7 @@ impl ModelRecorder {
     #[inline(always)]
     pub fn apply(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
@@ -82,23 +82,23 @@ impl ModelRecorder {
         match event {
             ModelEvent::Enqueue(request) if queue.push_last(now, request) => return true,
             ModelEvent::Enqueue(_) | ModelEvent::Cancel(_) => {
-                return self.apply_elsewhere(place, queue, now, event, sink);
+                return self.apply_elsewhere(index, queue, now, event, sink);
             }
             ModelEvent::Settle => {
-                let new = self.begin(place, queue, now);
-                self.journal.write(Record::came(queue.terms().queue, new));
+                let new = self.begin(index, queue, now);
+                self.journal.write(Record::came(queue.config().queue, new));
                 let (first, rest) = queue.last(new);
                 self.journal.write_requests(first);
                 self.journal.write_requests(rest);
             }
             _ => {
-                let new = self.begin(place, queue, now);
+                let new = self.begin(index, queue, now);
                 debug_assert_eq!(new, 0, "a queue is settled before another event");
-                self.journal.write(Record::event(queue.terms().queue, event));
+                self.journal.write(Record::event(queue.config().queue, event));
             }
         }
         queue.apply(now, event, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        self.models[index].recorded = queue.len();
         false
     }
 
@@ -107,18 +107,18 @@ impl ModelRecorder {
     #[cold]
     fn apply_elsewhere(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
         sink: &mut impl ModelSink,
     ) -> bool {
-        let new = self.begin(place, queue, now);
+        let new = self.begin(index, queue, now);
         let (first, rest) = queue.last(new);
         first.iter().chain(rest).for_each(|request| self.journal.write(Record::request(request)));
-        self.journal.write(Record::event(queue.terms().queue, event));
+        self.journal.write(Record::event(queue.config().queue, event));
         let changed = queue.apply(now, event, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        self.models[index].recorded = queue.len();
         changed
     }
 
@@ -132,9 +132,9 @@ impl ModelRecorder {
     /// Begins an event of the queue at `index`. Returns the number of requests at the queue's end
     /// that are not written yet.
     #[inline]
-    fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
+    fn begin(&mut self, index: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.journal.begin(now);
-        let model = &mut self.models[place];
+        let model = &mut self.models[index];
         let new = model.unwritten(queue);
         if model.saved_in != self.journal.segment() {
             model.saved_in = self.journal.segment();
@@ -157,7 +157,7 @@ impl ModelRecorder {
 /// Calls `record` with each record of a queue's state at `now`, before the last `new` requests
 /// came.
 pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut record: impl FnMut(Record)) {
-    let id = queue.terms().queue;
+    let id = queue.config().queue;
     let (saved, queued) = (queue.saved(now, new), queue.len() - new);
     Record::saved_model(id, &saved, queued).into_iter().for_each(&mut record);
     Record::saved_counts(id, &saved).for_each(&mut record);

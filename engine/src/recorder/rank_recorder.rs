@@ -19,7 +19,7 @@ const RECORDS_OF_CLASSES: usize = 2;
 
 /// The fixed parameters of a sub-cluster's matching.
 #[derive(Clone, Copy, Debug)]
-pub struct ClusterTerms {
+pub struct ClusterConfig {
     /// The number of GPUs, for [`RankState::new`].
     pub gpus: usize,
     /// The argument of this name of [`RankState::new`].
@@ -46,7 +46,7 @@ impl RankRecorder {
         role: &str,
         models: usize,
         classes: &[Class],
-        clusters: &[ClusterTerms],
+        clusters: &[ClusterConfig],
     ) -> Result<RankRecorder, RecordError> {
         debug_assert!(classes.is_empty() || classes.len() == models, "each model has a class");
         let of_classes = classes.len() * RECORDS_OF_CLASSES;
@@ -59,11 +59,11 @@ impl RankRecorder {
             mib: config.mib,
             least: Split::least_mib(least),
         })?;
-        let cluster = |terms: &ClusterTerms| ClusterDescription {
-            gpus: terms.gpus,
-            keep_late: terms.keep_late,
-            completion_delay_ns: terms.completion_delay.0,
-            first_gpu: terms.first_gpu,
+        let cluster = |config: &ClusterConfig| ClusterDescription {
+            gpus: config.gpus,
+            keep_late: config.keep_late,
+            completion_delay_ns: config.completion_delay.0,
+            first_gpu: config.first_gpu,
         };
         let description = RankDescription {
             models,

@@ -34,7 +34,7 @@ pub(super) enum Kind {
     /// The end of a segment's records.
     End = 2,
     /// The start of a duty cycle, and its time.
-    Turn = 3,
+    Cycle = 3,
     /// An input of a ModelQueue, as the next kinds.
     Request = 16,
     Grant = 17,
@@ -89,7 +89,7 @@ impl Kind {
         Some(match code {
             1 => Kind::Segment,
             2 => Kind::End,
-            3 => Kind::Turn,
+            3 => Kind::Cycle,
             16 => Kind::Request,
             17 => Kind::Grant,
             18 => Kind::Timer,
@@ -200,8 +200,8 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn turn(now: Nanos) -> Record {
-        Record { a: now.0, ..Record::of(Kind::Turn, QueueId(0)) }
+    pub(super) fn cycle(now: Nanos) -> Record {
+        Record { a: now.0, ..Record::of(Kind::Cycle, QueueId(0)) }
     }
 
     #[inline]
@@ -614,7 +614,7 @@ impl fmt::Display for Record {
         match kind {
             Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
             Kind::End => f.write_str("end of segment"),
-            Kind::Turn => write!(f, "turn at {}", Millis(a)),
+            Kind::Cycle => write!(f, "duty cycle at {}", Millis(a)),
             Kind::Request | Kind::SavedRequest => {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }

@@ -53,8 +53,8 @@ pub(crate) fn check_model(
 }
 
 /// Returns an empty queue for requests of this class, of a model whose own class is `own`.
-pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
-    let queue = ModelQueue::new(terms, from);
+pub(crate) fn queue_of_class(config: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
+    let queue = ModelQueue::new(config, from);
     match class {
         Class::HIGHEST if own == class => queue,
         Class::HIGHEST => queue.unexpected(),

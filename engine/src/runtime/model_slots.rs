@@ -12,7 +12,7 @@ use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::queue_ids::QueueIds;
-use crate::runtime::threads::changes::Giver;
+use crate::runtime::threads::changes::ChangeSender;
 use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 pub enum ModelSlotError {
     /// Every slot for its kind of executor is taken.
     #[error(
-        "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
+        "all {0} slots for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
          more and start again"
     )]
     Full(usize, &'static str),
@@ -117,11 +117,11 @@ pub(crate) struct SlotContext {
 /// The channels to the threads that have tables of models.
 pub(crate) struct ChangeChannels {
     /// The channel to each ModelThread.
-    pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
+    pub(crate) queues: Vec<ChangeSender<Box<SlotQueues>>>,
     /// The channel to each CPU executor.
-    pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
+    pub(crate) executors: Vec<ChangeSender<Option<Box<CpuModel>>>>,
     /// The channel to the emulated GPUs.
-    pub(crate) emulated: Option<Giver<Range<usize>>>,
+    pub(crate) emulated: Option<ChangeSender<Range<usize>>>,
 }
 
 /// The model slots of an engine. See the module's description.
@@ -352,12 +352,12 @@ impl ModelSlots {
 
 /// Sends a thread a value for its table, waits until it has applied the change, and returns the
 /// value that was there before.
-fn exchange<T>(channel: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
+fn exchange<T>(channel: &mut ChangeSender<T>, index: usize, value: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
-    channel.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
+    channel.send(index, value).map_err(|_| ModelSlotError::Silent)?;
     loop {
-        if let Some(change) = channel.take_back() {
-            return Ok(change.thing);
+        if let Some(change) = channel.take_old() {
+            return Ok(change.value);
         }
         if channel.is_abandoned() || began.elapsed() > CHANGE_TIMEOUT {
             return Err(ModelSlotError::Silent);

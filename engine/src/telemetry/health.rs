@@ -58,7 +58,7 @@ impl fmt::Display for NotReady {
 struct ThreadProgress {
     role: String,
     is_executor: bool,
-    turns: u64,
+    cycles: u64,
     /// The time for which it has made no duty cycle, as far as was observed.
     still: Nanos,
 }
@@ -97,16 +97,16 @@ impl ThreadHealth {
         let gap = (now - self.observed).min(LONGEST_GAP);
         self.observed = now;
         let models = counters.models.iter().enumerate();
-        let models = models.map(|(at, tally)| (format!("model-{at}"), false, tally.turns.all));
+        let models = models.map(|(at, tally)| (format!("model-{at}"), false, tally.cycles.all));
         let ranks = counters.ranks.iter().enumerate();
-        let ranks = ranks.map(|(at, tally)| (rank_role(at), false, tally.turns.all));
+        let ranks = ranks.map(|(at, tally)| (rank_role(at), false, tally.cycles.all));
         let backends = counters.backends.iter();
-        let backends = backends.map(|(role, tally)| (role.clone(), true, tally.turns.all));
-        for (at, (role, is_executor, turns)) in models.chain(ranks).chain(backends).enumerate() {
+        let backends = backends.map(|(role, tally)| (role.clone(), true, tally.cycles.all));
+        for (at, (role, is_executor, cycles)) in models.chain(ranks).chain(backends).enumerate() {
             match self.threads.get_mut(at) {
-                Some(thread) if thread.turns == turns => thread.still += gap,
-                Some(thread) => (thread.turns, thread.still) = (turns, Nanos::ZERO),
-                None => self.threads.push(ThreadProgress { role, is_executor, turns, still: Nanos::ZERO }),
+                Some(thread) if thread.cycles == cycles => thread.still += gap,
+                Some(thread) => (thread.cycles, thread.still) = (cycles, Nanos::ZERO),
+                None => self.threads.push(ThreadProgress { role, is_executor, cycles, still: Nanos::ZERO }),
             }
         }
     }
@@ -133,49 +133,50 @@ mod tests {
     use super::*;
     use crate::runtime::counters::{BackendTally, DutyCycles, ModelTally, RankTally};
 
-    fn turned(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
-        let turns = |all| DutyCycles { all, ..DutyCycles::default() };
-        let backend =
-            |(at, all)| (format!("cpu-{at}"), BackendTally { turns: turns(all), ..BackendTally::default() });
+    fn counters(model: u64, rank: u64, executors: [u64; 2]) -> CountersSnapshot {
+        let cycles = |all| DutyCycles { all, ..DutyCycles::default() };
+        let backend = |(at, all)| {
+            (format!("cpu-{at}"), BackendTally { cycles: cycles(all), ..BackendTally::default() })
+        };
         CountersSnapshot {
-            models: vec![ModelTally { turns: turns(model), ..ModelTally::default() }],
-            ranks: vec![RankTally { turns: turns(rank), ..RankTally::default() }],
+            models: vec![ModelTally { cycles: cycles(model), ..ModelTally::default() }],
+            ranks: vec![RankTally { cycles: cycles(rank), ..RankTally::default() }],
             backends: executors.into_iter().enumerate().map(backend).collect(),
         }
     }
 
-    /// Feels once a second, from 1 to `seconds`; what turns is said by `of`.
+    /// Observes the counters `of` each second from 1 to `seconds`.
     fn after(seconds: u64, of: impl Fn(u64) -> CountersSnapshot) -> Vec<NotReady> {
         let profile = Profile::linear(Nanos::from_millis(10), Nanos::ZERO, 10).unwrap();
-        let mut pulse = ThreadHealth::new(&[profile]);
-        (1..=seconds).for_each(|second| pulse.observe_now(Nanos::from_secs(second), &of(second)));
-        pulse.trouble()
+        let mut health = ThreadHealth::new(&[profile]);
+        (1..=seconds).for_each(|second| health.observe_now(Nanos::from_secs(second), &of(second)));
+        health.trouble()
     }
 
     #[test]
-    fn threads_that_turn_are_no_trouble() {
-        assert_eq!(after(100, |n| turned(n, n, [n, n])), []);
+    fn threads_that_make_progress_are_no_trouble() {
+        assert_eq!(after(100, |n| counters(n, n, [n, n])), []);
     }
 
     #[test]
     fn a_scheduler_thread_that_hangs_is_named() {
-        assert_eq!(after(10, |n| turned(n, 7, [n, n])), []);
-        assert_eq!(after(11, |n| turned(n, 7, [n, n])), [NotReady::Stuck("rank".into(), 10)]);
-        assert_eq!(after(40, |n| turned(1, n, [n, n])), [NotReady::Stuck("model-0".into(), 39)]);
+        assert_eq!(after(10, |n| counters(n, 7, [n, n])), []);
+        assert_eq!(after(11, |n| counters(n, 7, [n, n])), [NotReady::Stuck("rank".into(), 10)]);
+        assert_eq!(after(40, |n| counters(1, n, [n, n])), [NotReady::Stuck("model-0".into(), 39)]);
     }
 
     #[test]
     fn executors_are_trouble_once_none_moves_for_ten_of_their_longest_batches() {
-        assert_eq!(after(40, |n| turned(n, n, [n, 7])), []);
-        assert_eq!(after(11, |n| turned(n, n, [7, 7])), []);
-        assert_eq!(after(12, |n| turned(n, n, [7, 7])), [NotReady::ExecutorsStuck(2, 11)]);
+        assert_eq!(after(40, |n| counters(n, n, [n, 7])), []);
+        assert_eq!(after(11, |n| counters(n, n, [7, 7])), []);
+        assert_eq!(after(12, |n| counters(n, n, [7, 7])), [NotReady::ExecutorsStuck(2, 11)]);
     }
 
     #[test]
     fn a_process_that_was_stopped_blames_nobody() {
-        let mut pulse = ThreadHealth::new(&[]);
-        pulse.observe_now(Nanos::from_secs(1), &turned(1, 1, [1, 1]));
-        pulse.observe_now(Nanos::from_secs(1_000), &turned(1, 1, [1, 1]));
-        assert_eq!(pulse.trouble(), []);
+        let mut health = ThreadHealth::new(&[]);
+        health.observe_now(Nanos::from_secs(1), &counters(1, 1, [1, 1]));
+        health.observe_now(Nanos::from_secs(1_000), &counters(1, 1, [1, 1]));
+        assert_eq!(health.trouble(), []);
     }
 }

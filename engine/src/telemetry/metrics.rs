@@ -33,7 +33,7 @@ const STATUSES: usize = 500;
 
 /// The counts of one model on an API core.
 #[derive(Debug)]
-struct ModelCounts {
+struct ModelRequestCounts {
     accepted: Count,
     answered: Count,
     /// The number of requests by outcome.
@@ -45,9 +45,9 @@ struct ModelCounts {
     of_slo: [Count; SLO_BUCKETS],
 }
 
-impl ModelCounts {
-    fn new() -> CachePadded<ModelCounts> {
-        CachePadded::new(ModelCounts {
+impl ModelRequestCounts {
+    fn new() -> CachePadded<ModelRequestCounts> {
+        CachePadded::new(ModelRequestCounts {
             accepted: Count::default(),
             answered: Count::default(),
             outcomes: Default::default(),
@@ -59,9 +59,9 @@ impl ModelCounts {
     }
 }
 
-impl ModelCounts {
+impl ModelRequestCounts {
     fn clear(&self) {
-        let ModelCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
+        let ModelRequestCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
         [accepted, answered, rows].into_iter().chain(outcomes).chain(of_slo).for_each(Count::clear);
         stages.iter().chain([whole]).for_each(Histogram::clear);
     }
@@ -71,7 +71,7 @@ impl ModelCounts {
 #[derive(Debug)]
 pub(super) struct CoreCounts {
     /// The counts of each model; present from the model's first request on.
-    models: Box<[OnceLock<Box<CachePadded<ModelCounts>>>]>,
+    models: Box<[OnceLock<Box<CachePadded<ModelRequestCounts>>>]>,
     /// The number of responses by HTTP status.
     responses: Box<[Count]>,
     opened: CachePadded<Count>,
@@ -88,8 +88,8 @@ impl CoreCounts {
         }
     }
 
-    fn model(&self, model: ModelId) -> &ModelCounts {
-        self.models[model.0 as usize].get_or_init(|| Box::new(ModelCounts::new()))
+    fn model(&self, model: ModelId) -> &ModelRequestCounts {
+        self.models[model.0 as usize].get_or_init(|| Box::new(ModelRequestCounts::new()))
     }
 
     /// Adds the counts of a model to `sum`. Returns true if there were any.

@@ -185,8 +185,8 @@ impl Telemetry {
     }
 
     /// Reads the history.
-    pub(super) fn history<T>(&self, look: impl FnOnce(&LoadHistory) -> T) -> T {
-        look(&lock(&self.history))
+    pub(super) fn history<T>(&self, read: impl FnOnce(&LoadHistory) -> T) -> T {
+        read(&lock(&self.history))
     }
 }
 

@@ -64,23 +64,23 @@ struct View<'a> {
     now_us: u64,
     ready: bool,
     reasons: Vec<String>,
-    gpus: Gpus,
+    gpus: GpusView,
     /// The first GPUs, [`LANES`] at most.
-    lanes: Vec<Lane>,
-    models: Vec<Model<'a>>,
+    lanes: Vec<LaneView>,
+    models: Vec<ModelView<'a>>,
     /// The number of further models that were asked for.
     models_left_out: usize,
     size_bounds: &'static [usize],
     stages: [&'static str; STAGES.len()],
     batches: Batches,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Profile>,
+    profile: Option<ProfileView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<History>,
+    history: Option<HistoryView>,
 }
 
 #[derive(Serialize)]
-struct Gpus {
+struct GpusView {
     count: usize,
     busy_us: u64,
     /// The number of GPUs that would serve the load of the last seconds.
@@ -88,14 +88,14 @@ struct Gpus {
 }
 
 #[derive(Serialize)]
-struct Lane {
+struct LaneView {
     gpu: usize,
     busy_us: u64,
     batches: u64,
 }
 
 #[derive(Serialize)]
-struct Model<'a> {
+struct ModelView<'a> {
     id: u32,
     name: &'a str,
     version: u64,
@@ -141,14 +141,14 @@ struct Batches {
 }
 
 #[derive(Serialize)]
-struct Profile {
+struct ProfileView {
     model: u32,
     /// The latencies l(1), l(2), …
     latency_us: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct History {
+struct HistoryView {
     at_us: Vec<u64>,
     models: Vec<ModelHistory>,
     /// The requests of all models together up to each moment.
@@ -178,14 +178,17 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
     let table = telemetry.models();
     let (models, models_left_out) = models(telemetry, &table);
     let executions = telemetry.counters().executions();
-    let lane =
-        |(gpu, ran): (usize, GpuExecutions)| Lane { gpu, busy_us: ran.busy.0 / 1_000, batches: ran.batches };
+    let lane = |(gpu, ran): (usize, GpuExecutions)| LaneView {
+        gpu,
+        busy_us: ran.busy.0 / 1_000,
+        batches: ran.batches,
+    };
     let view = View {
         version: env!("CARGO_PKG_VERSION"),
         now_us: telemetry.now().0 / 1_000,
         ready: reasons.is_empty(),
         reasons: reasons.iter().map(ToString::to_string).collect(),
-        gpus: Gpus {
+        gpus: GpusView {
             count: executions.gpus(),
             busy_us: executions.of_gpus().map(|ran| ran.busy.0).sum::<u64>() / 1_000,
             advised: telemetry.advised_gpus(),
@@ -204,7 +207,7 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
 
 /// Returns the models that were asked for, [`HISTORY_MODELS`] at most, and the number of those left
 /// out.
-fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
+fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<ModelView<'a>>, usize) {
     let asked_for = telemetry.models_asked_for();
     let shown = asked_for.len().min(HISTORY_MODELS);
     let of = |model: &&ModelId| {
@@ -215,8 +218,8 @@ fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>,
     (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
 }
 
-fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> Model<'a> {
-    Model {
+fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
+    ModelView {
         id: model.id.0,
         name: &model.name,
         version: model.version,
@@ -252,13 +255,13 @@ fn batches(telemetry: &Telemetry, mut cursor: Vec<u64>) -> Batches {
     Batches { cursor: cursor.join("-"), list }
 }
 
-fn profile(telemetry: &Telemetry, model: ModelId) -> Option<Profile> {
+fn profile(telemetry: &Telemetry, model: ModelId) -> Option<ProfileView> {
     let profile = telemetry.profile(model)?;
     let latency_us = (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect();
-    Some(Profile { model: model.0, latency_us })
+    Some(ProfileView { model: model.0, latency_us })
 }
 
-fn history(telemetry: &Telemetry) -> History {
+fn history(telemetry: &Telemetry) -> HistoryView {
     telemetry.history(|past| {
         let seconds = past.seconds();
         let of = |model: ModelId| ModelHistory {
@@ -267,7 +270,7 @@ fn history(telemetry: &Telemetry) -> History {
             bad: seconds.iter().map(|second| second.of(model).bad).collect(),
         };
         let last = seconds.back().map(|second| second.models.as_slice()).unwrap_or_default();
-        History {
+        HistoryView {
             at_us: seconds.iter().map(|second| second.at.0 / 1_000).collect(),
             models: last.iter().map(|&(model, _)| of(model)).collect(),
             outcomes: seconds.iter().map(|second| Outcomes(second.outcomes)).collect(),

@@ -24,34 +24,34 @@ pub(super) struct Question {
 
 /// The answer of a server: the dashboard's numbers.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct DashboardData {
     pub(super) version: String,
     pub(super) now_us: u64,
     pub(super) ready: bool,
     pub(super) reasons: Vec<String>,
-    pub(super) gpus: Gpus,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) models: Vec<Model>,
+    pub(super) gpus: GpusData,
+    pub(super) lanes: Vec<LaneData>,
+    pub(super) models: Vec<ModelData>,
     pub(super) models_left_out: usize,
     pub(super) size_bounds: Vec<u64>,
-    pub(super) profile: Option<Profile>,
-    pub(super) history: Option<History>,
+    pub(super) profile: Option<ProfileData>,
+    pub(super) history: Option<HistoryData>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Gpus {
+pub(super) struct GpusData {
     pub(super) count: usize,
     pub(super) busy_us: u64,
     pub(super) advised: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Lane {
+pub(super) struct LaneData {
     pub(super) busy_us: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Model {
+pub(super) struct ModelData {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) version: u64,
@@ -69,20 +69,20 @@ pub(super) struct Model {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Profile {
+pub(super) struct ProfileData {
     pub(super) model: u32,
     pub(super) latency_us: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct History {
+pub(super) struct HistoryData {
     pub(super) at_us: Vec<u64>,
     pub(super) outcomes: Vec<BTreeMap<String, u64>>,
 }
 
 /// The body of a server's error.
 #[derive(Debug, Default, Deserialize)]
-struct Refusal {
+struct ErrorBody {
     error: String,
 }
 
@@ -121,7 +121,7 @@ impl Feed {
     /// Asks the server for the numbers.
     ///
     /// Errors: the server can't be reached, or is no Symphony server.
-    pub(super) fn ask(&self, question: Question) -> Result<Answer, String> {
+    pub(super) fn ask(&self, question: Question) -> Result<DashboardData, String> {
         let mut path = format!("/dashboard/data?history={}", u8::from(question.history));
         if let Some(model) = question.profile_of {
             path += &format!("&model={model}");
@@ -133,12 +133,12 @@ impl Feed {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let status = head.lines().next().unwrap_or_default();
         if status.split(' ').nth(1) != Some("200") {
-            let said: Refusal = serde_json::from_str(body).unwrap_or_default();
+            let said: ErrorBody = serde_json::from_str(body).unwrap_or_default();
             let why = if said.error.is_empty() { "is that a Symphony server?" } else { &said.error };
             return Err(format!("http://{server}/dashboard/data answered {status:?}: {why}"));
         }
         serde_json::from_str(body).map_err(|error| {
-            format!("http://{server}/dashboard/data is not as this version of top knows it: {error}")
+            format!("http://{server}/dashboard/data is not what this version of top expects: {error}")
         })
     }
 

@@ -1,6 +1,6 @@
 //! The figures that a terminal shows, computed from the last answers: rates over five seconds.
 
-use super::feed::{Answer, Model, Profile};
+use super::feed::{DashboardData, ModelData, ProfileData};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The span of rates in microseconds; it is longer where the last two answers are further apart.
@@ -17,9 +17,9 @@ pub(super) const IN_TIME: usize = 40;
 
 /// The last answers, and the figures that follow from them.
 pub(super) struct Figures {
-    answers: VecDeque<Answer>,
+    answers: VecDeque<DashboardData>,
     past: VecDeque<Stretch>,
-    profile: Option<Profile>,
+    profile: Option<ProfileData>,
 }
 
 /// The goodput of a stretch of time.
@@ -75,7 +75,7 @@ impl Row {
 
 impl Figures {
     /// Starts with the first answer and the past that it has.
-    pub(super) fn new(first: Answer) -> Figures {
+    pub(super) fn new(first: DashboardData) -> Figures {
         let mut past = VecDeque::new();
         if let Some(history) = &first.history {
             let moments: Vec<(u64, u64)> = history
@@ -95,7 +95,7 @@ impl Figures {
 
     /// Adds the next answer. One that has the past, or comes from a server that was restarted,
     /// replaces those before.
-    pub(super) fn take(&mut self, answer: Answer) {
+    pub(super) fn take(&mut self, answer: DashboardData) {
         if answer.history.is_some() || answer.now_us <= self.last().now_us {
             *self = Figures::new(answer);
             return;
@@ -115,7 +115,7 @@ impl Figures {
     }
 
     /// Returns the newest answer.
-    pub(super) fn last(&self) -> &Answer {
+    pub(super) fn last(&self) -> &DashboardData {
         self.answers.back().expect("there is a first answer, and the newest is never taken off")
     }
 
@@ -143,7 +143,10 @@ impl Figures {
 
     /// Returns l(1), l(2), … of a model in microseconds, if the server has sent them.
     pub(super) fn profile(&self, model: u32) -> Option<&[u64]> {
-        self.profile.as_ref().filter(|profile| profile.model == model).map(|told| told.latency_us.as_slice())
+        self.profile
+            .as_ref()
+            .filter(|profile| profile.model == model)
+            .map(|profile| profile.latency_us.as_slice())
     }
 
     /// Returns the figures of all models together in the last seconds.
@@ -151,14 +154,15 @@ impl Figures {
         self.totals_since(&self.answers[0])
     }
 
-    fn totals_since(&self, before: &Answer) -> Totals {
+    fn totals_since(&self, before: &DashboardData) -> Totals {
         let (now, seconds) = (self.last(), self.seconds_since(before));
         // The sum of nothing is -0, which would be shown.
         let ended = |name: &str| 0.0 + now.models.iter().map(|m| outcome(before, m, name)).sum::<f64>();
         let good = ended("good");
         let bad = BAD.map(|cause| (cause, ended(cause)));
         let offered = good + bad.iter().map(|(_, count)| count).sum::<f64>();
-        let sum = |of: fn(&Model) -> u64| 0.0 + now.models.iter().map(|m| since(before, m, of)).sum::<f64>();
+        let sum =
+            |of: fn(&ModelData) -> u64| 0.0 + now.models.iter().map(|m| since(before, m, of)).sum::<f64>();
         Totals {
             good_rps: good / seconds,
             offered_rps: offered / seconds,
@@ -183,7 +187,7 @@ impl Figures {
         self.last().models.iter().map(|model| self.row(model)).collect()
     }
 
-    fn row(&self, model: &Model) -> Row {
+    fn row(&self, model: &ModelData) -> Row {
         let before = &self.answers[0];
         let seconds = self.seconds_since(before);
         let good = outcome(before, model, "good");
@@ -205,8 +209,8 @@ impl Figures {
         };
         let old_sizes = of(before, model).map(|old| old.sizes.as_slice()).unwrap_or_default();
         let sizes = model.sizes.iter().enumerate().map(|(at, count)| {
-            let words = size_words(&self.last().size_bounds, at);
-            (words, count.saturating_sub(old_sizes.get(at).copied().unwrap_or_default()))
+            let range = size_range(&self.last().size_bounds, at);
+            (range, count.saturating_sub(old_sizes.get(at).copied().unwrap_or_default()))
         });
         Row {
             id: model.id,
@@ -224,27 +228,27 @@ impl Figures {
         }
     }
 
-    fn seconds_since(&self, before: &Answer) -> f64 {
+    fn seconds_since(&self, before: &DashboardData) -> f64 {
         (self.last().now_us.saturating_sub(before.now_us) as f64 / 1e6).max(1e-3)
     }
 }
 
-fn of<'a>(before: &'a Answer, model: &Model) -> Option<&'a Model> {
+fn of<'a>(before: &'a DashboardData, model: &ModelData) -> Option<&'a ModelData> {
     before.models.iter().find(|old| old.id == model.id)
 }
 
-fn since(before: &Answer, model: &Model, count: fn(&Model) -> u64) -> f64 {
+fn since(before: &DashboardData, model: &ModelData, count: fn(&ModelData) -> u64) -> f64 {
     count(model).saturating_sub(of(before, model).map(count).unwrap_or_default()) as f64
 }
 
-fn outcome(before: &Answer, model: &Model, name: &str) -> f64 {
+fn outcome(before: &DashboardData, model: &ModelData, name: &str) -> f64 {
     let count = |outcomes: &BTreeMap<String, u64>| outcomes.get(name).copied().unwrap_or_default();
     count(&model.outcomes)
         .saturating_sub(of(before, model).map(|old| count(&old.outcomes)).unwrap_or_default()) as f64
 }
 
 /// Returns the name of a bucket of sizes: `5-6`, or `4` where there is one.
-fn size_words(bounds: &[u64], at: usize) -> String {
+fn size_range(bounds: &[u64], at: usize) -> String {
     let to = bounds.get(at).copied().unwrap_or_default();
     let from = at.checked_sub(1).and_then(|before| bounds.get(before)).map_or(1, |before| before + 1);
     if from == to { to.to_string() } else { format!("{from}-{to}") }
@@ -265,16 +269,16 @@ fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::feed::{Gpus, History, Lane};
+    use super::super::feed::{GpusData, HistoryData, LaneData};
     use super::*;
 
     /// A server of two GPUs and one model, after so many seconds of 90 good and 10 dropped requests
     /// each.
-    pub(in super::super) fn answer(second: u64) -> Answer {
+    pub(in super::super) fn answer(second: u64) -> DashboardData {
         let mut of_slo = vec![0; 64];
         of_slo[20] = 90 * second;
         let outcomes = [("good", 90 * second), ("dropped", 10 * second), ("gone", second)];
-        let model = Model {
+        let model = ModelData {
             name: "resnet50".into(),
             version: 1,
             slo_us: 40_000,
@@ -288,18 +292,21 @@ pub(super) mod tests {
             sizes: vec![10 * second, 0, 0, 20 * second, 0],
             max_batch: 12,
             platform: "emulated".into(),
-            ..Model::default()
+            ..ModelData::default()
         };
-        Answer {
+        DashboardData {
             version: "0.1.0".into(),
             now_us: second * 1_000_000,
             ready: true,
-            gpus: Gpus { count: 2, busy_us: second * 1_250_000, advised: Some(3) },
-            lanes: vec![Lane { busy_us: second * 1_000_000 }, Lane { busy_us: second * 250_000 }],
+            gpus: GpusData { count: 2, busy_us: second * 1_250_000, advised: Some(3) },
+            lanes: vec![LaneData { busy_us: second * 1_000_000 }, LaneData { busy_us: second * 250_000 }],
             models: vec![model],
             size_bounds: vec![1, 2, 3, 4, 6],
-            profile: Some(Profile { model: 0, latency_us: (1..=12).map(|b| 1_000 * b + 5_000).collect() }),
-            ..Answer::default()
+            profile: Some(ProfileData {
+                model: 0,
+                latency_us: (1..=12).map(|b| 1_000 * b + 5_000).collect(),
+            }),
+            ..DashboardData::default()
         }
     }
 
@@ -327,8 +334,8 @@ pub(super) mod tests {
     fn what_the_server_knows_of_the_past_is_shown_and_any_pace_of_asking_will_do() {
         let good = |count| BTreeMap::from([("good".to_owned(), count)]);
         let history =
-            History { at_us: vec![0, 1_000_000, 3_000_000], outcomes: vec![good(0), good(10), good(50)] };
-        let mut figures = Figures::new(Answer { history: Some(history), ..answer(3) });
+            HistoryData { at_us: vec![0, 1_000_000, 3_000_000], outcomes: vec![good(0), good(10), good(50)] };
+        let mut figures = Figures::new(DashboardData { history: Some(history), ..answer(3) });
         assert_eq!(figures.goodput(120)[117..], [10, 20, 20]);
         figures.take(answer(13));
         assert_eq!(figures.totals().good_rps, 90.0);
@@ -339,8 +346,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_bucket_of_sizes_says_which_and_a_quantile_needs_a_request() {
-        let words: Vec<String> = (0..4).map(|at| size_words(&[1, 2, 4, 8], at)).collect();
-        assert_eq!(words, ["1", "2", "3-4", "5-8"]);
+        let ranges: Vec<String> = (0..4).map(|at| size_range(&[1, 2, 4, 8], at)).collect();
+        assert_eq!(ranges, ["1", "2", "3-4", "5-8"]);
         assert_eq!(quantile(&[0; 64], 0.5), None);
         assert_eq!(quantile(&[0, 4, 0, 4], 0.5), Some(2.0 / 40.0));
         assert_eq!(quantile(&[0, 4, 0, 4], 1.0), Some(4.0 / 40.0));

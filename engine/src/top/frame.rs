@@ -38,7 +38,7 @@ const KEYS: [(&str, &str); 5] = [
 ];
 
 /// The state that is drawn.
-pub(super) struct Frame<'a> {
+pub(super) struct TopFrame<'a> {
     pub(super) figures: &'a Figures,
     pub(super) server: &'a str,
     /// The index of the chosen model, from the top.
@@ -53,7 +53,7 @@ pub(super) struct Frame<'a> {
     pub(super) coloured: bool,
 }
 
-impl Frame<'_> {
+impl TopFrame<'_> {
     /// Returns the number of rows that show everything: all models, and the GPUs that fit.
     pub(super) fn rows_needed(figures: &Figures) -> u16 {
         u16::try_from(figures.models()).unwrap_or(u16::MAX).saturating_add(18)
@@ -104,7 +104,7 @@ impl Frame<'_> {
         let last = self.figures.last();
         let up = last.now_us / 1_000_000;
         let (hours, minutes, seconds) = (up / 3_600, up / 60 % 60, up % 60);
-        let words = format!(" {}   {}   up {hours}:{minutes:02}:{seconds:02}", last.version, self.server);
+        let text = format!(" {}   {}   up {hours}:{minutes:02}:{seconds:02}", last.version, self.server);
         let state = if self.trouble.is_some() {
             "✗ no answer ".red().bold()
         } else if last.ready {
@@ -112,7 +112,7 @@ impl Frame<'_> {
         } else {
             "✗ not ready ".red().bold()
         };
-        screen.render_widget(Line::from(vec![" Symphony".bold(), words.dim()]), area);
+        screen.render_widget(Line::from(vec![" Symphony".bold(), text.dim()]), area);
         let width = u16::try_from(state.width()).unwrap_or(u16::MAX).min(area.width);
         let right = Rect { x: area.right() - width, width, ..area };
         screen.render_widget(Line::from(state).alignment(Alignment::Right), right);
@@ -265,10 +265,10 @@ fn bar(figure: &Figure) -> Line<'static> {
 
 /// Draws a rule with a title and returns the area below it.
 pub(super) fn panel(screen: &mut ratatui::Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
-    let mut words = vec![Span::from(" ")];
-    words.extend(title.spans);
-    words.push(" ".into());
-    let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(Line::from(words));
+    let mut spans = vec![Span::from(" ")];
+    spans.extend(title.spans);
+    spans.push(" ".into());
+    let block = Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(Line::from(spans));
     let inside = block.inner(area);
     screen.render_widget(block, area);
     Rect { x: inside.x + 1, width: inside.width.saturating_sub(2), ..inside }.intersection(area)
@@ -286,7 +286,7 @@ fn help(screen: &mut ratatui::Frame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::feed::Answer;
+    use super::super::feed::DashboardData;
     use super::super::figures::tests::answer;
     use super::*;
     use ratatui::Terminal;
@@ -299,20 +299,20 @@ mod tests {
         figures
     }
 
-    fn frame(figures: &Figures) -> Frame<'_> {
+    fn frame(figures: &Figures) -> TopFrame<'_> {
         let server = "127.0.0.1:8000";
-        Frame { figures, server, chosen: 0, open: false, help: false, trouble: None, coloured: true }
+        TopFrame { figures, server, chosen: 0, open: false, help: false, trouble: None, coloured: true }
     }
 
-    fn drawn(width: u16, height: u16, frame: &Frame<'_>) -> (String, Buffer) {
+    fn drawn(width: u16, height: u16, frame: &TopFrame<'_>) -> (String, Buffer) {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|screen| frame.draw(screen)).unwrap();
         (terminal.backend().to_string(), terminal.backend().buffer().clone())
     }
 
     fn assert_shows(text: &str, all: &[&str]) {
-        for words in all {
-            assert!(text.contains(words), "no {words:?} in\n{text}");
+        for expected in all {
+            assert!(text.contains(expected), "no {expected:?} in\n{text}");
         }
     }
 
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn an_open_model_shows_its_latencies_batches_and_profile() {
         let figures = figures();
-        let (text, _) = drawn(80, 24, &Frame { open: true, ..frame(&figures) });
+        let (text, _) = drawn(80, 24, &TopFrame { open: true, ..frame(&figures) });
         assert_shows(
             &text,
             &[
@@ -356,19 +356,22 @@ mod tests {
                 "Esc closes it",
             ],
         );
-        let (text, _) = drawn(80, 24, &Frame { open: true, chosen: 3, ..frame(&figures) });
+        let (text, _) = drawn(80, 24, &TopFrame { open: true, chosen: 3, ..frame(&figures) });
         assert_shows(&text, &["GPUs, how busy"]);
     }
 
     #[test]
     fn a_late_server_a_server_in_trouble_and_the_keys_are_explained() {
         let mut unready =
-            Figures::new(Answer { ready: false, reasons: vec!["it drains".into()], ..answer(1) });
+            Figures::new(DashboardData { ready: false, reasons: vec!["it drains".into()], ..answer(1) });
         assert_shows(&drawn(80, 24, &frame(&unready)).0, &["✗ not ready", " not ready: it drains"]);
-        let trouble = Frame { trouble: Some("no answer from there"), ..frame(&unready) };
+        let trouble = TopFrame { trouble: Some("no answer from there"), ..frame(&unready) };
         assert_shows(&drawn(80, 24, &trouble).0, &["✗ no answer", " no answer from there"]);
-        assert_shows(&drawn(80, 24, &Frame { help: true, ..frame(&unready) }).0, &[" Keys ", "Enter  opens"]);
-        unready = Figures::new(Answer { models: Vec::new(), ..answer(1) });
+        assert_shows(
+            &drawn(80, 24, &TopFrame { help: true, ..frame(&unready) }).0,
+            &[" Keys ", "Enter  opens"],
+        );
+        unready = Figures::new(DashboardData { models: Vec::new(), ..answer(1) });
         assert_shows(
             &drawn(80, 24, &frame(&unready)).0,
             &["No model has been asked for yet.", " goodput 0/s of 0/s   bad 0 %", "batch 0.0"],
@@ -380,12 +383,12 @@ mod tests {
         let figures = figures();
         let (coloured, buffer) = drawn(80, 24, &frame(&figures));
         assert!(buffer.content.iter().any(|cell| cell.fg == Color::Red));
-        let (plain, buffer) = drawn(80, 24, &Frame { coloured: false, ..frame(&figures) });
+        let (plain, buffer) = drawn(80, 24, &TopFrame { coloured: false, ..frame(&figures) });
         assert_eq!(plain, coloured);
         assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
         for (width, height) in [(1, 1), (2, 2), (10, 3), (40, 10), (79, 23), (300, 100)] {
             for (open, help) in [(false, false), (true, false), (false, true)] {
-                drawn(width, height, &Frame { open, help, chosen: 0, ..frame(&figures) });
+                drawn(width, height, &TopFrame { open, help, chosen: 0, ..frame(&figures) });
             }
         }
     }

@@ -8,11 +8,11 @@ mod feed;
 mod figures;
 mod frame;
 
-use feed::Answer;
+use feed::DashboardData;
 pub(crate) use feed::Feed;
 use feed::Question;
 use figures::Figures;
-use frame::Frame;
+use frame::TopFrame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -28,7 +28,7 @@ use std::time::Duration;
 const PLAIN: (u16, u16) = (80, 24);
 
 /// The longest that a key, an answer or a signal waits to be handled.
-const TURN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The options of `top`.
 #[derive(Clone, Copy, Debug)]
@@ -55,10 +55,10 @@ pub(crate) fn run(feed: &Feed, options: TopOptions) -> Result<(), String> {
 fn print_once(feed: &Feed, mut figures: Figures, options: TopOptions) -> Result<(), String> {
     std::thread::sleep(options.every);
     figures.take(feed.ask(Question::default())?);
-    let (width, height) = (PLAIN.0, PLAIN.1.max(Frame::rows_needed(&figures)));
+    let (width, height) = (PLAIN.0, PLAIN.1.max(TopFrame::rows_needed(&figures)));
     let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
     let server = feed.address();
-    let frame = Frame {
+    let frame = TopFrame {
         figures: &figures,
         server,
         chosen: 0,
@@ -90,15 +90,15 @@ struct Screen {
     help: bool,
     trouble: Option<String>,
     questions: Sender<Option<u32>>,
-    answers: Receiver<Result<Answer, String>>,
+    answers: Receiver<Result<DashboardData, String>>,
 }
 
 impl Screen {
     fn new(feed: &Feed, figures: Figures, options: TopOptions) -> Screen {
         let (questions, asked) = channel();
-        let (told, answers) = channel();
+        let (sender, answers) = channel();
         let asker = feed.clone();
-        std::thread::spawn(move || ask(&asker, options.every, &asked, &told));
+        std::thread::spawn(move || ask(&asker, options.every, &asked, &sender));
         Screen {
             server: feed.address().to_owned(),
             coloured: options.coloured,
@@ -127,7 +127,7 @@ impl Screen {
                     terminal.draw(|screen| self.frame().draw(screen))?;
                 }
                 changed = self.take_answers();
-                if event::poll(TURN)? {
+                if event::poll(POLL_INTERVAL)? {
                     changed = true;
                     match event::read()? {
                         Event::Key(key) if !self.press(key) => break,
@@ -141,8 +141,8 @@ impl Screen {
         ended.map_err(|e| format!("the terminal can't be used: {e}; --once prints one frame as text"))
     }
 
-    fn frame(&self) -> Frame<'_> {
-        Frame {
+    fn frame(&self) -> TopFrame<'_> {
+        TopFrame {
             figures: &self.figures,
             server: &self.server,
             chosen: self.chosen,
@@ -198,7 +198,7 @@ fn ask(
     feed: &Feed,
     every: Duration,
     questions: &Receiver<Option<u32>>,
-    answers: &Sender<Result<Answer, String>>,
+    answers: &Sender<Result<DashboardData, String>>,
 ) {
     let mut question = Question::default();
     loop {
@@ -225,7 +225,7 @@ mod tests {
     fn screen(models: usize) -> Screen {
         let mut answer = figures::tests::answer(1);
         let model = answer.models[0].clone();
-        answer.models = (0..models as u32).map(|id| feed::Model { id, ..model.clone() }).collect();
+        answer.models = (0..models as u32).map(|id| feed::ModelData { id, ..model.clone() }).collect();
         let feed = Feed::new("http://127.0.0.1:1", "").unwrap();
         let options = TopOptions { once: false, every: Duration::from_secs(3_600), coloured: true };
         Screen::new(&feed, Figures::new(answer), options)
@@ -257,16 +257,16 @@ mod tests {
     fn a_server_that_is_away_is_told_of_and_one_with_fewer_models_moves_the_choice() {
         let mut screen = screen(3);
         press(&mut screen, KeyCode::Down);
-        // Nobody serves there: opening a model asks at once.
+        // No server listens there: opening a model asks at once.
         press(&mut screen, KeyCode::Enter);
         let end = std::time::Instant::now() + Duration::from_secs(60);
         while !screen.take_answers() && std::time::Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(screen.trouble.as_ref().unwrap().contains("no answer from http://127.0.0.1:1"));
-        let (told, answers) = channel();
+        let (sender, answers) = channel();
         screen.answers = answers;
-        told.send(Ok(figures::tests::answer(9))).unwrap();
+        sender.send(Ok(figures::tests::answer(9))).unwrap();
         assert!(screen.take_answers() && screen.trouble.is_none());
         assert_eq!(screen.chosen, 0);
     }

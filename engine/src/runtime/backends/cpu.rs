@@ -5,7 +5,7 @@
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::Agent;
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use symphony_gpu::{ComputeThread, CpuModel};
 use symphony_transport::Nanos;
@@ -22,7 +22,7 @@ pub(crate) struct CpuBackend {
     /// The models that it can run, by the engine's numbers; `None` for those of other executors.
     pub(crate) models: Vec<Option<Box<CpuModel>>>,
     /// The models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<Taker<Option<Box<CpuModel>>>>,
+    pub(crate) changes: Option<ChangeReceiver<Option<Box<CpuModel>>>>,
     /// The handle of this thread, on which the models compute.
     pub(crate) compute: ComputeThread,
     /// The batches that it has been given, in order.
@@ -82,13 +82,13 @@ impl CpuBackend {
         let CpuBackend { changes, models, compute, answers, .. } = self;
         let Some(changes) = changes else { return 0 };
         changes.take(now, |change| {
-            change.thing.iter_mut().for_each(|model| model.compute_on(compute));
-            std::mem::swap(&mut models[change.place], &mut change.thing);
-            answers.executing.forget(ModelId(change.place as u32));
+            change.value.iter_mut().for_each(|model| model.compute_on(compute));
+            std::mem::swap(&mut models[change.index], &mut change.value);
+            answers.executing.forget(ModelId(change.index as u32));
         })
     }
 
-    fn turn(&mut self, now: Nanos) -> usize {
+    fn run_batches(&mut self, now: Nanos) -> usize {
         let CpuBackend { inbox, waiting, .. } = self;
         let received = inbox.receive(now, |batch| waiting.push_back(batch));
         let Some(next) = self.waiting.front().map(|batch| batch.header) else { return received };
@@ -108,9 +108,9 @@ impl CpuBackend {
 
 impl Agent for CpuBackend {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.answers.counting.turn_begins(now);
-        let work = self.turn(now) + self.take_changes(now);
-        self.answers.counting.turn_ends(now, work);
+        self.answers.counting.cycle_begins(now);
+        let work = self.run_batches(now) + self.take_changes(now);
+        self.answers.counting.cycle_ends(now, work);
         work
     }
 

@@ -4,7 +4,7 @@
 
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::threads::agent::Agent;
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use std::ops::Range;
 use symphony_gpu::EmulatedGpus;
@@ -21,7 +21,7 @@ pub(crate) struct EmulatedBackend {
     /// The range of each model's outputs in a slot, by the engine's number of the model.
     pub(crate) outputs: Vec<Range<usize>>,
     /// The ranges of outputs of models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<Taker<Range<usize>>>,
+    pub(crate) changes: Option<ChangeReceiver<Range<usize>>>,
     gpus: EmulatedGpus,
     /// The time at which the next batch of each idle GPU may start.
     starts: Wheel,
@@ -116,7 +116,7 @@ impl EmulatedBackend {
 
 impl Agent for EmulatedBackend {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.answers.counting.turn_begins(now);
+        self.answers.counting.cycle_begins(now);
         let finished = self.finish(now);
         let EmulatedBackend { inbox, waiting, running, starts, first_gpu, .. } = self;
         let received = inbox.receive(now, |batch| {
@@ -130,11 +130,11 @@ impl Agent for EmulatedBackend {
         if let Some(changes) = &mut self.changes {
             let EmulatedBackend { outputs, answers, .. } = self;
             work += changes.take(now, |change| {
-                std::mem::swap(&mut outputs[change.place], &mut change.thing);
-                answers.executing.forget(ModelId(change.place as u32));
+                std::mem::swap(&mut outputs[change.index], &mut change.value);
+                answers.executing.forget(ModelId(change.index as u32));
             });
         }
-        self.answers.counting.turn_ends(now, work);
+        self.answers.counting.cycle_ends(now, work);
         work
     }
 

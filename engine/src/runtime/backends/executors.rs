@@ -8,7 +8,7 @@ use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::{Placement, run};
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ pub(crate) struct LoadReport {
 }
 
 /// The receiving end of models that are loaded and unloaded while an executor runs.
-pub(crate) type ModelTaker = Taker<Option<Box<CpuModel>>>;
+pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
 pub(crate) struct ExecutorRings {
@@ -34,24 +34,24 @@ pub(crate) struct ExecutorRings {
 
 /// The result of an executor's loading: an entry per model of the configuration, `None` for other
 /// executors' models; or the error of one.
-type Report = Result<Vec<Option<LoadReport>>, Diagnostic>;
+type LoadResult = Result<Vec<Option<LoadReport>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct LoadingExecutor {
-    reports: Receiver<Report>,
-    wiring: Sender<(ExecutorRings, Option<ModelTaker>)>,
+    reports: Receiver<LoadResult>,
+    wiring: Sender<(ExecutorRings, Option<ModelChangeReceiver>)>,
     thread: JoinHandle<()>,
 }
 
 impl LoadingExecutor {
     /// Waits until the executor has its models. Returns `None` if its thread died of them.
-    pub(crate) fn wait(&self) -> Option<Report> {
+    pub(crate) fn wait(&self) -> Option<LoadResult> {
         self.reports.recv().ok()
     }
 
     /// Gives the executor its rings, and the channel of later models if there may be some; it runs
     /// from here on.
-    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
+    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelChangeReceiver>) -> JoinHandle<()> {
         // Sending fails only if the thread has ended, which its handle shows.
         let _ = self.wiring.send((wiring, changes));
         self.thread
@@ -93,8 +93,8 @@ fn live(
     placement: Placement,
     setup: ExecutorSetup,
     compute: &ComputeThread,
-    report: Sender<Report>,
-    rings: Receiver<(ExecutorRings, Option<ModelTaker>)>,
+    report: Sender<LoadResult>,
+    rings: Receiver<(ExecutorRings, Option<ModelChangeReceiver>)>,
 ) {
     let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// owner adds to it: with two owners counts get lost, and nothing worse happens.
 ///
 /// ```
-/// use symphony::count::Count;
+/// use symphony::runtime::counters::count::Count;
 /// let count = Count::default();
 /// count.add(3);
 /// assert_eq!(count.get(), 3);

@@ -26,7 +26,7 @@ pub const SIZE_BOUNDS: [usize; 20] =
 /// The counts of one model on a backend thread.
 #[derive(Debug, Zeroable)]
 #[repr(C, align(128))]
-struct ModelCounts {
+struct ModelExecutionCounts {
     batches: Count,
     rows: Count,
     busy_ns: Count,
@@ -38,7 +38,7 @@ struct ModelCounts {
 /// The counts of one GPU on a backend thread.
 #[derive(Debug, Zeroable)]
 #[repr(C)]
-struct GpuCounts {
+struct GpuExecutionCounts {
     batches: Count,
     busy_ns: Count,
 }
@@ -73,12 +73,12 @@ impl Executed {
         ]
     }
 
-    fn from_words([started, finished, place, size]: [u64; WORDS]) -> Executed {
+    fn from_words([started, finished, gpu_and_model, size]: [u64; WORDS]) -> Executed {
         Executed {
             started: Nanos(started),
             finished: Nanos(finished),
-            gpu: GpuId((place >> 32) as u32),
-            model: ModelId(place as u32),
+            gpu: GpuId((gpu_and_model >> 32) as u32),
+            model: ModelId(gpu_and_model as u32),
             size: size as u32,
             cancelled: size & CANCELLED != 0,
         }
@@ -139,8 +139,8 @@ impl Recent {
 struct Notes {
     /// The GPUs of the thread, by the engine's numbers.
     gpus: Range<u32>,
-    by_model: Box<[ModelCounts]>,
-    by_gpu: Box<[GpuCounts]>,
+    by_model: Box<[ModelExecutionCounts]>,
+    by_gpu: Box<[GpuExecutionCounts]>,
     recent: Recent,
 }
 
@@ -178,7 +178,8 @@ impl Executing {
     /// Clears the counts of a model slot, which has got another model.
     pub(crate) fn forget(&mut self, model: ModelId) {
         let Some(counts) = self.0.by_model.get(model.0 as usize) else { return };
-        let ModelCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } = counts;
+        let ModelExecutionCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } =
+            counts;
         [batches, rows, busy_ns, cancelled_batches, cancelled_rows]
             .into_iter()
             .chain(sizes)
@@ -267,7 +268,7 @@ impl Executions {
 
     /// Returns the executed batches of each GPU, by number.
     pub fn of_gpus(&self) -> impl Iterator<Item = GpuExecutions> + '_ {
-        let of = |counts: &GpuCounts| GpuExecutions {
+        let of = |counts: &GpuExecutionCounts| GpuExecutions {
             batches: counts.batches.get(),
             busy: Nanos(counts.busy_ns.get()),
         };

@@ -34,7 +34,7 @@ pub struct DutyCycles {
 #[repr(C)]
 pub struct ModelTally {
     /// The thread's duty cycles.
-    pub turns: DutyCycles,
+    pub cycles: DutyCycles,
     /// The number of requests taken from the rings.
     pub requests: u64,
     /// The number of times that a model was re-selected since requests had come for it: once for
@@ -69,9 +69,9 @@ pub struct ModelTally {
 #[repr(C)]
 pub struct RankTally {
     /// The thread's duty cycles.
-    pub turns: DutyCycles,
+    pub cycles: DutyCycles,
     /// The number of messages received from ModelThreads: ready, withdrawn, reports.
-    pub words: u64,
+    pub messages: u64,
     /// The number of GPUs granted.
     pub grants: u64,
     /// The number of completions received from backends.
@@ -81,7 +81,7 @@ pub struct RankTally {
     /// The number of GPUs granted or running a batch as the duty cycle ended.
     pub gpus_busy: u64,
     /// The most messages seen waiting in a ring from a ModelThread.
-    pub word_ring_high: u64,
+    pub message_ring_high: u64,
     /// The most completions seen waiting in a ring from a backend.
     pub completion_ring_high: u64,
 }
@@ -135,7 +135,7 @@ impl Lateness {
 #[repr(C)]
 pub struct BackendTally {
     /// The thread's duty cycles.
-    pub turns: DutyCycles,
+    pub cycles: DutyCycles,
     /// The number of batches run.
     pub batches: u64,
     /// The number of batches that could not start in time.
@@ -149,24 +149,24 @@ pub struct BackendTally {
 /// The counters of a thread, which are stored as words of 64 bits.
 pub(crate) trait Tally: Pod + Default {
     /// Returns the thread's duty cycles.
-    fn turns(&mut self) -> &mut DutyCycles;
+    fn cycles(&mut self) -> &mut DutyCycles;
 }
 
 impl Tally for ModelTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
 impl Tally for RankTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
 impl Tally for BackendTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
@@ -235,26 +235,26 @@ impl<T: Tally> Counting<T> {
     }
 
     /// Makes counters that are not published before the thread ends.
-    pub(crate) fn unseen() -> Counting<T> {
+    pub(crate) fn unpublished() -> Counting<T> {
         Counting { publish_at: Nanos::MAX, ..Counting::new(Board::new()) }
     }
 
     /// Begins a duty cycle. The one before has lasted until now, if it had work: an idle thread may
     /// have slept.
     #[inline]
-    pub(crate) fn turn_begins(&mut self, now: Nanos) {
+    pub(crate) fn cycle_begins(&mut self, now: Nanos) {
         let lasted = now - self.busy_since;
-        let turns = self.tally.turns();
-        turns.longest_ns = turns.longest_ns.max(lasted.0);
-        turns.all += 1;
+        let cycles = self.tally.cycles();
+        cycles.longest_ns = cycles.longest_ns.max(lasted.0);
+        cycles.all += 1;
     }
 
     /// Ends the duty cycle that began at `now` and found this much work. Publishes the numbers if
     /// that is due.
     #[inline]
-    pub(crate) fn turn_ends(&mut self, now: Nanos, work: usize) {
+    pub(crate) fn cycle_ends(&mut self, now: Nanos, work: usize) {
         let found = work > 0;
-        self.tally.turns().busy += u64::from(found);
+        self.tally.cycles().busy += u64::from(found);
         self.busy_since = if found { now } else { Nanos::MAX };
         if now >= self.publish_at {
             self.publish_at = now + PUBLISHED_EVERY;
@@ -346,27 +346,27 @@ mod tests {
     fn what_is_published_is_read() {
         let board = Board::<BackendTally>::new();
         let mut counting = Counting::new(Arc::clone(&board));
-        counting.turn_begins(Nanos(10));
+        counting.cycle_begins(Nanos(10));
         counting.tally.batches = 7;
         counting.tally.finish.count(Nanos(u64::MAX));
-        counting.turn_ends(Nanos(10), 1);
+        counting.cycle_ends(Nanos(10), 1);
         assert_eq!(board.read(), counting.tally);
-        counting.turn_begins(Nanos(110));
-        assert_eq!(counting.tally.turns, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
+        counting.cycle_begins(Nanos(110));
+        assert_eq!(counting.tally.cycles, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
     }
 
     #[test]
     fn numbers_are_published_now_and_then_whether_there_is_work_or_not() {
         let board = Board::<RankTally>::new();
         let mut counting = Counting::new(Arc::clone(&board));
-        let mut turn = |now: Nanos, work| {
-            counting.turn_begins(now);
-            counting.turn_ends(now, work);
-            board.read().turns.all
+        let mut cycle = |now: Nanos, work| {
+            counting.cycle_begins(now);
+            counting.cycle_ends(now, work);
+            board.read().cycles.all
         };
-        assert_eq!(turn(Nanos(1), 1), 1);
-        assert_eq!(turn(Nanos(2), 1), 1);
-        assert_eq!(turn(Nanos(1) + PUBLISHED_EVERY, 0), 3);
+        assert_eq!(cycle(Nanos(1), 1), 1);
+        assert_eq!(cycle(Nanos(2), 1), 1);
+        assert_eq!(cycle(Nanos(1) + PUBLISHED_EVERY, 0), 3);
     }
 
     #[test]

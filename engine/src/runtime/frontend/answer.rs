@@ -1,4 +1,4 @@
-//! How a request ended: its outcome, its output and its times.
+//! The answer to a request: its outcome, its output and its times.
 
 use super::timeline::Timeline;
 use std::fmt;

@@ -18,6 +18,8 @@ pub use answer::{Answer, Outcome};
 pub use model_info::{ModelInfo, SlotState};
 pub use model_table::ModelTable;
 pub use request::{Ask, Due, Refusal, Ticket};
+// Public for tests of the load generator, which run a frontend without an engine.
+#[doc(hidden)]
 pub use setup::{FrontendPeer, FrontendSetup};
 pub use symphony_transport::message::Class;
 pub use timeline::Timeline;
@@ -75,6 +77,7 @@ impl Frontend {
     /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
     ///
     /// Errors: the machine has no memory for the slots.
+    #[doc(hidden)]
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
         let classes = slot_classes(&setup.models, setup.later_row, setup.capacity);
         let (slab, view) = Slab::new(&classes, setup.id as u16)?;
@@ -226,7 +229,7 @@ impl Frontend {
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
         for (row, slot) in self.in_flight.slots(index).enumerate() {
-            let mut guard = self.view.claim(slot).expect("a slot just taken is held by nobody else");
+            let mut guard = self.view.claim(slot).expect("a slot just taken has no other holder");
             fill(row, &mut guard[..input_bytes]);
         }
         let id = self.next_id;

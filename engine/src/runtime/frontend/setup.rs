@@ -20,8 +20,7 @@ pub(super) const HOPS_OF_AN_ANSWER: u64 = 2;
 const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
 
 /// The engine's ends of a frontend's rings and slab: [`Frontend::new`](super::Frontend::new) makes
-/// them, the engine's threads take them. Public for benchmarks and tests, which run a frontend
-/// without an engine.
+/// them, the engine's threads take them.
 pub struct FrontendPeer {
     /// The requests for each ModelThread's models.
     pub requests: Vec<Consumer<Request>>,
@@ -32,8 +31,7 @@ pub struct FrontendPeer {
     pub slab: SlabView,
 }
 
-/// The parts of a new [`Frontend`](super::Frontend). Public for benchmarks and tests, which run a
-/// frontend without an engine.
+/// The parts of a new [`Frontend`](super::Frontend).
 pub struct FrontendSetup {
     /// The frontend's index, which requests carry and answers are routed by.
     pub id: u32,

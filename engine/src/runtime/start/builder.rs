@@ -90,8 +90,8 @@ impl EngineBuilder {
         QueueIds::new(self.sub_clusters.model_slots())
     }
 
-    /// Returns a function that makes the configuration of a per-class queue: from its id, the model's
-    /// SLO and profile, and the lateness of the machine.
+    /// Returns a function that makes the configuration of a per-class queue: from its id, the
+    /// model's SLO and profile, and the lateness of the machine.
     pub(super) fn queue_config(
         &self,
     ) -> impl Fn(QueueId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {

@@ -33,7 +33,7 @@ pub enum StartError {
     #[error("{0}")]
     Record(#[from] RecordError),
     /// A thread died while it loaded its models.
-    #[error("executor {0} died while it loaded its models; its last words are above")]
+    #[error("executor {0} died while it loaded its models; its panic message is above")]
     Died(usize),
 }
 

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::config::read_config;
 
-    /// How the API's thread and the ModelThread wait, on a machine with these cores.
+    /// Returns how the API's thread and the ModelThread idle, on a machine with these cores.
     fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("symphony.toml");

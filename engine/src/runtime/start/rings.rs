@@ -68,9 +68,9 @@ impl EngineRings {
     /// Makes every ring but those of the `peers`, which bring theirs.
     pub(crate) fn new(plan: &RingPlan<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> EngineRings {
         let &RingPlan { model_threads, rank_threads, backend_threads, sub_clusters, .. } = plan;
-        let mut lanes_of = vec![0; model_threads];
-        plan.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
-        let (model_links, rank_links) = link(&lanes_of, rank_threads);
+        let mut queues_of = vec![0; model_threads];
+        plan.thread_of.iter().for_each(|&thread| queues_of[thread as usize] += 1);
+        let (model_links, rank_links) = link(&queues_of, rank_threads);
         let mut rings = EngineRings {
             requests_out: (0..model_threads).map(|_| Vec::new()).collect(),
             model_links: model_links.into_iter().map(Some).collect(),

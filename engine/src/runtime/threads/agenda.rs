@@ -8,7 +8,7 @@ use symphony_transport::Nanos;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
     /// The queue's index in the thread.
-    pub(crate) place: usize,
+    pub(crate) index: usize,
     /// The time at which the first of these requests arrived.
     pub(crate) since: Nanos,
 }
@@ -36,8 +36,8 @@ impl Agenda {
 
     /// Sets a queue's timer; [`Nanos::MAX`] is none.
     #[inline]
-    pub(crate) fn set_timer(&mut self, place: usize, at: Nanos) {
-        self.timers.set(place, at);
+    pub(crate) fn set_timer(&mut self, index: usize, at: Nanos) {
+        self.timers.set(index, at);
     }
 
     /// Returns the earliest timer if it has come by `now`; it stays set.
@@ -46,14 +46,14 @@ impl Agenda {
         if self.timers.min_key() > now {
             return None;
         }
-        self.timers.min().map(|(at, place)| (place, at))
+        self.timers.min().map(|(at, index)| (index, at))
     }
 
     /// Notes that a request that arrived at `arrival` has come for a queue.
     #[inline]
-    pub(crate) fn touch(&mut self, place: usize, arrival: Nanos) {
-        if !std::mem::replace(&mut self.is_touched[place], true) {
-            self.touched.push(Touched { place, since: arrival });
+    pub(crate) fn touch(&mut self, index: usize, arrival: Nanos) {
+        if !std::mem::replace(&mut self.is_touched[index], true) {
+            self.touched.push(Touched { index, since: arrival });
         }
     }
 
@@ -62,7 +62,7 @@ impl Agenda {
     #[inline]
     pub(crate) fn for_each_touched(&mut self, mut settle: impl FnMut(&mut MinTree, Touched)) {
         for &touched in &self.touched {
-            self.is_touched[touched.place] = false;
+            self.is_touched[touched.index] = false;
             settle(&mut self.timers, touched);
         }
         self.touched.clear();
@@ -74,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_touched_once_a_turn_since_its_first_request() {
+    fn a_queue_is_touched_once_a_cycle_since_its_first_request() {
         let mut agenda = Agenda::new(4);
-        for (place, arrival) in [(2, 5), (0, 6), (2, 7)] {
-            agenda.touch(place, Nanos(arrival));
+        for (index, arrival) in [(2, 5), (0, 6), (2, 7)] {
+            agenda.touch(index, Nanos(arrival));
         }
         let mut seen = Vec::new();
         for _ in 0..2 {
             agenda.for_each_touched(|timers, touched| {
-                timers.set(touched.place, Nanos(9));
-                seen.push((touched.place, touched.since.0));
+                timers.set(touched.index, Nanos(9));
+                seen.push((touched.index, touched.since.0));
             });
         }
         assert_eq!(seen, [(2, 5), (0, 6)]);

@@ -197,8 +197,8 @@ pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {
         placement.take("the timer measurement");
-        let turns = if placement.idle == Idle::Nap { 400 } else { 20_000 };
-        let mut gaps: Vec<Nanos> = (0..turns)
+        let cycles = if placement.idle == Idle::Nap { 400 } else { 20_000 };
+        let mut gaps: Vec<Nanos> = (0..cycles)
             .map(|_| {
                 let before = clock.now();
                 match placement.idle {
@@ -209,7 +209,7 @@ pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
             })
             .collect();
         gaps.sort_unstable();
-        gaps[turns * 99 / 100]
+        gaps[cycles * 99 / 100]
     });
     measuring.join().unwrap_or(Nanos::from_millis(1))
 }

@@ -17,7 +17,7 @@ pub(crate) mod rank_thread;
 pub use crate::runtime::queue_ids::QueueIds;
 pub use crate::runtime::threads::agenda::Agenda;
 pub use crate::runtime::threads::agent::{Agent, measure_lateness, run, spawn};
-pub use crate::runtime::threads::changes::Taker;
+pub use crate::runtime::threads::changes::ChangeReceiver;
 pub use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 pub use crate::runtime::threads::model_thread::{
     Intake, ModelThread, Outbox, Outlets, ReservationProgress, RingOutlets, SlotQueues, frames,
@@ -49,8 +49,8 @@ pub fn slack_for(lateness: Nanos) -> Slack {
 /// Returns the time from which the queue at `index` of `queues` on a thread measures its rate.
 /// These times are spread over a sample: the work that follows from a rate takes a fraction of a
 /// microsecond for a queue, and would hold the thread up for a thousand queues at once.
-pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
-    start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
+pub fn measures_from(start: Nanos, index: usize, queues: usize) -> Nanos {
+    start + Nanos(RATE_SAMPLE.0 * index as u64 / queues.max(1) as u64)
 }
 
 /// The number of messages that a ring to a RankThread holds. A ModelThread whose ring is full
@@ -76,7 +76,7 @@ pub struct RankLinks {
 /// Makes the rings between ModelThreads, which own these numbers of queues, and RankThreads. A
 /// queue has at most one grant under way, and the order to send reservations comes once, so a ring
 /// of grants is never full.
-pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
+pub fn link(queues_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
         (0..rank_threads).map(|_| RankLinks { messages: Vec::new(), grants: Vec::new() }).collect();
     let of_a_thread = |&models: &usize| {
@@ -91,6 +91,6 @@ pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<R
         }
         links
     };
-    let threads = models_of.iter().map(of_a_thread).collect();
+    let threads = queues_of.iter().map(of_a_thread).collect();
     (threads, ranks)
 }

@@ -9,7 +9,7 @@
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
-use super::changes::Taker;
+use super::changes::ChangeReceiver;
 use super::monitor::ModelMonitor;
 use crate::runtime::counters::raise;
 use crate::runtime::queue_ids::QueueIds;
@@ -78,7 +78,7 @@ pub struct ModelThread<I, O> {
     pub queues: Vec<ModelQueue>,
     /// The index in `queues` of the queue of the highest class of each of the engine's models, if
     /// this thread owns it.
-    pub place: Vec<Option<u32>>,
+    pub index_of: Vec<Option<u32>>,
     /// The queues' timers, and the queues that have new requests.
     pub agenda: Agenda,
     /// The source of requests of each frontend.
@@ -91,7 +91,7 @@ pub struct ModelThread<I, O> {
     pub monitor: ModelMonitor,
     /// The queues of models that are loaded and unloaded meanwhile, where that may be: those of a
     /// model slot together.
-    pub changes: Option<Taker<Box<SlotQueues>>>,
+    pub changes: Option<ChangeReceiver<Box<SlotQueues>>>,
     /// The progress of the first reservations.
     pub reservations: ReservationProgress,
 }
@@ -150,7 +150,7 @@ struct WaitingCandidate {
 }
 
 impl WaitingCandidate {
-    const NOBODY: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
+    const NONE: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
 }
 
 /// The rings from a ModelThread to backends and frontends.
@@ -173,25 +173,25 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const MESSAGES: usize = Taker::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
+        const MESSAGES: usize = ChangeReceiver::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
         if outbox.room_for_messages(MESSAGES) < MESSAGES {
             return 0;
         }
         changes.take(now, |change| {
-            let places = (change.place..).step_by(reservations.highest.max(1));
-            for (place, new) in places.zip(change.thing.iter_mut()) {
+            let indices = (change.index..).step_by(reservations.highest.max(1));
+            for (index, new) in indices.zip(change.value.iter_mut()) {
                 let Some(new) = new else { continue };
-                let queue = &mut queues[place];
+                let queue = &mut queues[index];
                 if !queue.is_empty() {
-                    monitor.apply(place, queue, now, ModelEvent::Stop, outbox);
+                    monitor.apply(index, queue, now, ModelEvent::Stop, outbox);
                 }
                 std::mem::swap(queue, new);
-                agenda.set_timer(place, queue.next_timer());
+                agenda.set_timer(index, queue.next_timer());
             }
-            let queue = &mut queues[change.place];
-            let rank = outbox.rank_of[queue.terms().queue.0 as usize];
-            if reservations.done[rank as usize].is_some_and(|done| done > change.place) {
-                monitor.apply(change.place, queue, now, ModelEvent::StartReserving, outbox);
+            let queue = &mut queues[change.index];
+            let rank = outbox.rank_of[queue.config().queue.0 as usize];
+            if reservations.done[rank as usize].is_some_and(|done| done > change.index) {
+                monitor.apply(change.index, queue, now, ModelEvent::StartReserving, outbox);
             }
         })
     }
@@ -207,7 +207,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let mut room = outbox.ranks[rank].free();
             while room > 0 && *done < reservations.highest {
                 let queue = &mut queues[*done];
-                if outbox.rank_of[queue.terms().queue.0 as usize] as usize == rank {
+                if outbox.rank_of[queue.config().queue.0 as usize] as usize == rank {
                     monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
                     (room, messages) = (room - 1, messages + 1);
                 }
@@ -240,10 +240,10 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.queue) {
-                    let queue = &mut self.queues[place];
-                    self.monitor.apply(place, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
-                    self.agenda.set_timer(place, queue.next_timer());
+                if let Some(index) = queue_index(&self.index_of, self.reservations.highest, grant.queue) {
+                    let queue = &mut self.queues[index];
+                    self.monitor.apply(index, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
+                    self.agenda.set_timer(index, queue.next_timer());
                 }
                 taken += 1;
             }
@@ -253,13 +253,13 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
-        while let Some((place, due)) = self.agenda.due(now)
+        while let Some((index, due)) = self.agenda.due(now)
             && self.outbox.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
         {
             self.outbox.due = due;
-            let queue = &mut self.queues[place];
-            self.monitor.apply(place, queue, now, ModelEvent::Timer, &mut self.outbox);
-            self.agenda.set_timer(place, queue.next_timer());
+            let queue = &mut self.queues[index];
+            self.monitor.apply(index, queue, now, ModelEvent::Timer, &mut self.outbox);
+            self.agenda.set_timer(index, queue.next_timer());
             fired += 1;
         }
         fired
@@ -286,16 +286,16 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                     cancelled += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, self.reservations.highest, request.queue)
+                if let Some(index) = queue_index(&self.index_of, self.reservations.highest, request.queue)
                     && self.monitor.apply(
-                        place,
-                        &mut self.queues[place],
+                        index,
+                        &mut self.queues[index],
                         now,
                         ModelEvent::Enqueue(&request),
                         &mut self.outbox,
                     )
                 {
-                    self.agenda.touch(place, request.arrival);
+                    self.agenda.touch(index, request.arrival);
                 }
                 taken += 1;
             }
@@ -310,27 +310,27 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// Cancels a request that still waits in its queue.
     #[cold]
     fn cancel(&mut self, first_row: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.queue)
+        if let Some(index) = queue_index(&self.index_of, self.reservations.highest, first_row.queue)
             && self.monitor.apply(
-                place,
-                &mut self.queues[place],
+                index,
+                &mut self.queues[index],
                 now,
                 ModelEvent::Cancel(first_row),
                 &mut self.outbox,
             )
         {
-            self.agenda.touch(place, now);
+            self.agenda.touch(index, now);
         }
     }
 
     /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
-        agenda.for_each_touched(|timers, Touched { place, since }| {
+        agenda.for_each_touched(|timers, Touched { index, since }| {
             outbox.due = since;
-            let queue = &mut queues[place];
-            monitor.apply(place, queue, now, ModelEvent::Settle, outbox);
-            timers.set(place, queue.next_timer());
+            let queue = &mut queues[index];
+            monitor.apply(index, queue, now, ModelEvent::Settle, outbox);
+            timers.set(index, queue.next_timer());
         });
     }
 }
@@ -338,21 +338,21 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 /// Returns the index of a queue in its thread, of whose queues the first `highest` are of the
 /// highest class.
 #[inline]
-fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
-    let place = match places.get(queue.0 as usize) {
-        Some(place) => place.map(|place| place as usize),
-        None => lower_place(places, highest, queue),
+fn queue_index(index_of: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let index = match index_of.get(queue.0 as usize) {
+        Some(index) => index.map(|index| index as usize),
+        None => lower_queue_index(index_of, highest, queue),
     };
-    debug_assert!(place.is_some(), "a message for a model of another thread");
-    place
+    debug_assert!(index.is_some(), "a message for a model of another thread");
+    index
 }
 
 /// Returns the [`queue_index`] of a queue of a lower class.
 #[cold]
-fn lower_place(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
-    let ids = QueueIds::new(places.len());
-    let place = places.get(ids.model(queue).0 as usize).copied().flatten()?;
-    Some(place as usize + highest * usize::from(ids.class(queue).number()))
+fn lower_queue_index(index_of: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let ids = QueueIds::new(index_of.len());
+    let index = index_of.get(ids.model(queue).0 as usize).copied().flatten()?;
+    Some(index as usize + highest * usize::from(ids.class(queue).number()))
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
@@ -369,8 +369,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 
     fn stop(&mut self, now: Nanos) {
-        for (place, queue) in self.queues.iter_mut().enumerate() {
-            self.monitor.apply(place, queue, now, ModelEvent::Stop, &mut self.outbox);
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            self.monitor.apply(index, queue, now, ModelEvent::Stop, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
@@ -412,7 +412,7 @@ impl<O: Outlets> Outbox<O> {
         outlets: O,
     ) -> Outbox<O> {
         Outbox {
-            waiting: vec![WaitingCandidate::NOBODY; rank_of.len()],
+            waiting: vec![WaitingCandidate::NONE; rank_of.len()],
             queue_ids: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
@@ -426,7 +426,7 @@ impl<O: Outlets> Outbox<O> {
     /// Returns the outbox for a thread whose queues are these per-class queues.
     pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
         let models = queue_ids.count() / Class::COUNT;
-        Outbox { queue_ids, waiting: vec![WaitingCandidate::NOBODY; models], ..self }
+        Outbox { queue_ids, waiting: vec![WaitingCandidate::NONE; models], ..self }
     }
 
     /// Returns the number of the first batch of the ModelThread numbered `thread`.
@@ -511,7 +511,7 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         let batch = dispatch.header(model, self.next_batch, size);
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
-        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NOBODY);
+        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NONE);
         // For a lower class, or a model that had withdrawn when its grant came, only this moment is
         // known.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
@@ -570,17 +570,17 @@ mod tests {
     const MODELS: usize = 10;
     const SLO: Nanos = Nanos::from_millis(5);
 
-    /// What a turn costs in these tests, and each request and each selection in it, in ns.
-    const TURN: u64 = 20;
+    /// The cost of a duty cycle in these tests, and of each request and selection in it, in ns.
+    const CYCLE: u64 = 20;
     const REQUEST: u64 = 10;
     const SELECTION: u64 = 60;
 
-    /// Requests for each model in turn: one each 50 ns, and in a burst one each 8 ns.
+    /// Requests for the models in rotation: one each 50 ns, and in a burst one each 8 ns.
     struct Steady {
         burst: std::ops::Range<Nanos>,
         next: Nanos,
         id: u64,
-        /// The age of the oldest request of the turn under way.
+        /// The age of the oldest request of the current duty cycle.
         lag: Nanos,
     }
 
@@ -617,7 +617,7 @@ mod tests {
         }
     }
 
-    /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
+    /// A ModelThread in virtual time, and a RankThread that has a GPU for every candidate.
     struct World {
         thread: ModelThread<Steady, CountedOutlets>,
         messages: Consumer<RankMessage>,
@@ -629,7 +629,7 @@ mod tests {
         fn new(burst: std::ops::Range<Nanos>) -> World {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
-            let terms = |model| QueueConfig {
+            let config = |model| QueueConfig {
                 queue: QueueId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,
@@ -641,8 +641,8 @@ mod tests {
             };
             let outlets = CountedOutlets { batched: 0, dropped: 0 };
             let thread = ModelThread {
-                queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
-                place: (0..MODELS as u32).map(Some).collect(),
+                queues: (0..MODELS as u32).map(|model| ModelQueue::new(config(model), Nanos::ZERO)).collect(),
+                index_of: (0..MODELS as u32).map(Some).collect(),
                 agenda: Agenda::new(MODELS),
                 requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
                 grants: models.grants,
@@ -659,9 +659,9 @@ mod tests {
             }
         }
 
-        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request
-        /// was.
-        fn turn(&mut self) -> Nanos {
+        /// Runs a duty cycle, which takes the time that its work costs. Returns the age
+        /// of the oldest request.
+        fn cycle(&mut self) -> Nanos {
             let counted = |tally: &crate::runtime::counters::ModelTally| {
                 (tally.requests, tally.settled + tally.timers + tally.grants)
             };
@@ -675,22 +675,22 @@ mod tests {
                     self.grants.push(grant.into()).unwrap();
                 }
             }
-            self.now += Nanos(TURN + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
+            self.now += Nanos(CYCLE + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
             self.thread.requests[0].lag
         }
 
-        /// Works until then; how old the oldest request of any turn was.
+        /// Works until then. Returns the age of the oldest request of any duty cycle.
         fn work_until(&mut self, until: Nanos) -> Nanos {
             let mut worst = Nanos::ZERO;
             while self.now < until {
-                worst = worst.max(self.turn());
+                worst = worst.max(self.cycle());
             }
             worst
         }
     }
 
     #[test]
-    fn models_are_selected_once_a_turn_so_more_requests_are_taken_than_selections_could_be_made() {
+    fn models_are_selected_once_a_cycle_so_more_requests_are_taken_than_selections_could_be_made() {
         let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
         let worst = world.work_until(Nanos::from_millis(50));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");

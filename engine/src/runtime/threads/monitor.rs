@@ -24,7 +24,7 @@ impl ModelMonitor {
 
     /// Makes a monitor whose counters are not published, without a recorder.
     pub fn unpublished() -> ModelMonitor {
-        ModelMonitor { counting: Counting::unseen(), recorder: None }
+        ModelMonitor { counting: Counting::unpublished(), recorder: None }
     }
 
     /// Calls [`ModelQueue::apply`] on the queue at `index` in the thread, counts, and records if
@@ -32,7 +32,7 @@ impl ModelMonitor {
     #[inline(always)]
     pub(crate) fn apply(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
@@ -50,14 +50,14 @@ impl ModelMonitor {
         let sink = &mut CountingSink { tally, sink };
         match &mut self.recorder {
             None => queue.apply(now, event, sink),
-            Some(recorder) => recorder.apply(place, queue, now, event, sink),
+            Some(recorder) => recorder.apply(index, queue, now, event, sink),
         }
     }
 
     /// Notes the start of a duty cycle.
     #[inline]
     pub(crate) fn cycle_begins(&mut self, now: Nanos) {
-        self.counting.turn_begins(now);
+        self.counting.cycle_begins(now);
     }
 
     /// Notes the end of the duty cycle that began at `now` and found this much work.
@@ -68,7 +68,7 @@ impl ModelMonitor {
         {
             recorder.publish();
         }
-        self.counting.turn_ends(now, work);
+        self.counting.cycle_ends(now, work);
     }
 
     /// Publishes all counts and records, when the thread ends.

@@ -14,7 +14,7 @@ use symphony_transport::ring::{Consumer, Producer};
 
 /// The most messages taken from one ring in one duty cycle, so that every ring and the timer are
 /// polled in between.
-const MESSAGES_PER_TURN: usize = 256;
+const MESSAGES_PER_CYCLE: usize = 256;
 
 /// A source of completions: a backend's ring, or GPUs that are emulated on the RankThread's own
 /// core.
@@ -54,7 +54,7 @@ impl RankMonitor {
 
     /// Makes a monitor whose counters are not published, without a recorder.
     pub fn unpublished() -> RankMonitor {
-        RankMonitor { counting: Counting::unseen(), recorder: None }
+        RankMonitor { counting: Counting::unpublished(), recorder: None }
     }
 }
 
@@ -146,7 +146,7 @@ impl<C: Completions> RankThread<C> {
         let mut taken = 0;
         for at in 0..self.completions.len() {
             raise(&mut self.monitor.counting.tally.completion_ring_high, self.completions[at].waiting());
-            for _ in 0..MESSAGES_PER_TURN {
+            for _ in 0..MESSAGES_PER_CYCLE {
                 let Some(mut completion) = self.completions[at].next() else { break };
                 let cluster = self.cluster_of[completion.model.0 as usize] as usize;
                 completion.gpu.0 -= self.clusters[cluster].first_gpu;
@@ -161,8 +161,8 @@ impl<C: Completions> RankThread<C> {
     fn take_messages(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.messages.len() {
-            raise(&mut self.monitor.counting.tally.word_ring_high, self.messages[at].len());
-            for _ in 0..MESSAGES_PER_TURN {
+            raise(&mut self.monitor.counting.tally.message_ring_high, self.messages[at].len());
+            for _ in 0..MESSAGES_PER_CYCLE {
                 let Some(message) = self.messages[at].pop() else { break };
                 let cluster = self.cluster_of[message.queue().0 as usize] as usize;
                 let mut input = message.input();
@@ -182,7 +182,7 @@ impl<C: Completions> RankThread<C> {
                 self.apply(now, cluster, input);
             }
         }
-        self.monitor.counting.tally.words += taken as u64;
+        self.monitor.counting.tally.messages += taken as u64;
         taken
     }
 
@@ -255,7 +255,7 @@ impl<C: Completions> RankThread<C> {
 
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.monitor.counting.turn_begins(now);
+        self.monitor.counting.cycle_begins(now);
         let work = self.take_completions(now) + self.take_messages(now) + self.match_waiting(now);
         if work > 0 {
             self.grants.publish();
@@ -263,7 +263,7 @@ impl<C: Completions> Agent for RankThread<C> {
                 self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
             self.monitor.recorder.iter_mut().for_each(RankRecorder::publish);
         }
-        self.monitor.counting.turn_ends(now, work);
+        self.monitor.counting.cycle_ends(now, work);
         work
     }
 

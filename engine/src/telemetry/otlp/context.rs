@@ -34,7 +34,7 @@ impl Parent {
     /// header at all.
     ///
     /// ```
-    /// use symphony::otlp::Parent;
+    /// use symphony::telemetry::otlp::Parent;
     /// let header = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     /// let parent = Parent::parse(header, b"").unwrap();
     /// assert!(parent.sampled);

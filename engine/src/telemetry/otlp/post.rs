@@ -97,8 +97,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What `post` makes of a server that answers so to whatever it is sent.
-    fn answered(words: &'static str) -> Result<Vec<u8>, Failure> {
+    /// Returns the result of `post` with a server that gives this answer to any request.
+    fn answered(answer: &'static str) -> Result<Vec<u8>, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let server = std::thread::spawn(move || {
@@ -109,7 +109,7 @@ mod tests {
                 let length = stream.read(&mut part).unwrap();
                 sent.extend_from_slice(&part[..length]);
             }
-            stream.write_all(words.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
             (stream, String::from_utf8(sent).unwrap())
         });
         let answer = post(&endpoint, b"the body", Duration::from_secs(60));

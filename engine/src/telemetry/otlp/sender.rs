@@ -25,7 +25,7 @@ const REQUESTS: usize = 8_192;
 
 /// The interval at which the thread polls its queue. It does not wait on the channel, so that no
 /// API core ever has to wake it.
-const TURN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of spans that are sent at once.
 const AT_ONCE: usize = 2_048;
@@ -155,7 +155,7 @@ impl Sending {
             } else if stopping && self.spans.is_empty() {
                 return;
             } else {
-                std::thread::sleep(TURN);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
@@ -230,7 +230,7 @@ impl Sending {
     fn rest(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.stop.load(Ordering::Acquire) {
-            std::thread::sleep(TURN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

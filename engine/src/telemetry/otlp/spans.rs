@@ -359,7 +359,7 @@ pub(super) mod tests {
         assert_eq!((spans.ready(), spans.is_empty()), (0, false));
         spans.settle(BATCH_WAIT, false);
         assert_eq!(spans.take_ready(usize::MAX).len(), 1);
-        // Whoever comes after that has the link alone.
+        // A request that comes after that has only the link.
         spans.add(&traced(2, Some(ran(5, 100))), BATCH_WAIT);
         let late = all(&mut spans);
         assert_eq!((late.len(), late.last().unwrap().links.len()), (5, 1));

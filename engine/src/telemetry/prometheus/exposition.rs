@@ -15,7 +15,7 @@ pub(super) enum MetricKind {
 }
 
 impl MetricKind {
-    const fn word(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
@@ -38,7 +38,7 @@ impl Exposition {
     /// Begins a family: the samples that follow are of it.
     pub(super) fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         name.clone_into(&mut self.family);
-        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.word());
+        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
     }
 
     /// Adds a sample of the family.

@@ -145,7 +145,7 @@ fn server(text: &mut Exposition, telemetry: &Telemetry) {
     text.family(
         "symphony_ready",
         MetricKind::Gauge,
-        "1 if requests can be served, as /v2/health/ready tells.",
+        "1 if requests can be served, as /v2/health/ready answers.",
     );
     text.sample(&[], u8::from(telemetry.readiness().is_ok()));
     text.family("symphony_http_responses_total", MetricKind::Counter, "HTTP responses by status code.");

@@ -43,7 +43,7 @@ struct RepositoryEntry {
 }
 
 /// The work of the control thread. See the module's description.
-pub(super) struct Keeper {
+pub(super) struct ControlThread {
     model_slots: ModelSlots,
     kinds: Vec<ExecutorKind>,
     progress: Progress,
@@ -56,14 +56,14 @@ pub(super) struct Keeper {
     loading: Option<String>,
 }
 
-impl Keeper {
+impl ControlThread {
     pub(super) fn new(
         config: &Config,
         model_slots: ModelSlots,
         kinds: Vec<ExecutorKind>,
         progress: Progress,
         index: Arc<Mutex<Vec<IndexEntry>>>,
-    ) -> Keeper {
+    ) -> ControlThread {
         let (mut models, mut own) = (BTreeMap::<String, RepositoryEntry>::new(), BTreeSet::new());
         for (at, model) in config.models.iter().enumerate() {
             if model.locations.slo.file == config.file {
@@ -79,12 +79,12 @@ impl Keeper {
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let keeper =
-            Keeper { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
+        let control_thread =
+            ControlThread { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
         if let Some(repository) = &config.repository {
-            keeper.write_index(repository);
+            control_thread.write_index(repository);
         }
-        keeper
+        control_thread
     }
 
     /// Works until `stop` is set or the engine no longer answers.
