@@ -15,7 +15,7 @@
 //!   empty queues and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
-//! So a version is replaced without a moment in which the model can't be asked, and a load that
+//! So a version is replaced without a moment in which the model is not served, and a load that
 //! fails leaves everything as it was. Loads happen one after the other.
 //!
 //! # What serving pays

@@ -133,8 +133,8 @@ impl Feed {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let status = head.lines().next().unwrap_or_default();
         if status.split(' ').nth(1) != Some("200") {
-            let said: ErrorBody = serde_json::from_str(body).unwrap_or_default();
-            let why = if said.error.is_empty() { "is that a Symphony server?" } else { &said.error };
+            let body: ErrorBody = serde_json::from_str(body).unwrap_or_default();
+            let why = if body.error.is_empty() { "is that a Symphony server?" } else { &body.error };
             return Err(format!("http://{server}/dashboard/data answered {status:?}: {why}"));
         }
         serde_json::from_str(body).map_err(|error| {

@@ -1,7 +1,7 @@
 //! `symphony top`: the dashboard's numbers in a terminal. A thread asks a server for the same JSON
 //! (`feed`); this file takes its answers and the keys, keeps the numbers (`figures`) and draws them
-//! (`frame`, `detail`). A server that goes away is asked again and again; the terminal is left as
-//! it was found, whatever happens.
+//! (`frame`, `detail`). A server that goes away is queried again and again; the terminal is
+//! restored in every case.
 
 mod detail;
 mod feed;

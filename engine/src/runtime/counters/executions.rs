@@ -136,7 +136,7 @@ impl Recent {
 
 /// The counts and recent batches of one backend thread.
 #[derive(Debug)]
-struct Notes {
+struct ThreadExecutions {
     /// The GPUs of the thread, by the engine's numbers.
     gpus: Range<u32>,
     by_model: Box<[ModelExecutionCounts]>,
@@ -146,7 +146,7 @@ struct Notes {
 
 /// The writing end, owned by the backend thread that runs the batches. There is one of each.
 #[derive(Debug)]
-pub(crate) struct Executing(Arc<Notes>);
+pub(crate) struct Executing(Arc<ThreadExecutions>);
 
 impl Executing {
     /// Counts a batch that has run.
@@ -224,7 +224,7 @@ pub struct GpuExecutions {
 #[derive(Clone, Debug, Default)]
 pub struct Executions {
     /// The entry of each backend thread, in the order of their GPUs' numbers.
-    threads: Arc<[Arc<Notes>]>,
+    threads: Arc<[Arc<ThreadExecutions>]>,
 }
 
 impl Executions {
@@ -232,7 +232,7 @@ impl Executions {
     /// from 0 on.
     pub(crate) fn new(threads: impl Iterator<Item = Range<u32>>) -> Executions {
         let notes = |gpus: Range<u32>| {
-            Arc::new(Notes {
+            Arc::new(ThreadExecutions {
                 by_model: bytemuck::allocation::zeroed_slice_box(limits::MAX_MODELS),
                 by_gpu: bytemuck::allocation::zeroed_slice_box(gpus.len()),
                 recent: Recent::new(gpus.len()),

@@ -149,7 +149,7 @@ impl InFlight {
 
     /// Removes the request that begins at `head`, which is answered.
     pub(crate) fn answered(&mut self, head: usize) {
-        debug_assert_eq!(self.entries[head].sent.missing, 0, "it is not over");
+        debug_assert_eq!(self.entries[head].sent.missing, 0, "it has rows that have not ended");
         self.requests -= 1;
     }
 }

@@ -275,7 +275,7 @@ impl Frontend {
                 class,
                 ..Request::default()
             };
-            ring.write(request).expect("room was seen, and this is the only producer");
+            ring.write(request).expect("room was checked, and this is the only producer");
         }
         ring.publish();
     }
@@ -455,7 +455,7 @@ impl Frontend {
         let mut slots = self.in_flight.slots(index);
         let mut next = || {
             let slot = slots.next()?;
-            Some(self.view.claim(slot).expect("the backend let go of the slot"))
+            Some(self.view.claim(slot).expect("the backend has released the slot"))
         };
         Output { range, first: next(), others: std::iter::from_fn(next).collect() }
     }

@@ -12,7 +12,7 @@ pub struct Ask {
     pub rows: usize,
     /// The time by which the answer is due.
     pub due: Due,
-    /// The priority class. A request that is never due is of the lowest class where this says the
+    /// The priority class. A request that is never due is of the lowest class where this is the
     /// highest.
     pub class: Class,
 }

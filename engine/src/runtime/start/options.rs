@@ -14,6 +14,6 @@ pub struct Options {
     /// is pinned and before its first duty cycle: to observe or limit a thread, or to set
     /// its priority.
     pub on_thread_start: Option<ThreadHook>,
-    /// The way in which ModelThreads and RankThreads idle, in place of what the layout says.
+    /// The way in which ModelThreads and RankThreads idle, in place of the layout's.
     pub idle: Option<Idle>,
 }

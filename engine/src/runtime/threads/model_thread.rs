@@ -470,7 +470,7 @@ impl<O: Outlets> Outbox<O> {
     #[inline]
     fn write(&mut self, rank: usize, message: RankMessage) {
         let written = self.ranks[rank].write(message);
-        debug_assert!(written.is_ok(), "room was seen before the event");
+        debug_assert!(written.is_ok(), "room was checked before the event");
     }
 
     /// Publishes the messages written to RankThreads: once a duty cycle, since each poll of theirs
@@ -539,7 +539,7 @@ impl Outlets for RingOutlets {
         for frame in frames(batch, requests) {
             written = written.and_then(|()| ring.write(frame));
         }
-        debug_assert!(written.is_ok(), "room was seen before the grant was taken");
+        debug_assert!(written.is_ok(), "room was checked before the grant was taken");
         ring.publish();
     }
 
@@ -695,7 +695,10 @@ mod tests {
         let worst = world.work_until(Nanos::from_millis(50));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
         let tally = world.thread.monitor.counting.tally;
-        assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
+        assert!(
+            tally.requests * (REQUEST + SELECTION) > world.now.0,
+            "a selection for each would have fit, too"
+        );
         assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
     }
 

@@ -212,12 +212,14 @@ impl Sending {
         if std::mem::take(&mut self.is_away) {
             tracing::info!("the trace collector at {} is back", self.endpoint);
         }
-        let said = ExportTraceServiceResponse::decode(answer).unwrap_or_default().partial_success;
-        let rejected =
-            said.as_ref().map_or(0, |said| u64::try_from(said.rejected_spans).unwrap_or(0)).min(count);
+        let partial = ExportTraceServiceResponse::decode(answer).unwrap_or_default().partial_success;
+        let rejected = partial
+            .as_ref()
+            .map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0))
+            .min(count);
         TraceCounts::add(&self.counts.sent, count - rejected);
-        if let Some(said) = said.filter(|_| rejected > 0) {
-            self.refused(rejected, &said.error_message);
+        if let Some(partial) = partial.filter(|_| rejected > 0) {
+            self.refused(rejected, &partial.error_message);
         }
     }
 

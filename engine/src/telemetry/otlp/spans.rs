@@ -126,13 +126,13 @@ impl Spans {
             if !all && self.order.len() <= BATCHES && now - batch.seen < BATCH_WAIT {
                 return;
             }
-            let key = self.order.pop_front().expect("it was looked at");
-            let batch = self.waiting.remove(&key).expect("what is in order waits");
+            let key = self.order.pop_front().expect("the queue has a front");
+            let batch = self.waiting.remove(&key).expect("each key in order has a waiting batch");
             self.ready.push_back(batch.span);
             self.sent.push_back(key);
             self.is_sent.insert(key);
             if self.sent.len() > REMEMBERED {
-                let oldest = self.sent.pop_front().expect("there are many");
+                let oldest = self.sent.pop_front().expect("more than REMEMBERED are there");
                 self.is_sent.remove(&oldest);
             }
         }
@@ -209,7 +209,7 @@ impl Spans {
             self.waiting.insert(key, WaitingBatch { seen: now, span });
             self.order.push_back(key);
         }
-        let span = &mut self.waiting.get_mut(&key).expect("it was put there").span;
+        let span = &mut self.waiting.get_mut(&key).expect("it was inserted above").span;
         if span.links.len() < LINKS {
             span.links.push(link(traced.trace, traced.span));
         } else {

@@ -68,7 +68,7 @@ pub struct Traced {
 
 impl Traced {
     /// Adds the engine's answer.
-    pub fn saw(&mut self, ran: TracedRun) {
+    pub fn set_run(&mut self, ran: TracedRun) {
         self.ran = Some(ran);
     }
 }
