@@ -104,7 +104,8 @@ impl Engine {
         self.lateness
     }
 
-    /// Stops accepting requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
+    /// Stops accepting requests. Those accepted go on to their ends: see
+    /// [`Frontend::in_flight`](crate::runtime::Frontend::in_flight).
     pub fn drain(&self) {
         self.accepting.store(false, Ordering::Relaxed);
     }

@@ -212,8 +212,8 @@ impl Frontend {
     }
 
     /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
-    /// the layout of the model's [`Signature`], straight into its slot (`signature.input_bytes()`
-    /// long, its old content undefined).
+    /// the layout of the model's [`Signature`](symphony_gpu::Signature), straight into its slot
+    /// (`signature.input_bytes()` long, its old content undefined).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {

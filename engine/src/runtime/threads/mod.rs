@@ -40,7 +40,7 @@ const HOPS_FROM_FRONTRUN: u64 = 6;
 /// The number of hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
-/// Returns the slack that a [`QueueConfig`](symphony_scheduler::model::QueueConfig) must have on
+/// Returns the slack that a [`QueueConfig`](symphony_scheduler::deferral::QueueConfig) must have on
 /// threads that see with this lateness that a time has come.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
