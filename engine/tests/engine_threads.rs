@@ -221,8 +221,8 @@ fn counters_add_up_and_recordings_replay_to_the_same_decisions() {
     assert_eq!(ended, accepted, "{model:?}");
     assert_eq!(answers.len() as u64, accepted);
     assert_eq!(model.grants, model.batches + model.grants_unused);
-    assert!(model.turns.busy > 0 && model.turns.longest_ns > 0 && model.request_ring_high > 0);
-    assert!(snapshot.ranks[0].grants >= model.grants && snapshot.ranks[0].words > 0);
+    assert!(model.cycles.busy > 0 && model.cycles.longest_ns > 0 && model.request_ring_high > 0);
+    assert!(snapshot.ranks[0].grants >= model.grants && snapshot.ranks[0].messages > 0);
     let backend = &snapshot.backends[0].1;
     assert_eq!(backend.start.total(), backend.batches);
     assert!(backend.batches + backend.cancelled <= model.batches);

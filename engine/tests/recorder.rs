@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony::recorder::replay::{Replayed, Wanted, replay};
-use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig, RecordError};
+use symphony::recorder::{ClusterConfig, ModelRecorder, RankRecorder, RecordConfig, RecordError};
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
@@ -145,7 +145,7 @@ impl World {
         let named = terms.iter().zip(&classes).map(|(terms, &class)| ("a model", class, terms));
         let models = ModelRecorder::create(&config, "model-0", named, 1 << 48).unwrap();
         let keep_late = setting.drop == DropRule::Fcfs;
-        let cluster = ClusterTerms {
+        let cluster = ClusterConfig {
             gpus: setting.gpus,
             keep_late,
             completion_delay: setting.network.control,
@@ -544,18 +544,21 @@ fn a_request_can_be_asked_about() {
     let path = &files(folder.path())[0];
     let ask = |id| replay(path, Some(Wanted { id, frontend: Some(3) })).unwrap();
     let dropped = world.out.dropped[world.out.dropped.len() / 2];
-    let story = ask(dropped).story.join("\n");
-    assert!(story.contains("came to the queue of a model") && story.contains("dropped: "), "{story}");
+    let explanation = ask(dropped).explanation.join("\n");
+    assert!(
+        explanation.contains("came to the queue of a model") && explanation.contains("dropped: "),
+        "{explanation}"
+    );
     let (dispatch, ids) = &world.out.batches[world.out.batches.len() / 2];
-    let told = ask(ids[0]);
-    let story = told.story.join("\n");
-    assert!(story.contains(&format!("of {}, to GPU {}", ids.len(), dispatch.gpu.0)), "{story}");
-    assert_eq!(told.rides.len(), 1);
-    assert!(ask(1 << 60).story.is_empty());
+    let replayed = ask(ids[0]);
+    let explanation = replayed.explanation.join("\n");
+    assert!(explanation.contains(&format!("of {}, to GPU {}", ids.len(), dispatch.gpu.0)), "{explanation}");
+    assert_eq!(replayed.batches.len(), 1);
+    assert!(ask(1 << 60).explanation.is_empty());
     let other = replay(path, Some(Wanted { id: ids[0], frontend: Some(4) })).unwrap();
-    assert!(other.story.is_empty());
+    assert!(other.explanation.is_empty());
     let ends = replay(&files(folder.path())[1], Some(Wanted { id: ids[0], frontend: None })).unwrap();
-    assert!(ends.completions.iter().any(|completion| completion.batch == told.rides[0].batch));
+    assert!(ends.completions.iter().any(|completion| completion.batch == replayed.batches[0].batch));
 }
 
 #[test]
@@ -571,7 +574,7 @@ fn recordings_of_the_run_before_are_kept_once() {
 fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
     let folder = tempfile::tempdir().unwrap();
     let config = RecordConfig { folder: folder.path().to_owned(), mib: 1 };
-    let cluster = ClusterTerms {
+    let cluster = ClusterConfig {
         gpus: limits::MAX_GPUS,
         keep_late: false,
         completion_delay: Nanos::ZERO,

@@ -1,7 +1,7 @@
 //! `symphony replay`: replays recordings, prints a line about each, and explains one request.
 
 use super::failure::CommandFailure;
-use crate::recorder::replay::{Replayed, Ride, Wanted, completed, replay as replay_file};
+use crate::recorder::replay::{Replayed, RequestBatch, Wanted, completed, replay as replay_file};
 use crate::recorder::{RecordError, recordings};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -76,26 +76,26 @@ fn summary(replayed: &Replayed) -> String {
 
 /// Prints the history of the request in the recordings.
 fn explain(files: &[Replayed], wanted: Wanted) -> Result<(), CommandFailure> {
-    let lines: Vec<&String> = files.iter().flat_map(|file| &file.story).collect();
+    let lines: Vec<&String> = files.iter().flat_map(|file| &file.explanation).collect();
     if lines.is_empty() {
         let at = wanted.frontend.map_or(String::new(), |frontend| format!(" of frontend {frontend}"));
         let text = format!("request {}{at} is in none of these recordings' history", wanted.id);
         return Err(CommandFailure::Run(text));
     }
     lines.iter().for_each(|line| println!("{line}"));
-    for ride in files.iter().flat_map(|file| &file.rides) {
-        println!("{}", end_of(*ride, files));
+    for of in files.iter().flat_map(|file| &file.batches) {
+        println!("{}", end_of(*of, files));
     }
     Ok(())
 }
 
-fn end_of(ride: Ride, files: &[Replayed]) -> String {
+fn end_of(of: RequestBatch, files: &[Replayed]) -> String {
     let completions = files.iter().flat_map(|file| &file.completions);
-    match completions.into_iter().find(|completion| completion.batch == ride.batch) {
-        Some(completion) => completed(ride, *completion),
+    match completions.into_iter().find(|completion| completion.batch == of.batch) {
+        Some(completion) => completed(of, *completion),
         None => format!(
             "batch {}: when it ran is not known here; give the folder with the RankThread's recording, rank.symrec",
-            ride.batch
+            of.batch
         ),
     }
 }

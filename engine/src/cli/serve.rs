@@ -86,7 +86,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     }
     match dead {
         Some(thread) => {
-            Err(CommandFailure::Run(format!("the engine's thread {thread} died; its last words are above")))
+            Err(CommandFailure::Run(format!("the engine's thread {thread} died; its panic message is above")))
         }
         None => Ok(()),
     }

@@ -1,6 +1,5 @@
 //! The control plane: a thread of its own that loads and unloads the models of a repository while
-//! the engine serves. It may take as long as it takes; what the pinned threads get from it is ready
-//! made.
+//! the engine serves. No pinned thread waits for it: what it sends to them is complete.
 //!
 //! # The way of a new version
 //!
@@ -16,7 +15,7 @@
 //!   empty queues and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
-//! So a version is replaced without a moment in which the model can't be asked, and a load that
+//! So a version is replaced without a moment in which the model is not served, and a load that
 //! fails leaves everything as it was. Loads happen one after the other.
 //!
 //! # What serving pays
@@ -30,84 +29,31 @@
 //!
 //! Model slots: `max_versions` of `[repository]`, for each kind of executor; a replaced version
 //! needs two for a moment. Orders that wait: [`MAX_ORDERS`]; one more is refused. Changes under way
-//! to a thread: four. Old tables that somebody holds: as many as requests are being read or run.
+//! to a thread: four. Old tables that are still held: as many as requests are being read or run.
 
-mod keeper;
+mod control_thread;
+mod order;
+
+pub use order::{ControlError, Done, IndexEntry, MAX_ORDERS, State};
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::{ModelSlots, Progress};
-use keeper::Keeper;
+use control_thread::ControlThread;
+use order::Order;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Loads and unloads that wait for their turn.
-pub const MAX_ORDERS: usize = 64;
-
-/// How it is with a version of a model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// It is served.
-    Ready,
-    /// It is being loaded.
-    Loading,
-    /// Nobody finds it any more; its last requests are on their way.
-    Unloading,
-    /// It is not loaded.
-    Unavailable,
-}
-
-/// A line of the repository's index.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct IndexEntry {
-    /// The model.
-    pub name: String,
-    /// Its version; `None` of a model that is not loaded.
-    pub version: Option<u64>,
-    /// How it is with it.
-    pub state: State,
-    /// Why it is not served; may be empty.
-    pub reason: String,
-}
-
-/// Why a model was not loaded or unloaded.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ControlError {
-    /// Nobody may, by an order.
-    #[error("{0}")]
-    Off(&'static str),
-    /// There is no such model.
-    #[error("{0}")]
-    Unknown(String),
-    /// It can't be done as it is asked, or as the model is.
-    #[error("{0}")]
-    Wrong(String),
-    /// Too many orders wait.
-    #[error("{MAX_ORDERS} loads and unloads wait already; try again later")]
-    Busy,
-}
-
-/// Told, on the control thread, how an order ended.
-pub type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
-
-/// What a client orders.
-pub(crate) enum Order {
-    /// Load this model, or what has changed of it.
-    Load(String, Done),
-    /// Unload all versions of this model.
-    Unload(String, Done),
-}
-
 /// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what
-/// is loaded stays.
+/// is loaded stays loaded.
 pub struct Repository {
     orders: SyncSender<Order>,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Why orders are not taken, where they are not.
+    /// The reason why orders are refused, if they are.
     off: Option<&'static str>,
 }
 
@@ -139,30 +85,30 @@ impl Repository {
         };
         let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
         let repository = config.repository.clone();
-        let keeper = Keeper::new(config, model_slots, kinds, progress, Arc::clone(&index));
+        let control_thread = ControlThread::new(config, model_slots, kinds, progress, Arc::clone(&index));
         let until = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             if let Some(repository) = repository {
-                keeper.run(&repository, &taken, &until);
+                control_thread.run(&repository, &taken, &until);
             }
         })?;
         Ok(Repository { orders, index, stop, thread: Mutex::new(Some(thread)), off })
     }
 
-    /// Every version that is or was loaded, and every model of the folder.
+    /// Returns every version that is or was loaded, and every model of the folder.
     pub fn index(&self) -> Vec<IndexEntry> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Loads a model as its folder has it now: new versions, those whose files have changed, and no
-    /// others. `done` is told once requests can be sent to it, or why it was not loaded; what was
-    /// loaded before is served until then.
+    /// others. `done` is called once requests can be sent to it, or with the reason why it was not
+    /// loaded; what was loaded before is served until then.
     pub fn load(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Load(name.to_owned(), done));
     }
 
-    /// Unloads a model. `done` is told once nobody finds it any more; requests that were accepted
-    /// go on to their ends.
+    /// Unloads a model. `done` is called once new requests no longer find it; requests that were
+    /// accepted are still answered.
     pub fn unload(&self, name: &str, done: Done) {
         self.order(done, |done| Order::Unload(name.to_owned(), done));
     }
@@ -179,12 +125,12 @@ impl Repository {
         }
     }
 
-    /// Ends its thread: before the engine is stopped.
+    /// Ends the control thread. It must be called before the engine is stopped.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic's own words are on standard error already.
+            // A panic's message is on standard error already.
             let _ = thread.join();
         }
     }

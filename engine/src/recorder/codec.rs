@@ -1,7 +1,7 @@
-//! Records as a file has them: one to four words of 64 bits. What is said of a batch has a short
-//! form, where its times are near the turn's; everything can be written in full. Used by the
-//! journal, in both directions. Requests, of which there are most, are neither: they follow a
-//! [`Kind::Came`] as four plain words each.
+//! The encoding of records in a file: one to four words of 64 bits. A record about a batch has a
+//! short form, where its times are near the duty cycle's; every record can be written in full. Used
+//! by the journal, in both directions. Requests, of which there are most, are neither: they follow
+//! a [`Kind::Came`] as four plain words each.
 //!
 //! A record in full is its own 32 bytes. The third byte is the record's kind, in a short form with
 //! [`SHORT`] added, and every bit of a short form means something or is zero, so a bit that is
@@ -10,10 +10,10 @@
 use super::record::{FULL, Kind, Record};
 use symphony_transport::Nanos;
 
-/// Added to the kind of a short form.
+/// The bit that a short form adds to its kind.
 const SHORT: u8 = 0x80;
 
-/// A record's words.
+/// The words of an encoded record.
 pub(super) enum Words {
     One([u64; 1]),
     Two([u64; 2]),
@@ -21,10 +21,11 @@ pub(super) enum Words {
     Four([u64; FULL]),
 }
 
-/// How far from the turn's time an instant may be in a short form, either way: 2.1 s.
+/// The largest distance between the duty cycle's time and an instant in a short form, either way:
+/// 2.1 s.
 const NEAR: u64 = 1 << 31;
 
-/// `at` as its distance from `now`; 2^32 or more where it is not near.
+/// Returns the distance of `at` from `now`; 2^32 or more where it is not near.
 #[inline(always)]
 fn near(at: u64, now: u64) -> u64 {
     at.wrapping_sub(now).wrapping_add(NEAR)
@@ -39,30 +40,30 @@ const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
 
-/// The lower `bits` of `word` from `at` on.
+/// Returns `bits` bits of `word` from bit `at` on.
 #[inline(always)]
 fn bits(word: u64, at: u32, bits: u32) -> u64 {
     word >> at & mask(bits)
 }
 
-/// Where a record's kind is in its first word.
+/// The position of a record's kind in its first word, in bits.
 const KIND_AT: u32 = 16;
 
 impl Record {
-    /// The record's words, of a turn at `now`. The kind is mostly known where this is called, so
-    /// most of it is decided by the compiler.
+    /// Returns the record's words, in a duty cycle at `now`. The kind is mostly a constant where
+    /// this is called, so most of it is decided by the compiler.
     #[inline(always)]
     pub(super) fn words(&self, now: Nanos) -> Words {
         let now = now.0;
         let Record { flag, small, model, a, b, c, .. } = *self;
         let (model, flag, small) = (u64::from(model), u64::from(flag), u64::from(small));
         let kind = u64::from(self.code() | SHORT) << KIND_AT;
-        // What every record begins with, and the same where the model's number is short and leaves
+        // The beginning of every record, and the same where the model's number is short and leaves
         // an upper half.
         let head = small | kind | flag << 24 | model << 32;
         let with_upper = |upper: u64| model | kind | flag << 24 | upper << 32;
         match self.kind() {
-            Some(Kind::Turn) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
+            Some(Kind::Cycle) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
             Some(Kind::Ready | Kind::Early) => {
                 let latest = near(a, now);
@@ -72,7 +73,7 @@ impl Record {
                 Words::Two([with_upper(latest), b])
             }
             Some(Kind::Grant | Kind::Granted) => {
-                // Mostly nothing says by when the batch has to be over.
+                // Mostly no time is given by which the batch has to be over.
                 if a >> 32 | model >> 16 | !c != 0 {
                     return self.in_full();
                 }
@@ -115,8 +116,8 @@ impl Record {
         Words::Four(bytemuck::cast(*self))
     }
 
-    /// The record that `words` begin with and how many of them it takes, of a turn at `now`. `None`
-    /// if that is no record, or cut short.
+    /// Returns the record that `words` begin with, in a duty cycle at `now`, and the number of
+    /// words that it takes. `None` if the words are no record, or are cut short.
     pub(super) fn read(words: &[u64], now: Nanos) -> Option<(Record, usize)> {
         let first = *words.first()?;
         let now = now.0;
@@ -132,7 +133,7 @@ impl Record {
         let second = || words.get(1).copied();
         let third = || words.get(2).copied();
         Some(match kind {
-            Kind::Turn => (Record::turn(Nanos(first >> 24 << 16 | small)), 1),
+            Kind::Cycle => (Record::cycle(Nanos(first >> 24 << 16 | small)), 1),
             Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => (head, 1),
             Kind::Ready | Kind::Early => {
                 let latest = from_near(upper, now);
@@ -198,7 +199,7 @@ mod tests {
             (number(8), number(16), number(32), times).prop_map(move |(flag, small, model, [a, b, c])| {
                 let (now, wide) = (Nanos(now), 1 << 41);
                 let record = match kind {
-                    Kind::Turn => Record::turn(Nanos(a)),
+                    Kind::Cycle => Record::cycle(Nanos(a)),
                     Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }

@@ -1,5 +1,5 @@
-//! What a recording says of the thread that made it: everything that is fixed about its state
-//! machines, so that replay can build them again. JSON, written once.
+//! The description of a recorded thread: everything that is fixed about its state machines, so that
+//! replay can build them again. JSON, written once.
 
 use serde::{Deserialize, Serialize};
 use symphony_scheduler::deferral::{QueueConfig, Slack};
@@ -10,7 +10,7 @@ use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, QueueId};
 
-/// No network takes longer, an hour: what a configuration may say is far below.
+/// The longest network delay that is believed, an hour: what a configuration may give is far below.
 const MAX_DELAY_NS: u64 = 3_600_000_000_000;
 
 /// The description of any recorded thread.
@@ -31,7 +31,7 @@ pub(super) struct ModelsDescription {
     control_ns: u64,
     data_per_request_ns: u64,
     result_ns: u64,
-    /// Each distinct profile once: l(1), l(2), …
+    /// Each distinct profile, once: l(1), l(2), …
     profiles: Vec<Vec<u64>>,
     pub(super) models: Vec<ModelDescription>,
 }
@@ -44,11 +44,11 @@ pub(super) struct ModelDescription {
     slo_ns: u64,
     frontrun_slack_ns: u64,
     latest_slack_ns: u64,
-    /// The index of its profile.
+    /// The index of the queue's profile in `profiles`.
     profile: usize,
-    /// GPUs of its sub-cluster.
+    /// The number of GPUs of the queue's sub-cluster.
     gpus: usize,
-    /// The class of its requests, from 0.
+    /// The class of the queue's requests, from 0.
     pub(super) class: u8,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct ModelDescription {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RankDescription {
     pub(super) models: usize,
-    /// The class of each, from 0; empty where there is only one.
+    /// The class of each queue, from 0; empty where there is only one class.
     pub(super) classes: Vec<u8>,
     pub(super) clusters: Vec<ClusterDescription>,
 }
@@ -67,12 +67,12 @@ pub(super) struct ClusterDescription {
     pub(super) gpus: usize,
     pub(super) keep_late: bool,
     pub(super) completion_delay_ns: u64,
-    /// The engine's number of its first GPU.
+    /// The engine's number of the first GPU.
     pub(super) first_gpu: u32,
 }
 
 impl ModelsDescription {
-    /// The ModelThread that owns models of these terms, by their names and classes.
+    /// Describes the ModelThread that owns queues of these names, classes and configurations.
     pub(super) fn new<'a>(
         models: impl Iterator<Item = (&'a str, Class, &'a QueueConfig)>,
     ) -> ModelsDescription {
@@ -85,39 +85,40 @@ impl ModelsDescription {
             profiles: Vec::new(),
             models: Vec::new(),
         };
-        for (name, class, terms) in models {
-            // The same for all of an engine's models.
-            made.deferral = terms.deferral.name().to_owned();
-            made.drop = terms.drop.name().to_owned();
-            made.control_ns = terms.network.control.0;
-            made.data_per_request_ns = terms.network.data_per_request.0;
-            made.result_ns = terms.network.result.0;
+        for (name, class, config) in models {
+            // These are the same for all of an engine's models.
+            made.deferral = config.deferral.name().to_owned();
+            made.drop = config.drop.name().to_owned();
+            made.control_ns = config.network.control.0;
+            made.data_per_request_ns = config.network.data_per_request.0;
+            made.result_ns = config.network.result.0;
             let table: Vec<u64> =
-                (1..=terms.profile.max_batch()).map(|size| terms.profile.latency(size).0).collect();
+                (1..=config.profile.max_batch()).map(|size| config.profile.latency(size).0).collect();
             let known = made.profiles.iter().position(|profile| *profile == table);
             let profile = known.unwrap_or(made.profiles.len());
             if known.is_none() {
                 made.profiles.push(table);
             }
             made.models.push(ModelDescription {
-                id: terms.queue.0,
+                id: config.queue.0,
                 name: name.to_owned(),
-                slo_ns: terms.slo.0,
-                frontrun_slack_ns: terms.slack.frontrun.0,
-                latest_slack_ns: terms.slack.latest.0,
+                slo_ns: config.slo.0,
+                frontrun_slack_ns: config.slack.frontrun.0,
+                latest_slack_ns: config.slack.latest.0,
                 profile,
-                gpus: terms.gpus,
+                gpus: config.gpus,
                 class: class.number(),
             });
         }
         made
     }
 
-    /// The models' terms again, in the same order; or what is wrong with the description.
-    pub(super) fn terms(&self) -> Result<Vec<QueueConfig>, String> {
+    /// Returns the queues' configurations, in the same order; or what is wrong with the
+    /// description.
+    pub(super) fn queue_configs(&self) -> Result<Vec<QueueConfig>, String> {
         let drop = DropRule::parse(&self.drop).ok_or_else(|| format!("unknown drop rule {:?}", self.drop))?;
         let deferral = policy::deferral(&self.deferral)
-            .ok_or_else(|| format!("deferral {:?} is none that this program knows", self.deferral))?;
+            .ok_or_else(|| format!("deferral {:?} is not one of this program's", self.deferral))?;
         let delays = [self.control_ns, self.data_per_request_ns, self.result_ns];
         if delays.iter().any(|&delay| delay > MAX_DELAY_NS) {
             return Err(format!("a network delay beyond {MAX_DELAY_NS} ns"));

@@ -1,5 +1,5 @@
-//! Why a request was batched, dropped or late: what replay saw of it, in a few lines. Filled
-//! by replay's sink, shown by `symphony replay --request`.
+//! Explains why a request was batched, dropped or late, from what replay saw of it, in a few lines.
+//! Filled by replay's sink, shown by `symphony replay --request`.
 
 use super::record::{Millis, Named};
 use symphony_scheduler::deferral::QueueConfig;
@@ -47,33 +47,33 @@ impl From<ModelEvent<'_>> for Cause {
     }
 }
 
-/// The batch that a request was in, to be found again in the RankThread's recording.
+/// The batch that a request was in, by which the RankThread's recording has its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ride {
-    /// The batch's number.
+pub struct RequestBatch {
+    /// The number of the batch.
     pub batch: u64,
-    /// When the request's result had to be there.
+    /// The deadline of the request's result.
     pub deadline: Nanos,
 }
 
-/// What is known of the requests that are wanted.
+/// The explanation of the wanted request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Story {
+pub(super) struct Explanation {
     pub(super) wanted: Option<Wanted>,
     pub(super) lines: Vec<String>,
-    pub(super) rides: Vec<Ride>,
+    pub(super) batches: Vec<RequestBatch>,
 }
 
-impl Story {
+impl Explanation {
     fn about(&self, request: &Request) -> bool {
         self.wanted.is_some_and(|wanted| wanted.is(request))
     }
 
-    fn tell(&mut self, request: &Request, now: Nanos, text: String) {
+    fn note(&mut self, request: &Request, now: Nanos, text: String) {
         self.lines.push(format!("{}: at {}: {text}", Named(request), Millis(now.0)));
     }
 
-    /// Notes that the request has come, and that `waiting` were there before it.
+    /// Notes that the request has come, and that `waiting` requests were there before it.
     pub(super) fn came(&mut self, request: &Request, now: Nanos, model: &str, waiting: usize) {
         if self.about(request) {
             let Request { arrival, deadline, .. } = request;
@@ -83,23 +83,23 @@ impl Story {
                 Millis(arrival.0),
                 Millis(deadline.0)
             );
-            self.tell(request, now, text);
+            self.note(request, now, text);
         }
     }
 
-    /// Notes that the request waited already when the recording's history begins.
+    /// Notes that the request was waiting already when the recording's history begins.
     pub(super) fn waited(&mut self, request: &Request, now: Nanos, model: &str) {
         if self.about(request) {
             let text = format!(
                 "waits in the queue of {model}, where this recording's history begins; to be finished by {}",
                 Millis(request.deadline.0)
             );
-            self.tell(request, now, text);
+            self.note(request, now, text);
         }
     }
 
-    /// Notes that the request is in this batch. `ready`: when the batch became schedulable, and by
-    /// what.
+    /// Notes that the request is in this batch. `ready` is the time at which the batch became
+    /// schedulable, and its cause.
     pub(super) fn batched(
         &mut self,
         request: &Request,
@@ -136,11 +136,11 @@ impl Story {
             Millis(dispatch.exec_at.0),
             Millis(finish.0)
         );
-        self.tell(request, dispatch.batched, text);
-        self.rides.push(Ride { batch, deadline: request.deadline });
+        self.note(request, dispatch.batched, text);
+        self.batches.push(RequestBatch { batch, deadline: request.deadline });
     }
 
-    /// Notes that the request ended without having run. `target`: the batch size that the model's
+    /// Notes that the request ended without having run. `target` is the batch size that the model's
     /// rate called for.
     pub(super) fn ended(
         &mut self,
@@ -148,29 +148,35 @@ impl Story {
         ending: Ending,
         now: Nanos,
         cause: Cause,
-        terms: &QueueConfig,
+        queue_config: &QueueConfig,
         target: usize,
     ) {
         if !self.about(request) {
             return;
         }
         let text = match ending {
-            Ending::DroppedInQueue => why_dropped(request, now, cause, terms, target),
+            Ending::DroppedInQueue => why_dropped(request, now, cause, queue_config, target),
             Ending::Overloaded => "refused: its model's queue was full".to_owned(),
             Ending::Withdrawn => "ended: its client took it back".to_owned(),
             Ending::Stopped => "ended: the engine was stopped".to_owned(),
             other => format!("ended: {other:?}"),
         };
-        self.tell(request, now, text);
+        self.note(request, now, text);
     }
 }
 
-fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig, target: usize) -> String {
+fn why_dropped(
+    request: &Request,
+    now: Nanos,
+    cause: Cause,
+    queue_config: &QueueConfig,
+    target: usize,
+) -> String {
     let gpu_free_at = match cause {
         Cause::Grant { free_at } => free_at,
         _ => Nanos::ZERO,
     };
-    let finish = Finish { terms, now, gpu_free_at };
+    let finish = Finish { terms: queue_config, now, gpu_free_at };
     let (deadline, alone) = (Millis(request.deadline.0), finish.at(1));
     if alone > request.deadline {
         return format!(
@@ -178,7 +184,7 @@ fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig,
             Millis(alone.0)
         );
     }
-    let wanted = if terms.drop == DropRule::Window { target } else { 1 };
+    let wanted = if queue_config.drop == DropRule::Window { target } else { 1 };
     format!(
         "dropped: it kept the model from batches of {wanted}, which its rate calls for; one could finish at {} at \
          the earliest (alone: {}), its deadline is {deadline}, and those behind it can make one in time",
@@ -188,15 +194,15 @@ fn why_dropped(request: &Request, now: Nanos, cause: Cause, terms: &QueueConfig,
 }
 
 /// Describes the batch's completion, in a line.
-pub fn completed(ride: Ride, completion: Completion) -> String {
+pub fn completed(of: RequestBatch, completion: Completion) -> String {
     let Completion { batch, started, finished, gpu, .. } = completion;
     if started == finished {
         return format!("batch {batch} was cancelled at {}: it could not start in time", Millis(finished.0));
     }
-    let verdict = if finished <= ride.deadline {
-        format!("in time, by {}", Millis((ride.deadline - finished).0))
+    let verdict = if finished <= of.deadline {
+        format!("in time, by {}", Millis((of.deadline - finished).0))
     } else {
-        format!("late by {}", Millis((finished - ride.deadline).0))
+        format!("late by {}", Millis((finished - of.deadline).0))
     };
     format!(
         "batch {batch} ran on GPU {} from {} to {}: {verdict}",

@@ -1,12 +1,11 @@
-//! The file under a recording: a header, a description in JSON, then a ring of segments of records,
-//! which are words of 64 bits here (`codec.rs`). [`Journal`] writes it, one per recorded thread;
-//! [`Recording`] reads it, also that of a process that runs or was killed.
-//!
+//! The file format of a recording: a header, a description in JSON, then a ring of segments of
+//! records, which are words of 64 bits here (`codec.rs`). [`Journal`] writes it, one per recorded
+//! thread; [`Recording`] reads it, also that of a process that runs or was killed.
 //! A segment starts with its number and is written from front to back. A reader takes, of the
-//! segments that the head says are written, those whose number is the expected one: the writer
-//! numbers a segment anew before it writes anything else into it, so one that is being written over
-//! is never taken for the old one. The head counts whole turns: what a process that died was in the
-//! middle of is not seen.
+//! segments that are written according to the head, those whose number is the expected one: the
+//! writer numbers a segment anew before it writes anything else into it, so one that is being
+//! overwritten is never taken for the old one. The head counts whole duty cycles: an unfinished
+//! cycle of a process that died is not seen.
 
 use super::RecordError;
 use super::codec::Words;
@@ -23,39 +22,40 @@ use symphony_transport::message::Request;
 /// The first bytes of every recording; the last is the format's version.
 const MAGIC: [u8; 8] = *b"SYMREC\0\x04";
 
-/// Bytes before the description.
+/// The number of bytes before the description.
 const HEADER_BYTES: usize = 192;
 
-/// Where the head counter is: a cache line of its own.
+/// The offset of the head counter: a cache line of its own.
 const HEAD_AT: usize = 128;
 
-/// The description and the words each start on a page.
+/// The alignment of the description and of the words.
 const PAGE: usize = 4_096;
 
-/// A description longer than this is not one.
+/// The length from which a description counts as damaged.
 const MAX_DESCRIPTION: u64 = 1 << 30;
 
-/// The most segments that a ring is split into: an eighth of the history is lost when it turns.
+/// The most segments that a ring is split into: an eighth of the history is lost when the ring
+/// wraps.
 const MAX_SEGMENTS: usize = 8;
 
-/// How a file's records are split.
+/// The division of a file's records into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Split {
     segments: usize,
-    /// Words in each.
+    /// The number of words in each segment.
     length: usize,
 }
 
 impl Split {
-    /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if there
-    /// aren't two.
+    /// Splits `mib` MiB into segments of which each holds at least `least` records. `None` if two
+    /// do not fit.
     pub(super) fn new(mib: usize, least: usize) -> Option<Split> {
         let words = mib.saturating_mul(1 << 20) / size_of::<u64>();
         let segments = (words / (FULL * least).max(1)).min(MAX_SEGMENTS);
         (segments >= 2).then(|| Split { segments, length: words / segments })
     }
 
-    /// The fewest MiB that hold two segments of `least` records.
+    /// Returns the fewest MiB that hold two segments of `least` records.
     pub(super) fn least_mib(least: usize) -> usize {
         (2 * least * size_of::<Record>()).div_ceil(1 << 20)
     }
@@ -69,28 +69,28 @@ impl Split {
 pub(super) struct Journal {
     mapping: Mapping,
     split: Split,
-    /// Words that one event can write at most: so many are left when it begins.
+    /// The most words that one event can write: as many are left when it begins.
     reserve: usize,
     /// The number of the segment that is being written; 0 before the first.
     segment: u64,
-    /// Where the next word goes.
+    /// The position of the next word.
     next: usize,
-    /// Where the segment begins.
+    /// The position at which the segment begins.
     start: usize,
     /// The position from which on no event begins in this segment.
     limit: usize,
-    /// The same within a turn; 0 between turns, so that one look tells whether anything is to be
-    /// done first.
-    turn_limit: usize,
-    /// The time of the turn under way or of the last one.
+    /// Equal to `limit` within a duty cycle and to 0 between two, so that one comparison shows
+    /// whether anything is to be done first.
+    cycle_limit: usize,
+    /// The time of the current duty cycle or of the last one.
     now: Nanos,
 }
 
 impl Journal {
-    /// Makes the file `path`, all of it on the disk, and its first segment empty. `reserve`:
-    /// records that one event can write at most.
+    /// Creates the file `path`, all of it on the disk, with an empty first segment. `reserve` is
+    /// the most records that one event can write.
     ///
-    /// Errors: the file can't be had.
+    /// Errors: the file can't be created.
     pub(super) fn create(
         path: &Path,
         description: &[u8],
@@ -128,36 +128,36 @@ impl Journal {
             next: 0,
             start: 0,
             limit: 0,
-            turn_limit: 0,
+            cycle_limit: 0,
             now: Nanos::ZERO,
         })
     }
 
-    /// The number of the segment that is being written.
+    /// Returns the number of the segment that is being written.
     #[inline]
     pub(super) fn segment(&self) -> u64 {
         self.segment
     }
 
-    /// An event begins: makes room for all it can write, and writes its time if it is the first
-    /// since [`Journal::publish`]; up to the next, `now` stays the same. True if a segment begins
-    /// with it.
+    /// Begins an event: makes room for all that it can write, and writes its time if it is the
+    /// first since [`Journal::publish`]; up to the next publication, `now` stays the same. Returns
+    /// true if a segment begins with it.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Nanos) -> bool {
-        debug_assert!(self.turn_limit == 0 || now == self.now, "a turn has one time");
-        self.next >= self.turn_limit && self.begin_turn(now)
+        debug_assert!(self.cycle_limit == 0 || now == self.now, "a duty cycle has one time");
+        self.next >= self.cycle_limit && self.begin_cycle(now)
     }
 
     #[inline(never)]
-    fn begin_turn(&mut self, now: Nanos) -> bool {
+    fn begin_cycle(&mut self, now: Nanos) -> bool {
         self.now = now;
         let is_full = self.next >= self.limit;
         if is_full {
             self.begin_segment();
         } else {
-            self.write(Record::turn(now));
+            self.write(Record::cycle(now));
         }
-        self.turn_limit = self.limit;
+        self.cycle_limit = self.limit;
         is_full
     }
 
@@ -172,7 +172,7 @@ impl Journal {
         }
     }
 
-    /// Adds requests that have come for a model: after [`Record::came`], as many as that says.
+    /// Adds requests that have come for a model: after [`Record::came`], as many as that counts.
     #[inline]
     pub(super) fn write_requests(&mut self, requests: &[Request]) {
         let mut next = self.next;
@@ -189,10 +189,10 @@ impl Journal {
         self.next += N;
     }
 
-    /// Makes what was written count: at the end of a turn.
+    /// Publishes what was written, at the end of a duty cycle.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.turn_limit = 0;
+        self.cycle_limit = 0;
         self.publish_head();
     }
 
@@ -213,28 +213,28 @@ impl Journal {
         self.next = self.start;
         self.limit = self.start + self.split.length - self.reserve;
         self.write(Record::segment(self.segment, self.now));
-        // What was in the segment is void before any of it is written over.
+        // The old content of the segment is void before any of it is overwritten.
         fence(Ordering::SeqCst);
     }
 }
 
-/// A recording as it was read.
+/// A recording that was read.
 #[derive(Debug)]
 pub(super) struct Recording {
     pub(super) path: PathBuf,
-    /// What the writer said of itself, in JSON.
+    /// The writer's description of itself, in JSON.
     pub(super) description: Vec<u8>,
     words: Vec<u64>,
     /// The ranges of `words` that are whole segments' contents, oldest first.
     segments: Vec<std::ops::Range<usize>>,
-    /// Segments that came before those.
+    /// The number of segments before those, which are overwritten.
     pub(super) forgotten: u64,
 }
 
 impl Recording {
     /// Reads a recording whole.
     ///
-    /// Errors: the file can't be read, or is none.
+    /// Errors: the file can't be read, or is no recording.
     pub(super) fn read(path: &Path) -> Result<Recording, RecordError> {
         let unreadable = |error| RecordError::Read(path.to_owned(), error);
         let corrupt = |what: &str| RecordError::Corrupt(path.to_owned(), what.to_owned());
@@ -250,7 +250,7 @@ impl Recording {
         file.seek(SeekFrom::Start(first as u64)).map_err(unreadable)?;
         let mut words = vec![0; split.words()];
         file.read_exact(bytemuck::cast_slice_mut(&mut words)).map_err(unreadable)?;
-        // A process that still runs may have written over what was read; its head tells.
+        // A process that still runs may have overwritten what was read; its head shows that.
         file.rewind().map_err(unreadable)?;
         let later = Header::read(&mut file, path)?.head;
         if later < head {
@@ -263,8 +263,8 @@ impl Recording {
         Ok(Recording { path: path.to_owned(), description: text, words, segments, forgotten })
     }
 
-    /// Every record of every whole segment, with its first word's place in the file. Where words
-    /// are no record the segment ends with [`Record::default`], which is of no kind.
+    /// Returns every record of every whole segment, with its first word's position in the file.
+    /// Where words are no record, the segment ends with [`Record::default`], which is of no kind.
     pub(super) fn records(&self) -> impl Iterator<Item = (usize, Record)> {
         self.segments.iter().flat_map(|range| Segment {
             words: &self.words[..range.end],
@@ -279,9 +279,9 @@ impl Recording {
 struct Segment<'a> {
     /// The file's words up to the segment's end.
     words: &'a [u64],
-    /// Where the next record is.
+    /// The position of the next record.
     at: usize,
-    /// The time of the turn that was read last.
+    /// The time of the duty cycle that was read last.
     now: Nanos,
     /// The number of requests that come next, as plain words.
     requests: u16,
@@ -314,7 +314,7 @@ impl Iterator for Segment<'_> {
                 return None;
             }
             Some(Kind::Segment) => self.now = Nanos(record.b),
-            Some(Kind::Turn) => self.now = Nanos(record.a),
+            Some(Kind::Cycle) => self.now = Nanos(record.a),
             Some(Kind::Came) => self.requests = record.small,
             _ => {}
         }
@@ -322,15 +322,15 @@ impl Iterator for Segment<'_> {
     }
 }
 
-/// The contents of the segments that are whole, oldest first, when the head was at `head` before
-/// the words were read and at `later` after; and how many came before them.
+/// Returns the contents of the segments that are whole, oldest first, and the number of segments
+/// before them. The head was at `head` before the words were read and at `later` after.
 fn whole_segments(words: &[u64], split: Split, head: u64, later: u64) -> (Vec<std::ops::Range<usize>>, u64) {
     let length = split.length as u64;
     if head == 0 {
         return (Vec::new(), 0);
     }
     let last = (head - 1) / length;
-    // While the writer runs it may be about to write over the oldest one.
+    // While the writer runs it may be about to overwrite the oldest segment.
     let slack = u64::from(later > head);
     let oldest = ((later - 1) / length + 1 + slack).saturating_sub(split.segments as u64);
     let mut whole = Vec::new();
@@ -340,7 +340,7 @@ fn whole_segments(words: &[u64], split: Split, head: u64, later: u64) -> (Vec<st
         let content = start..start + written;
         let marker = Record::read(&words[content.clone()], Nanos::ZERO);
         if marker.is_none_or(|(marker, _)| marker.kind() != Some(Kind::Segment) || marker.a != segment + 1) {
-            // Being written over: history begins after it.
+            // The segment is being overwritten: history begins after it.
             whole.clear();
             continue;
         }
@@ -350,7 +350,7 @@ fn whole_segments(words: &[u64], split: Split, head: u64, later: u64) -> (Vec<st
     (whole, forgotten)
 }
 
-/// What the first bytes of a recording say.
+/// The fields of a recording's header.
 struct Header {
     first: usize,
     split: Split,

@@ -1,6 +1,6 @@
-//! A file's words in memory: the one place of the recorder that needs `unsafe`. Written by one
-//! thread, the journal's; whoever reads the file reads it as a file. The system keeps what was
-//! stored even if the process is killed the moment after.
+//! A file's words in memory: the one part of the recorder that needs `unsafe`. Written by one
+//! thread, the journal's; readers read the file as a file. The system keeps what was stored even if
+//! the process is killed the moment after.
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
@@ -8,17 +8,17 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that are stored at once at most.
+/// The most words that are stored at once.
 const LONGEST: usize = 4;
 
-/// A file that is mapped whole: a head counter somewhere, words of 64 bits from `first` bytes on.
+/// A file that is mapped whole: a head counter, and words of 64 bits from `first` bytes on.
 pub(super) struct Mapping {
     map: MmapRaw,
-    /// Bytes before the counter, a multiple of 8.
+    /// The offset of the counter in bytes, a multiple of 8.
     head_at: usize,
-    /// The last place from which [`LONGEST`] words are there.
+    /// The last position from which [`LONGEST`] words are there.
     last: usize,
-    /// The first word, in `map`.
+    /// The address of the first word, in `map`.
     base: NonNull<u64>,
 }
 
@@ -26,10 +26,10 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `file`, which must have the bytes of so many words after `first`. All pages are there
+    /// Maps `file`, which must have the bytes of `words` words after `first`. All pages are there
     /// before this returns, so that storing a word does not wait for one.
     ///
-    /// Errors: the system's, or a file that is too short.
+    /// Errors: the system's, or the file is too short.
     pub(super) fn new(file: &File, head_at: usize, first: usize, words: usize) -> io::Result<Mapping> {
         let map = MmapOptions::new().populate().map_raw(file)?;
         let end = words.checked_mul(size_of::<u64>()).and_then(|bytes| bytes.checked_add(first));
@@ -55,7 +55,7 @@ impl Mapping {
         let fits = at <= self.last;
         debug_assert!(fits, "a journal keeps room for what an event can write");
         if fits {
-            // SAFETY: `new` saw that the mapping holds `self.last + LONGEST` aligned words from
+            // SAFETY: `new` checked that the mapping holds `self.last + LONGEST` aligned words from
             // `base` on, and these are among them. Nothing else in this process refers to the
             // mapping's memory, and a store through a raw pointer makes no claim about what other
             // processes do to the file.
@@ -63,13 +63,14 @@ impl Mapping {
         }
     }
 
-    /// Makes everything stored so far count, by storing the head.
+    /// Publishes everything stored so far, by storing the head.
     #[inline]
     pub(super) fn publish(&mut self, head: u64) {
-        // SAFETY: `new` saw that 8 aligned bytes are there; they are only ever accessed as this
+        // SAFETY: `new` checked that 8 aligned bytes are there; they are only ever accessed as this
         // atomic.
         let counter = unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(self.head_at).cast()) };
-        // Release: the words go before the count, also for a reader of the file after a crash.
+        // Release: the words become visible before the count, also to a reader of the file after a
+        // crash.
         counter.store(head, Ordering::Release);
     }
 }

@@ -10,18 +10,18 @@
 //!
 //! - **A ModelThread's queues are independent of each other**, so each is written on its own:
 //!   before the first event of a model in a segment, its state (20 records of 32 bytes, and one per
-//!   request in its queue). Nothing is written for models that are silent, and no turn has to write
-//!   all models at once: at most what one queue holds, 8,192 records of 32 bytes.
-//! - **A RankThread's state is one piece**: matching looks at all GPUs and models. It is written
-//!   whole at the start of a segment: a record per GPU and per queue of a model that was ever used,
-//!   and one or two more per queue where there are lower classes: 2.6 MB in one turn at the limit
+//!   request in its queue). Nothing is written for models that are silent, and no cycle has to
+//!   write all models at once: at most what one queue holds, 8,192 records of 32 bytes.
+//! - **A RankThread's state is one piece**: matching reads all GPUs and models. It is written whole
+//!   at the start of a segment: a record per GPU and per queue of a model that was ever used, and
+//!   one or two more per queue where there are lower classes: 2.6 MB in one duty cycle at the limit
 //!   of 65,536 GPUs and 16,384 models of one class, 7.3 MB of four. Segments are at least twice as
 //!   long as that, and by default eight to a file of 64 MiB, so this comes once in 8 MiB of
 //!   history.
 //!
-//! A turn's requests are recorded as the threads act on them: all that came for a model, in the
-//! order of its queue, then what followed when it was settled. A RankThread's inputs are recorded
-//! as they are handled, and where it matches.
+//! A duty cycle's requests are recorded as the threads act on them: all that came for a model, in
+//! the order of its queue, then what followed when it was settled. A RankThread's inputs are
+//! recorded as they are handled, and each run of its matching.
 //!
 //! Where replay reaches such a state and has followed the machine up to there, it compares instead
 //! of restoring. So a recording checks itself.
@@ -30,12 +30,12 @@
 //!
 //! A record is a store of 8 to 32 bytes into mapped memory (`codec.rs`), of a request always 32,
 //! copied from the queue when its model is settled, so that nothing is done for a request as it
-//! comes. No call into the system, no lock, no allocation, and the head is stored once a turn. The
+//! comes. No call into the system, no lock, no allocation, and the head is stored once a cycle. The
 //! file's pages are all taken when it is made. The system writes them to the disk, after which the
 //! next store to a page takes a page fault; on a memory file system (`/dev/shm`) there are none.
 //! docs/recorder.md has figures.
 //!
-//! Who calls it: [`crate::runtime`] records, the command `symphony replay` reads.
+//! [`crate::runtime`] records; the command `symphony replay` reads.
 
 mod codec;
 mod description;
@@ -47,31 +47,34 @@ mod rank_recorder;
 mod record;
 pub mod replay;
 
+// Public for the benchmarks and tests, which record threads of their own.
+#[doc(hidden)]
 pub use model_recorder::ModelRecorder;
-pub use rank_recorder::{ClusterTerms, RankRecorder};
+#[doc(hidden)]
+pub use rank_recorder::{ClusterConfig, RankRecorder};
 pub(crate) use record::Record;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What recordings' names end with.
+/// The extension of recordings' file names.
 pub const EXTENSION: &str = "symrec";
 
-/// Where to record, and how much.
+/// The folder and the size of recordings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordConfig {
-    /// The folder that gets a file per thread; made if it is not there.
+    /// The folder that gets a file per thread; made if it does not exist.
     pub folder: PathBuf,
     /// The size of each file, in MiB.
     pub mib: usize,
 }
 
 impl RecordConfig {
-    /// The size of each file unless it is given: a few seconds at a million requests a second.
+    /// The default size of each file: a few seconds at a million requests a second.
     pub const DEFAULT_MIB: usize = 64;
 
-    /// Makes the folder ready for new recordings. Those of the run before get `.old` put behind
-    /// their names, once: after a crash they are what is wanted.
+    /// Makes the folder ready for new recordings. Those of the run before get `.old` appended to
+    /// their names, once: after a crash they are the ones of interest.
     ///
     /// Errors: the folder can't be used.
     pub fn prepare(&self) -> Result<(), RecordError> {
@@ -83,13 +86,13 @@ impl RecordConfig {
         Ok(())
     }
 
-    /// The file of the thread that plays `role`.
+    /// Returns the file of the thread of this role.
     fn file(&self, role: &str) -> PathBuf {
         self.folder.join(format!("{role}.{EXTENSION}"))
     }
 }
 
-/// The recordings in a folder, by name.
+/// Returns the recordings in a folder, by name.
 pub fn recordings(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -102,7 +105,7 @@ pub fn recordings(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Why a recording can't be made or read.
+/// The reason why a recording can't be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The folder for recordings can't be used.
@@ -114,11 +117,11 @@ pub enum RecordError {
     /// The size given does not hold enough.
     #[error("a recording of {mib} MiB is too small for the thread {role}: give at least {least} MiB")]
     TooSmall {
-        /// The thread.
+        /// The role of the thread.
         role: String,
-        /// What was given.
+        /// The size given.
         mib: usize,
-        /// What is needed.
+        /// The size needed.
         least: usize,
     },
     /// The file can't be read.

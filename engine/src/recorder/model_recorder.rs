@@ -1,5 +1,5 @@
-//! What a ModelThread records: each event of each of its models, and around the thread's own sink a
-//! second one that notes the decisions on their way out. Owned by the ModelThread.
+//! Records the events of a ModelThread's queues; a sink around the thread's own records the
+//! decisions as they pass. Owned by the ModelThread.
 
 use super::description::{Description, ModelsDescription};
 use super::journal::{Journal, Split};
@@ -12,30 +12,29 @@ use symphony_scheduler::rank::RankInput;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Ending, Request};
 
-/// Records that one event can write at most: the model's state, the requests that came, and an end
-/// for each request of the queue; the rest is for a batch, words and the segment's own.
+/// The most records that one event can write: the model's state, the requests that came, and an end
+/// for each request of the queue; the rest is for a batch, the duty cycle and the segment's own.
 const RESERVE: usize = 3 * limits::MAX_QUEUE_LENGTH + COUNT_RECORDS + 64;
 
 /// The recorder of one ModelThread.
 pub struct ModelRecorder {
     journal: Journal,
-    /// The state of each queue's recording, by its place in the thread.
+    /// The state of each queue's recording, by the queue's index in the thread.
     models: Vec<QueueRecording>,
     next_batch: u64,
 }
 
-/// What is known of a model's recording.
+/// The state of a queue's recording.
 #[derive(Clone, Copy, Default)]
 struct QueueRecording {
-    /// The segment in which its state was last written.
+    /// The segment in which the queue's state was last written.
     saved_in: u64,
-    /// How long its queue was when all of it was recorded: what came behind that is not written
-    /// yet.
+    /// The length of the queue when all of it was recorded: later requests are not written yet.
     recorded: usize,
 }
 
 impl QueueRecording {
-    /// Requests at the queue's end that are not written yet.
+    /// Returns the number of requests at the queue's end that are not written yet.
     #[inline]
     fn unwritten(&self, queue: &ModelQueue) -> usize {
         queue.len().saturating_sub(self.recorded)
@@ -43,10 +42,10 @@ impl QueueRecording {
 }
 
 impl ModelRecorder {
-    /// Makes the recording of the thread `role`, whose models have these names, classes and terms,
-    /// in the order of their places. `next_batch`: the number that its next batch gets.
+    /// Creates the recording of the thread `role`, whose queues have these names, classes and
+    /// configurations, in the order of their indices. `next_batch` is the number of its next batch.
     ///
-    /// Errors: the file can't be made, or would be too small.
+    /// Errors: the file can't be created, or would be too small.
     pub fn create<'a>(
         config: &RecordConfig,
         role: &str,
@@ -55,7 +54,7 @@ impl ModelRecorder {
     ) -> Result<ModelRecorder, RecordError> {
         let description = ModelsDescription::new(models);
         let count = description.models.len();
-        // Half of each segment, at least, is for events.
+        // At least half of each segment is for events.
         let least = 2 * RESERVE;
         let split = Split::new(config.mib, least).ok_or_else(|| RecordError::TooSmall {
             role: role.to_owned(),
@@ -68,13 +67,13 @@ impl ModelRecorder {
         Ok(ModelRecorder { journal, models: vec![QueueRecording::default(); count], next_batch })
     }
 
-    /// [`ModelQueue::apply`] to the queue at `place` in the thread, recorded. Requests that become
-    /// the last of their queue are recorded by the [`ModelEvent::Settle`] that is owed in the same
-    /// duty cycle, from where they are in the queue.
+    /// Calls [`ModelQueue::apply`] on the queue at `index` in the thread, and records it. Requests
+    /// that become the last of their queue are recorded by the [`ModelEvent::Settle`] that is owed
+    /// in the same duty cycle, from their positions in the queue.
     #[inline(always)]
     pub fn apply(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
@@ -83,23 +82,23 @@ impl ModelRecorder {
         match event {
             ModelEvent::Enqueue(request) if queue.push_last(now, request) => return true,
             ModelEvent::Enqueue(_) | ModelEvent::Cancel(_) => {
-                return self.apply_elsewhere(place, queue, now, event, sink);
+                return self.apply_elsewhere(index, queue, now, event, sink);
             }
             ModelEvent::Settle => {
-                let new = self.begin(place, queue, now);
-                self.journal.write(Record::came(queue.terms().queue, new));
+                let new = self.begin(index, queue, now);
+                self.journal.write(Record::came(queue.config().queue, new));
                 let (first, rest) = queue.last(new);
                 self.journal.write_requests(first);
                 self.journal.write_requests(rest);
             }
             _ => {
-                let new = self.begin(place, queue, now);
+                let new = self.begin(index, queue, now);
                 debug_assert_eq!(new, 0, "a queue is settled before another event");
-                self.journal.write(Record::event(queue.terms().queue, event));
+                self.journal.write(Record::event(queue.config().queue, event));
             }
         }
         queue.apply(now, event, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        self.models[index].recorded = queue.len();
         false
     }
 
@@ -108,33 +107,34 @@ impl ModelRecorder {
     #[cold]
     fn apply_elsewhere(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
         sink: &mut impl ModelSink,
     ) -> bool {
-        let new = self.begin(place, queue, now);
+        let new = self.begin(index, queue, now);
         let (first, rest) = queue.last(new);
         first.iter().chain(rest).for_each(|request| self.journal.write(Record::request(request)));
-        self.journal.write(Record::event(queue.terms().queue, event));
+        self.journal.write(Record::event(queue.config().queue, event));
         let changed = queue.apply(now, event, &mut self.around(sink));
-        self.models[place].recorded = queue.len();
+        self.models[index].recorded = queue.len();
         changed
     }
 
-    /// Makes what was recorded count: call it at the end of each turn that found work.
+    /// Publishes what was recorded. It must be called at the end of each duty cycle that found
+    /// work.
     #[inline]
     pub fn publish(&mut self) {
         self.journal.publish();
     }
 
-    /// Begins an event of the queue at `place`. Returns the number of requests at the queue's end
+    /// Begins an event of the queue at `index`. Returns the number of requests at the queue's end
     /// that are not written yet.
     #[inline]
-    fn begin(&mut self, place: usize, queue: &ModelQueue, now: Nanos) -> usize {
+    fn begin(&mut self, index: usize, queue: &ModelQueue, now: Nanos) -> usize {
         self.journal.begin(now);
-        let model = &mut self.models[place];
+        let model = &mut self.models[index];
         let new = model.unwritten(queue);
         if model.saved_in != self.journal.segment() {
             model.saved_in = self.journal.segment();
@@ -154,9 +154,10 @@ impl ModelRecorder {
     }
 }
 
-/// The records of a model's state at `now`, before the last `new` requests came.
+/// Calls `record` with each record of a queue's state at `now`, before the last `new` requests
+/// came.
 pub(super) fn for_each_saved(queue: &ModelQueue, now: Nanos, new: usize, mut record: impl FnMut(Record)) {
-    let id = queue.terms().queue;
+    let id = queue.config().queue;
     let (saved, queued) = (queue.saved(now, new), queue.len() - new);
     Record::saved_model(id, &saved, queued).into_iter().for_each(&mut record);
     Record::saved_counts(id, &saved).for_each(&mut record);

@@ -1,5 +1,5 @@
-//! What a RankThread records: each input of its sub-clusters' matchings, each timer, and each grant
-//! that they make. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
+//! Records the inputs of each sub-cluster's matching in a RankThread, each timer, and each grant
+//! that results. Owned by the RankThread. GPUs are numbered as the sub-cluster's matching does,
 //! from 0.
 
 use super::description::{ClusterDescription, Description, RankDescription};
@@ -10,23 +10,23 @@ use symphony_scheduler::rank::{Grant, RankInput, RankState};
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
 
-/// Records that an event writes besides its grants and states.
+/// The number of records that an event writes besides its grants and states.
 const FEW: usize = 64;
 
-/// Records of a queue that a state holds besides, where there are classes: its bounds and its
+/// The number of further records of a queue in a state, where there are classes: its bounds and its
 /// reservation.
 const RECORDS_OF_CLASSES: usize = 2;
 
-/// What is fixed about a sub-cluster's matching.
+/// The fixed parameters of a sub-cluster's matching.
 #[derive(Clone, Copy, Debug)]
-pub struct ClusterTerms {
+pub struct ClusterConfig {
     /// The number of GPUs, for [`RankState::new`].
     pub gpus: usize,
     /// The argument of this name of [`RankState::new`].
     pub keep_late: bool,
     /// The argument of this name of [`RankState::new`].
     pub completion_delay: Nanos,
-    /// The engine's number of its first GPU.
+    /// The engine's number of the first GPU.
     pub first_gpu: u32,
 }
 
@@ -36,33 +36,34 @@ pub struct RankRecorder {
 }
 
 impl RankRecorder {
-    /// Makes the recording of the thread `role`, which matches these sub-clusters' GPUs to `models`
-    /// models. `classes`: of each model, or none where there is only one.
+    /// Creates the recording of the thread `role`, which matches these sub-clusters' GPUs to
+    /// `models` queues. `classes` has the class of each queue, or is empty where there is only one
+    /// class.
     ///
-    /// Errors: the file can't be made, or would be too small.
+    /// Errors: the file can't be created, or would be too small.
     pub fn create(
         config: &RecordConfig,
         role: &str,
         models: usize,
         classes: &[Class],
-        clusters: &[ClusterTerms],
+        clusters: &[ClusterConfig],
     ) -> Result<RankRecorder, RecordError> {
         debug_assert!(classes.is_empty() || classes.len() == models, "each model has a class");
         let of_classes = classes.len() * RECORDS_OF_CLASSES;
         let states: usize = clusters.iter().map(|cluster| 1 + cluster.gpus + models + of_classes).sum();
         let reserve = models + FEW;
-        // Half of each segment, at least, is for events.
+        // At least half of each segment is for events.
         let least = 2 * (states + reserve);
         let split = Split::new(config.mib, least).ok_or_else(|| RecordError::TooSmall {
             role: role.to_owned(),
             mib: config.mib,
             least: Split::least_mib(least),
         })?;
-        let cluster = |terms: &ClusterTerms| ClusterDescription {
-            gpus: terms.gpus,
-            keep_late: terms.keep_late,
-            completion_delay_ns: terms.completion_delay.0,
-            first_gpu: terms.first_gpu,
+        let cluster = |config: &ClusterConfig| ClusterDescription {
+            gpus: config.gpus,
+            keep_late: config.keep_late,
+            completion_delay_ns: config.completion_delay.0,
+            first_gpu: config.first_gpu,
         };
         let description = RankDescription {
             models,
@@ -74,7 +75,7 @@ impl RankRecorder {
         Ok(RankRecorder { journal: Journal::create(&config.file(role), &text, split, reserve)? })
     }
 
-    /// Records an input of a sub-cluster, before it is handled. `states`: the thread's
+    /// Records an input of a sub-cluster, before it is handled. `states` are the thread's
     /// sub-clusters, in order, which are written where a segment begins.
     #[inline]
     pub fn input<'a>(
@@ -88,8 +89,7 @@ impl RankRecorder {
         self.journal.write(Record::from(input).in_cluster(cluster));
     }
 
-    /// Records that a sub-cluster's matching acts on its inputs, or since its time has come,
-    /// before it does.
+    /// Records that a sub-cluster's matching acts on its inputs, or on its timer, before it does.
     #[inline]
     pub fn matching<'a>(&mut self, now: Nanos, cluster: usize, states: impl Iterator<Item = &'a RankState>) {
         self.begin(now, states);
@@ -111,14 +111,15 @@ impl RankRecorder {
         self.journal.write(Record::granted(cluster, grant));
     }
 
-    /// Makes what was recorded count: call it at the end of each turn that found work.
+    /// Publishes what was recorded. It must be called at the end of each duty cycle that found
+    /// work.
     #[inline]
     pub fn publish(&mut self) {
         self.journal.publish();
     }
 }
 
-/// The records of a sub-cluster's state.
+/// Calls `record` with each record of a sub-cluster's state.
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
     record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.are_all_reserved()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));

@@ -1,8 +1,8 @@
 //! The element of a recording: 32 bytes of plain data, one per input of a state machine, per
 //! decision of it and per piece of a checkpoint. Made here from the engine's types and turned back
 //! into them, by the recorders and by replay alike, so that "the same decision" means "the same 32
-//! bytes". Messages to the RankThread travel as these records as well. `codec.rs` says how a file
-//! has them.
+//! bytes". Messages to the RankThread travel as these records as well. `codec.rs` encodes them in a
+//! file.
 
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
@@ -17,63 +17,65 @@ use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, 
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
-/// Words of a record in full.
+/// The number of words of a record in full.
 pub(super) const FULL: usize = size_of::<Record>() / size_of::<u64>();
 
 /// A GPU's outstanding batches are stored with this added: a completion that has overtaken a report
 /// makes them -1.
 const OUTSTANDING_ZERO: i32 = 64;
 
-/// Bits of a request's id; its frontend and class are stored above them.
+/// The number of bits of a request's id; its frontend and class are stored above them.
 const ID_BITS: u32 = 48;
 
-/// What a [`Record`] is. The numbers are part of the file format.
+/// The kind of a [`Record`]. The numbers are part of the file format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// First of a segment: its number and the time.
+    /// The first record of a segment: its number and the time.
     Segment = 1,
-    /// Nothing more in this segment.
+    /// The end of a segment's records.
     End = 2,
-    /// The time of what follows.
-    Turn = 3,
-    /// Inputs of a ModelQueue.
+    /// The start of a duty cycle, and its time.
+    Cycle = 3,
+    /// An input of a ModelQueue, as the next kinds.
     Request = 16,
     Grant = 17,
     Timer = 18,
     Stop = 19,
-    /// Requests have come for a model, so many, which follow; then it is settled.
+    /// The arrival of requests for a model, with their number; they follow, and then the queue is
+    /// settled.
     Came = 20,
-    /// A request is cancelled.
+    /// The cancellation of a request.
     Cancel = 21,
-    /// A queue sends reservations from now on.
+    /// The order that a queue send reservations from now on.
     StartReserving = 22,
-    /// Inputs of a RankState; all but the last two are also decisions of a ModelQueue.
+    /// An input of a RankState, as the next kinds; all but the last two are also decisions of a
+    /// ModelQueue.
     Ready = 32,
     /// An input like `Ready`, of a candidate that is early.
     Early = 37,
-    /// When a queue starts its next batch.
+    /// The reservation of a GPU for a queue's next batch.
     Reserve = 38,
     /// The bounds of the batches of a queue of a lower class.
     Bounds = 39,
-    /// Every queue of the highest class has sent a reservation.
+    /// The notice that every queue of the highest class has sent a reservation.
     AllReserved = 40,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
-    /// The matching acts on its inputs, or since its time has come.
+    /// A run of the matching, on its inputs or on its timer.
     Match = 36,
-    /// Decisions of a ModelQueue besides.
+    /// A decision of a ModelQueue, as the next kinds.
     Dispatch = 48,
     DispatchTimes = 49,
     Ended = 50,
     /// A decision of a RankState.
     Granted = 64,
-    /// A model's state: the scalars, the rate meter's counts, the queue.
+    /// A queue's state: the scalars, the rate meter's counts, the queue.
     SavedModel = 80,
     SavedCounts = 81,
     SavedRequest = 82,
-    /// A sub-cluster's state: the scalars, its GPUs, its models.
+    /// A sub-cluster's state: the scalars, its GPUs, its queues.
     SavedCluster = 96,
     SavedGpu = 97,
     SavedCandidate = 98,
@@ -83,13 +85,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of this number. The compiler sees through it where the number is a constant.
+    /// Returns the kind of this number. The compiler evaluates it where the number is a constant.
     #[inline(always)]
     pub(super) const fn of(code: u8) -> Option<Kind> {
         Some(match code {
             1 => Kind::Segment,
             2 => Kind::End,
-            3 => Kind::Turn,
+            3 => Kind::Cycle,
             16 => Kind::Request,
             17 => Kind::Grant,
             18 => Kind::Timer,
@@ -123,8 +125,8 @@ impl Kind {
     }
 }
 
-/// See the module's description. What the fields hold depends on the kind: the constructors below
-/// say.
+/// An element of a recording. See the module's description. The meaning of the fields depends on
+/// the kind: the constructors below define it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub(crate) struct Record {
@@ -137,13 +139,13 @@ pub(crate) struct Record {
     pub(super) c: u64,
 }
 
-/// Counts of a rate meter in one record.
+/// The number of a rate meter's counts in one record.
 const COUNTS_PER_RECORD: usize = 6;
 
-/// Records that hold a model's scalars.
+/// The number of records that hold a queue's scalars.
 pub(super) const SCALAR_RECORDS: usize = 3;
 
-/// Records that hold a rate meter's counts.
+/// The number of records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
 
 impl From<RankInput> for Record {
@@ -167,25 +169,25 @@ impl Record {
         Record { kind: kind as u8, model: queue.0, ..Record::default() }
     }
 
-    /// A record of these fields.
+    /// Makes a record of these fields.
     pub(super) fn with(kind: Kind, flag: u64, small: u64, model: u64, [a, b, c]: [u64; 3]) -> Record {
         Record { kind: kind as u8, flag: flag as u8, small: small as u16, model: model as u32, a, b, c }
     }
 
-    /// The byte that names its kind.
+    /// Returns the byte of the record's kind.
     #[inline(always)]
     pub(super) fn code(&self) -> u8 {
         self.kind
     }
 
-    /// The record's kind, `None` where the byte names none.
+    /// Returns the record's kind; `None` where the byte stands for none.
     #[inline(always)]
     pub(super) fn kind(&self) -> Option<Kind> {
         Kind::of(self.kind)
     }
 
-    /// The queue, or of a completion the model, that it is about, where it is about one. A
-    /// request's rows after it are in the upper half.
+    /// Returns the queue, or for a completion the model, that the record is about, where it is
+    /// about one. A request's rows after it are in the upper half.
     #[inline]
     pub(crate) fn queue(&self) -> QueueId {
         QueueId(self.model & 0xffff)
@@ -200,8 +202,8 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn turn(now: Nanos) -> Record {
-        Record { a: now.0, ..Record::of(Kind::Turn, QueueId(0)) }
+    pub(super) fn cycle(now: Nanos) -> Record {
+        Record { a: now.0, ..Record::of(Kind::Cycle, QueueId(0)) }
     }
 
     #[inline]
@@ -209,9 +211,9 @@ impl Record {
         Record::of_request(Kind::Request, request)
     }
 
-    /// The words of a request after a [`Kind::Came`]: nothing is checked and little shifted, since
-    /// there is one a request. The last has its row, the rows after it, its frontend, its class and
-    /// its model, from the lowest bits.
+    /// Returns the words of a request after a [`Kind::Came`]: nothing is checked and little
+    /// shifted, since every request has them. The last word has its row, the rows after it, its
+    /// frontend, its class and its model, from the lowest bits.
     #[inline(always)]
     pub(super) fn raw(request: &Request) -> [u64; FULL] {
         const { assert!(symphony_scheduler::limits::MAX_QUEUES <= 1 << 16) };
@@ -223,7 +225,7 @@ impl Record {
         [request.arrival.0, request.deadline.0, request.id, last]
     }
 
-    /// The request again.
+    /// Returns the request that [`Record::raw`] made these words of.
     pub(super) fn from_raw([arrival, deadline, id, last]: [u64; FULL]) -> Record {
         let (row, rows_after, origin, model) = (last, last >> 16 & 0xffff, last >> 32 & 0xffff, last >> 48);
         let id = id | origin << ID_BITS;
@@ -248,7 +250,7 @@ impl Record {
         }
     }
 
-    /// The request, but for its slot and reserve, which no decision looks at.
+    /// Returns the request, except for its slot and reserve, on which no decision depends.
     pub(super) fn as_request(&self) -> Request {
         Request {
             id: self.a & ((1 << ID_BITS) - 1),
@@ -269,7 +271,7 @@ impl Record {
         Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
     }
 
-    /// The record of a grant, of the RankThread that decided it.
+    /// Returns the record of a grant in the recording of the RankThread that decided it.
     #[inline]
     pub(super) fn granted(cluster: usize, grant: Grant) -> Record {
         Record { kind: Kind::Granted as u8, flag: cluster as u8, ..Record::grant(grant) }
@@ -279,15 +281,15 @@ impl Record {
         Grant { queue: self.queue(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
     }
 
-    /// A queue holds [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, so many fit
-    /// 16 bits.
+    /// Returns the record of `count` requests that have come. A queue holds
+    /// [`symphony_scheduler::limits::MAX_QUEUE_LENGTH`] requests at most, and that fits 16 bits.
     #[inline]
     pub(super) fn came(queue: QueueId, count: usize) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_QUEUE_LENGTH <= u16::MAX as usize) };
         Record { small: count as u16, ..Record::of(Kind::Came, queue) }
     }
 
-    /// The record of an event of `queue`, but for [`ModelEvent::Settle`], whose record is
+    /// Returns the record of an event of `queue`, except [`ModelEvent::Settle`], whose record is
     /// made by [`Record::came`].
     #[inline(always)]
     pub(super) fn event(queue: QueueId, event: ModelEvent<'_>) -> Record {
@@ -302,8 +304,8 @@ impl Record {
         }
     }
 
-    /// The event that [`Record::event`] was made of; `None` if it is not of a queue. `request`: the
-    /// record's [`Record::as_request`].
+    /// Returns the event that [`Record::event`] made the record of; `None` if it is not of a queue.
+    /// `request` is the record's [`Record::as_request`].
     pub(super) fn as_event<'a>(&self, request: &'a Request) -> Option<ModelEvent<'a>> {
         Some(match self.kind()? {
             Kind::Request => ModelEvent::Enqueue(request),
@@ -317,8 +319,8 @@ impl Record {
         })
     }
 
-    /// The input of a matching that this record was made of; `None` if it is another record. A
-    /// piece of a saved state is the input that restores it.
+    /// Returns the input of a matching that this record was made of; `None` if it is another
+    /// record. A piece of a saved state is the input that restores it.
     #[inline(always)]
     pub(crate) fn as_rank_input(&self) -> Option<RankInput> {
         let queue = self.queue();
@@ -389,8 +391,8 @@ impl Record {
         }
     }
 
-    /// A GPU's number within its sub-cluster fits 16 bits: [`symphony_scheduler::limits::MAX_GPUS`]
-    /// is 65,536.
+    /// Returns the record of a completion. A GPU's number within its sub-cluster fits 16 bits:
+    /// [`symphony_scheduler::limits::MAX_GPUS`] is 65,536.
     #[inline]
     fn completion(completion: Completion) -> Record {
         const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << 16) };
@@ -418,13 +420,13 @@ impl Record {
         Record::of(Kind::Match, QueueId(0))
     }
 
-    /// The record, of this sub-cluster.
+    /// Returns the record with this sub-cluster's index.
     #[inline]
     pub(super) fn in_cluster(self, cluster: usize) -> Record {
         Record { flag: cluster as u8, ..self }
     }
 
-    /// The two records of a batch.
+    /// Returns the two records of a batch.
     #[inline]
     pub(super) fn dispatch(dispatch: Dispatch, batch: u64, size: usize) -> [Record; 2] {
         let first = Record {
@@ -448,7 +450,7 @@ impl Record {
         Record { flag: ending as u8, ..Record::of_request(Kind::Ended, request) }
     }
 
-    /// The records of a model's scalars: [`SCALAR_RECORDS`] of them.
+    /// Returns the records of a queue's scalars: [`SCALAR_RECORDS`] of them.
     pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
         let Offer { latest, delay, early } = saved.offer.unwrap_or_default();
         let first = Record {
@@ -493,7 +495,7 @@ impl Record {
         })
     }
 
-    /// The state that the records of [`Record::saved_model`] and these counts tell.
+    /// Returns the state that the records of [`Record::saved_model`] and these counts were made of.
     pub(super) fn as_saved([first, second, third]: &[Record; SCALAR_RECORDS], counts: &[Record]) -> Saved {
         let mut all = [0; RATE_SAMPLES];
         for (to, record) in all.chunks_mut(COUNTS_PER_RECORD).zip(counts) {
@@ -541,8 +543,8 @@ impl Record {
         .in_cluster(cluster)
     }
 
-    /// The largest delay seen by a sub-cluster's matching, what was asked of its GPUs lately, and
-    /// whether lower classes can be served.
+    /// Returns the largest delay seen by a sub-cluster's matching, the recent demand for its GPUs,
+    /// and true if lower classes can be served.
     pub(super) fn as_saved_cluster(&self) -> (Nanos, Packing, bool) {
         let average = f64::from_bits(self.b);
         let packing = Packing { average, asked: self.model as usize, since: Nanos(self.c) };
@@ -614,7 +616,7 @@ impl fmt::Display for Record {
         match kind {
             Kind::Segment => write!(f, "segment {a} at {}", Millis(b)),
             Kind::End => f.write_str("end of segment"),
-            Kind::Turn => write!(f, "turn at {}", Millis(a)),
+            Kind::Cycle => write!(f, "duty cycle at {}", Millis(a)),
             Kind::Request | Kind::SavedRequest => {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
@@ -668,7 +670,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// A request, or the row of one that has several, as its frontend knows it.
+/// A request, or the row of one that has several, by its frontend's id.
 pub(super) struct Named<'a>(pub(super) &'a Request);
 
 impl fmt::Display for Named<'_> {
@@ -682,13 +684,13 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// An instant in nanoseconds, shown in milliseconds to the last of them.
+/// An instant in nanoseconds, shown in milliseconds with six decimals.
 pub(super) struct Millis(pub(super) u64);
 
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // Deadlines that never come, and what is taken off them.
+            // Deadlines that never come, and such deadlines less a delay.
             ns if ns > NO_DEADLINE.0 / 2 => f.write_str("never"),
             ns => write!(f, "{}.{:06} ms", ns / 1_000_000, ns % 1_000_000),
         }

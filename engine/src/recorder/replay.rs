@@ -2,7 +2,7 @@
 //! Called by `symphony replay` and by tests.
 
 use super::description::{Description, ModelsDescription, RankDescription};
-use super::explain::{Cause, Story};
+use super::explain::{Cause, Explanation};
 use super::journal::Recording;
 use super::record::{COUNT_RECORDS, Kind, Record, SCALAR_RECORDS};
 use super::{RecordError, model_recorder, rank_recorder};
@@ -15,51 +15,51 @@ use symphony_scheduler::rank::{RankInput, RankState};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, QueueId, Request};
 
-pub use super::explain::{Ride, Wanted, completed};
+pub use super::explain::{RequestBatch, Wanted, completed};
 
-/// Times beyond this, a century, are damage.
+/// The instant, after a century, from which times count as damaged.
 const LAST_INSTANT: Nanos = Nanos(1 << 61);
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replayed {
-    /// The recording.
+    /// The path of the recording.
     pub path: PathBuf,
-    /// Requests that came, for a ModelThread; 0 for a RankThread.
+    /// The number of requests that came, for a ModelThread; 0 for a RankThread.
     pub requests: u64,
-    /// Inputs of every kind, requests among them.
+    /// The number of inputs of every kind, requests among them.
     pub inputs: u64,
-    /// Decisions compared.
+    /// The number of decisions compared.
     pub decisions: u64,
-    /// States that the recording holds and replay had come to as well.
+    /// The number of states in the recording that replay had reached too.
     pub states: u64,
-    /// When the history that is left begins.
+    /// The time at which the remaining history begins.
     pub from: Nanos,
-    /// When it ends.
+    /// The time at which the history ends.
     pub to: Nanos,
-    /// Segments of history that were written over.
+    /// The number of segments of history that were overwritten.
     pub forgotten: u64,
-    /// The first decision that did not come out again; nothing after it was replayed.
+    /// The first decision that replay did not reach; nothing after it was replayed.
     pub difference: Option<Difference>,
-    /// What there is to tell of the request asked for.
-    pub story: Vec<String>,
-    /// Batches that it was in.
-    pub rides: Vec<Ride>,
-    /// Every batch's end, for a RankThread, if a request was asked for; GPUs numbered as the engine
-    /// does.
+    /// The explanation of the request asked for, in lines.
+    pub explanation: Vec<String>,
+    /// The batches that the request was in.
+    pub batches: Vec<RequestBatch>,
+    /// The end of each batch, for a RankThread, if a request was asked for; GPUs are numbered as
+    /// the engine does.
     pub completions: Vec<Completion>,
 }
 
-/// A decision that replay does not come to.
+/// A decision that replay does not reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The place among the file's records.
+    /// The position among the file's records.
     pub record: usize,
     /// The time of the event.
     pub now: Nanos,
-    /// What the file has.
+    /// The record in the file.
     pub recorded: String,
-    /// What replay decides.
+    /// The decision of replay.
     pub replayed: String,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Replays the recording at `path`; `wanted`: a request to tell of.
+/// Replays the recording at `path`. `wanted` is a request to explain.
 ///
 /// Errors: the file can't be read or is no sound recording. A decision that differs is no error:
 /// see [`Replayed::difference`].
@@ -84,8 +84,8 @@ pub fn replay(path: &Path, wanted: Option<Wanted>) -> Result<Replayed, RecordErr
         Description::Models(description) => replay_models(&recording, &description, &mut run)?,
         Description::Rank(description) => replay_rank(&recording, &description, &mut run)?,
     }
-    run.done.story = run.story.lines;
-    run.done.rides = run.story.rides;
+    run.done.explanation = run.explanation.lines;
+    run.done.batches = run.explanation.batches;
     Ok(run.done)
 }
 
@@ -93,7 +93,7 @@ fn corrupt(recording: &Recording, what: impl Into<String>) -> RecordError {
     RecordError::Corrupt(recording.path.clone(), what.into())
 }
 
-/// Why a replay goes no further.
+/// The reason why a replay goes no further.
 enum Halt {
     Differs(Difference),
     Corrupt(String),
@@ -105,12 +105,12 @@ impl From<&str> for Halt {
     }
 }
 
-/// What both kinds of replay keep.
+/// The state that both kinds of replay have.
 struct Run {
     done: Replayed,
-    story: Story,
+    explanation: Explanation,
     now: Nanos,
-    /// Decisions and states that replay came to and the file has yet to confirm.
+    /// The decisions and states that replay has reached and the file has yet to confirm.
     expected: VecDeque<Record>,
 }
 
@@ -126,15 +126,15 @@ impl Run {
             to: Nanos::ZERO,
             forgotten: recording.forgotten,
             difference: None,
-            story: Vec::new(),
-            rides: Vec::new(),
+            explanation: Vec::new(),
+            batches: Vec::new(),
             completions: Vec::new(),
         };
-        let story = Story { wanted, ..Story::default() };
-        Run { done, story, now: Nanos::ZERO, expected: VecDeque::new() }
+        let explanation = Explanation { wanted, ..Explanation::default() };
+        Run { done, explanation, now: Nanos::ZERO, expected: VecDeque::new() }
     }
 
-    /// The time of what follows.
+    /// Sets the time of what follows.
     fn set_now(&mut self, now: u64) -> Result<(), Halt> {
         self.now = Nanos(now);
         if self.now > LAST_INSTANT {
@@ -147,7 +147,7 @@ impl Run {
         Ok(())
     }
 
-    /// An input comes: all that replay expected must have been confirmed.
+    /// Begins an input: all that replay expected must have been confirmed.
     fn begin_input(&mut self, at: usize) -> Result<(), Halt> {
         self.nothing_expected(at)?;
         self.done.inputs += 1;
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    /// The file has this decision, or piece of a state.
+    /// Compares a decision, or a piece of a state, in the file with the expected one.
     fn confirm(&mut self, at: usize, record: &Record) -> Result<(), Halt> {
         match self.expected.pop_front() {
             Some(expected) if expected == *record => Ok(()),
@@ -187,7 +187,7 @@ impl Run {
     }
 }
 
-/// The expected record, with every field where the short form does not show what differs.
+/// Formats the expected record, with every field where the short form does not show the difference.
 fn in_full(found: &Record, expected: &Record) -> String {
     let (short, other) = (expected.to_string(), found.to_string());
     if short == other { format!("{short} ({expected:?}, recorded {found:?})") } else { short }
@@ -200,14 +200,18 @@ fn replay_models(
     description: &ModelsDescription,
     run: &mut Run,
 ) -> Result<(), RecordError> {
-    let terms = description.terms().map_err(|what| corrupt(recording, what))?;
+    let queue_configs = description.queue_configs().map_err(|what| corrupt(recording, what))?;
     let mut models = Models {
-        place_of: terms.iter().enumerate().map(|(place, terms)| (terms.queue, place)).collect(),
-        queues: terms.iter().map(|_| None).collect(),
-        ready: vec![None; terms.len()],
+        index_of: queue_configs
+            .iter()
+            .enumerate()
+            .map(|(index, queue_config)| (queue_config.queue, index))
+            .collect(),
+        queues: queue_configs.iter().map(|_| None).collect(),
+        ready: vec![None; queue_configs.len()],
         names: description.models.iter().map(|model| model.name.clone()).collect(),
         lower: description.models.iter().map(|model| model.class > 0).collect(),
-        terms,
+        queue_configs,
         next_batch: None,
     };
     let mut records = recording.records();
@@ -217,14 +221,14 @@ fn replay_models(
 
 /// The replay of a ModelThread.
 struct Models {
-    terms: Vec<QueueConfig>,
+    queue_configs: Vec<QueueConfig>,
     names: Vec<String>,
-    /// The queues that are of a lower class.
+    /// True for each queue that is of a lower class.
     lower: Vec<bool>,
-    place_of: HashMap<QueueId, usize>,
-    /// The models whose state is known.
+    index_of: HashMap<QueueId, usize>,
+    /// The queues whose state is known.
     queues: Vec<Option<ModelQueue>>,
-    /// When each model's batch last became schedulable, and by what.
+    /// The time at which each queue's batch last became schedulable, and its cause.
     ready: Vec<Option<(Nanos, Cause)>>,
     /// The number of the thread's next batch, once one was seen.
     next_batch: Option<u64>,
@@ -237,7 +241,7 @@ impl Models {
             last = at;
             match record.kind() {
                 Some(Kind::Segment) => run.set_now(record.b)?,
-                Some(Kind::Turn) => run.set_now(record.a)?,
+                Some(Kind::Cycle) => run.set_now(record.a)?,
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
@@ -261,8 +265,8 @@ impl Models {
         run.nothing_expected(last)
     }
 
-    fn place(&self, record: &Record) -> Result<usize, Halt> {
-        self.place_of.get(&record.queue()).copied().ok_or_else(|| "a model that it does not list".into())
+    fn queue_index(&self, record: &Record) -> Result<usize, Halt> {
+        self.index_of.get(&record.queue()).copied().ok_or_else(|| "a model that it does not list".into())
     }
 
     fn decision(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
@@ -281,15 +285,15 @@ impl Models {
 
     fn request(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
         run.begin_input(at)?;
-        let place = self.place(record)?;
+        let index = self.queue_index(record)?;
         run.done.requests += 1;
         let request = record.as_request();
-        let waiting = self.queues[place].as_ref().map_or(0, ModelQueue::len);
-        run.story.came(&request, run.now, &self.names[place], waiting);
-        self.event(place, ModelEvent::Enqueue(&request), run)
+        let waiting = self.queues[index].as_ref().map_or(0, ModelQueue::len);
+        run.explanation.came(&request, run.now, &self.names[index], waiting);
+        self.event(index, ModelEvent::Enqueue(&request), run)
     }
 
-    /// Requests come for a model, which is then settled.
+    /// Applies requests that have come for a queue, which is then settled.
     fn came(
         &mut self,
         at: usize,
@@ -305,43 +309,43 @@ impl Models {
             self.request(at, &request, run)?;
         }
         run.nothing_expected(at)?;
-        let place = self.place(record)?;
-        self.event(place, ModelEvent::Settle, run)
+        let index = self.queue_index(record)?;
+        self.event(index, ModelEvent::Settle, run)
     }
 
     fn input(&mut self, at: usize, record: &Record, run: &mut Run) -> Result<(), Halt> {
         run.begin_input(at)?;
-        let place = self.place(record)?;
+        let index = self.queue_index(record)?;
         let request = record.as_request();
         let event = record.as_event(&request).ok_or("an event that is damaged")?;
-        self.event(place, event, run)
+        self.event(index, event, run)
     }
 
-    /// Applies an event to a queue: what it decides is expected from the file.
-    fn event(&mut self, place: usize, event: ModelEvent<'_>, run: &mut Run) -> Result<(), Halt> {
-        let Models { queues, ready, terms, next_batch, .. } = self;
-        let queue = queues[place].as_mut().ok_or("an event of a model whose state it does not hold")?;
+    /// Applies an event to a queue: its decisions are expected from the file.
+    fn event(&mut self, index: usize, event: ModelEvent<'_>, run: &mut Run) -> Result<(), Halt> {
+        let Models { queues, ready, queue_configs, next_batch, .. } = self;
+        let queue = queues[index].as_mut().ok_or("an event of a model whose state it does not hold")?;
         let now = run.now;
         let cause = Cause::from(event);
         let mut ends = Vec::new();
         let mut sink = Collect {
             expected: &mut run.expected,
             next_batch: *next_batch,
-            story: &mut run.story,
-            ready: &mut ready[place],
+            explanation: &mut run.explanation,
+            ready: &mut ready[index],
             ends: &mut ends,
             now,
             cause,
         };
         queue.apply(now, event, &mut sink);
         for (request, ending) in ends {
-            run.story.ended(&request, ending, now, cause, &terms[place], queue.target());
+            run.explanation.ended(&request, ending, now, cause, &queue_configs[index], queue.target());
         }
         Ok(())
     }
 
-    /// A model's state begins with `first`: restores it, or compares it with what replay has come
-    /// to.
+    /// Reads a queue's state, which begins with `first`: restores it, or compares it with the one
+    /// that replay has reached.
     fn state(
         &mut self,
         at: usize,
@@ -350,7 +354,7 @@ impl Models {
         run: &mut Run,
     ) -> Result<(), Halt> {
         run.nothing_expected(at)?;
-        let place = self.place(first)?;
+        let index = self.queue_index(first)?;
         let mut pieces = vec![*first];
         let queued = usize::from(first.small);
         for step in 1..SCALAR_RECORDS + COUNT_RECORDS + queued {
@@ -365,7 +369,7 @@ impl Models {
             }
             pieces.push(piece);
         }
-        if let Some(queue) = &self.queues[place] {
+        if let Some(queue) = &self.queues[index] {
             model_recorder::for_each_saved(queue, run.now, 0, |record| run.expected.push_back(record));
             run.done.states += 1;
             return pieces.iter().try_for_each(|piece| run.confirm(at, piece));
@@ -375,19 +379,20 @@ impl Models {
         let saved = Record::as_saved(scalars, counts);
         let waiting: Vec<Request> = waiting.iter().map(Record::as_request).collect();
         for request in &waiting {
-            run.story.waited(request, run.now, &self.names[place]);
+            run.explanation.waited(request, run.now, &self.names[index]);
         }
-        let restored = ModelQueue::restore(self.terms[place].clone(), self.lower[place], &saved, &waiting);
-        self.queues[place] = Some(restored.map_err(|error| Halt::Corrupt(error.to_string()))?);
+        let restored =
+            ModelQueue::restore(self.queue_configs[index].clone(), self.lower[index], &saved, &waiting);
+        self.queues[index] = Some(restored.map_err(|error| Halt::Corrupt(error.to_string()))?);
         Ok(())
     }
 }
 
-/// Takes a model's decisions as records.
+/// Collects a queue's decisions as records.
 struct Collect<'a> {
     expected: &'a mut VecDeque<Record>,
     next_batch: Option<u64>,
-    story: &'a mut Story,
+    explanation: &'a mut Explanation,
     ready: &'a mut Option<(Nanos, Cause)>,
     ends: &'a mut Vec<(Request, Ending)>,
     now: Nanos,
@@ -409,13 +414,13 @@ impl ModelSink for Collect<'_> {
         let batch = self.next_batch.unwrap_or(0);
         self.expected.extend(Record::dispatch(dispatch, batch, size));
         for request in requests.0.iter().chain(requests.1) {
-            self.story.batched(request, dispatch, batch, size, *self.ready);
+            self.explanation.batched(request, dispatch, batch, size, *self.ready);
         }
     }
 
     fn end(&mut self, request: &Request, ending: Ending, _now: Nanos) {
         self.expected.push_back(Record::ended(request, ending));
-        if self.story.wanted.is_some() {
+        if self.explanation.wanted.is_some() {
             self.ends.push((*request, ending));
         }
     }
@@ -455,7 +460,7 @@ fn replay_rank(
 struct Rank {
     states: Vec<RankState>,
     first_gpu: Vec<u32>,
-    /// Whether the states are restored: from the second segment on they are compared.
+    /// True from the second segment on: states are no longer restored but compared.
     known: bool,
 }
 
@@ -470,7 +475,7 @@ impl Rank {
                     run.set_now(record.b)?;
                     self.begin_segment(run);
                 }
-                Some(Kind::Turn) => run.set_now(record.a)?,
+                Some(Kind::Cycle) => run.set_now(record.a)?,
                 Some(
                     Kind::SavedCluster
                     | Kind::SavedGpu
@@ -555,7 +560,7 @@ impl Rank {
                 if completion.gpu.0 as usize >= state.gpus() {
                     return Err("a GPU that it does not list".into());
                 }
-                if run.story.wanted.is_some() {
+                if run.explanation.wanted.is_some() {
                     let gpu = GpuId(completion.gpu.0 + self.first_gpu[cluster]);
                     run.done.completions.push(Completion { gpu, ..completion });
                 }

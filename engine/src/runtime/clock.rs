@@ -1,4 +1,4 @@
-//! Reading the time. Pinned threads read a [`Clock`] once a turn and pass `now` down; nothing below
+//! The clock. Pinned threads read a [`Clock`] once a duty cycle and pass `now` down; nothing below
 //! a driver ever reads one, so the simulator is a driver whose `now` is a variable.
 
 pub use symphony_transport::Nanos;
@@ -22,7 +22,7 @@ impl Clock {
         Clock { source, origin }
     }
 
-    /// The time since the clock was started.
+    /// Returns the time since the clock was started.
     #[inline]
     pub fn now(&self) -> Nanos {
         Nanos(self.source.delta_as_nanos(self.origin, self.source.raw()))

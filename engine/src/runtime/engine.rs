@@ -1,4 +1,4 @@
-//! The running engine: its threads, and what can be read of them from outside.
+//! The running engine: its threads, and its state that can be read from outside.
 
 use super::clock::Clock;
 use super::counters::Counters;
@@ -45,7 +45,7 @@ impl Stage {
         Member { role, agent: Box::new(agent), stop_signal }
     }
 
-    /// Asks its members to end and waits until they have.
+    /// Requests the end of the stage's members and waits until they have ended.
     fn end(&self) {
         self.stop_signals.iter().for_each(|signal| signal.asked.store(true, Ordering::Relaxed));
         while !self.stop_signals.iter().all(|signal| signal.done.load(Ordering::Acquire)) {
@@ -68,7 +68,7 @@ impl Engine {
         self.model_slots.take()
     }
 
-    /// Returns the model table, which says what is served at the moment.
+    /// Returns the model table, which lists the models that are served at the moment.
     pub fn model_table(&self) -> &Arc<ModelTable> {
         &self.model_table
     }
@@ -78,22 +78,22 @@ impl Engine {
         &self.models
     }
 
-    /// Returns the profiles of the models that it started with, by id.
+    /// Returns the profiles of the models that the engine started with, by id.
     pub fn profiles(&self) -> &[Profile] {
         &self.profiles
     }
 
-    /// Returns its clock.
+    /// Returns the engine's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Returns the flag that is cleared when it accepts no more requests.
+    /// Returns the flag that is cleared when the engine accepts no more requests.
     pub fn accepting(&self) -> &Arc<AtomicBool> {
         &self.accepting
     }
 
-    /// Returns the placements of its threads.
+    /// Returns the placements of the engine's threads.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -104,7 +104,8 @@ impl Engine {
         self.lateness
     }
 
-    /// Stops accepting requests. Those accepted go on to their ends: see [`Frontend::in_flight`].
+    /// Stops accepting requests. Those accepted go on to their ends: see
+    /// [`Frontend::in_flight`](crate::runtime::Frontend::in_flight).
     pub fn drain(&self) {
         self.accepting.store(false, Ordering::Relaxed);
     }

@@ -20,15 +20,15 @@
 //! | room | what is in it | invariant |
 //! | --- | --- | --- |
 //! | [`frontend`] | the client side: requests in, answers out | what is accepted is answered exactly once |
-//! | [`threads`] | ModelThreads, RankThreads and the loop around an agent | no duty cycle locks or allocates |
+//! | `threads` | ModelThreads, RankThreads and the loop around an agent | no duty cycle locks or allocates |
 //! | `backends` | threads that run batches: CPU executors, emulated GPUs | none starts before exec_at or after latest |
 //! | [`counters`] | what threads count and others read | a counter has one writer, which no reader holds up |
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
 //!
-//! Architecture invariant: this room knows `recorder`, `config`, the scheduler and what is below.
-//! It knows nothing of `telemetry`, `control`, `api` or `cli`.
+//! Architecture invariant: this room uses `recorder`, `config`, the scheduler and what is below,
+//! and never `telemetry`, `control`, `api` or `cli`.
 
 pub(crate) mod backends;
 mod callbacks;
@@ -40,6 +40,8 @@ mod model_setup;
 mod model_slots;
 mod queue_ids;
 mod start;
+// Public for the benchmarks, which connect the threads otherwise than an engine does.
+#[doc(hidden)]
 pub mod threads;
 
 pub use callbacks::{Progress, ThreadHook, no_progress};

@@ -1,5 +1,5 @@
-//! What a model needs before it can be served, at start-up and later: its signature, its profile
-//! and its queues.
+//! The parts that a model needs before it can be served, at start-up and later: its signature, its
+//! profile and its queues.
 
 use super::backends::executors::LoadReport;
 use super::frontend::Class;
@@ -17,7 +17,7 @@ pub(crate) struct ServableModel {
     pub(crate) profile: Profile,
 }
 
-/// Checks a model against its configuration and what loading it has found.
+/// Checks a model against its configuration and the report of its load.
 pub(crate) fn check_model(
     model: &ModelConfig,
     found: Option<LoadReport>,
@@ -53,8 +53,8 @@ pub(crate) fn check_model(
 }
 
 /// Returns an empty queue for requests of this class, of a model whose own class is `own`.
-pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
-    let queue = ModelQueue::new(terms, from);
+pub(crate) fn queue_of_class(config: QueueConfig, class: Class, own: Class, from: Nanos) -> ModelQueue {
+    let queue = ModelQueue::new(config, from);
     match class {
         Class::HIGHEST if own == class => queue,
         Class::HIGHEST => queue.unexpected(),
@@ -62,7 +62,7 @@ pub(crate) fn queue_of_class(terms: QueueConfig, class: Class, own: Class, from:
     }
 }
 
-/// Returns the name that the API has for what runs a model.
+/// Returns the name in the API of the executor's kind that runs a model.
 pub(crate) fn platform(source: &ModelSource) -> &'static str {
     match source {
         ModelSource::Cpu { .. } => "onnx_rten",

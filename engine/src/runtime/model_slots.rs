@@ -1,7 +1,8 @@
 //! The control thread's end of the engine: model slots, which it fills and frees while the engine
-//! runs. A slot belongs to one ModelThread and one sub-cluster for good, so that every table of the
-//! dataplane stays as it was made at start-up; what changes is the slot's queues, what backends run
-//! for it, and the model table. `control` owns [`ModelSlots`]; its module describes a whole change.
+//! runs. A slot belongs to one ModelThread and one sub-cluster permanently, so that every table of
+//! the dataplane stays as it was made at start-up; only the slot's queues, its models on the
+//! backends, and the model table change. `control` owns [`ModelSlots`]; its module describes a
+//! whole change.
 
 use super::frontend::{Class, ModelInfo, SlotState};
 use super::model_setup::{ServableModel, check_model, output_range, platform, queue_of_class};
@@ -11,7 +12,7 @@ use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::queue_ids::QueueIds;
-use crate::runtime::threads::changes::Giver;
+use crate::runtime::threads::changes::ChangeSender;
 use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,15 +24,15 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, QueueId};
 
-/// A running thread takes a change within a millisecond, or when the batch that it runs is over:
-/// one that has not after this time never will.
+/// The time after which a thread that has not applied a change never will: it applies one within a
+/// millisecond, or when the batch that it runs is over.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time that requests of lower classes get to find a GPU once their model is draining; they
-/// might wait for ever.
+/// might otherwise wait for ever.
 const LOWER_CLASS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause between two checks of whether a thread has taken a change.
+/// The pause between two checks whether a thread has applied a change.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// The reason why a model got no slot.
@@ -39,11 +40,11 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 pub enum ModelSlotError {
     /// Every slot for its kind of executor is taken.
     #[error(
-        "all {0} places for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
+        "all {0} slots for models on \"{1}\" executors are taken; unload one, or set max_versions in [repository] to \
          more and start again"
     )]
     Full(usize, &'static str),
-    /// No slab slot holds a request of it.
+    /// No slab slot is large enough for a request of the model.
     #[error(
         "one request takes {0} bytes, inputs and outputs together, and the largest slots of this engine hold {1}; set \
          max_row_kb in [repository] to {need} and start again",
@@ -60,9 +61,9 @@ pub enum ModelSlotError {
 
 /// A model that was loaded for the executors, one copy for each.
 pub struct LoadedModel {
-    /// Its configuration.
+    /// The model's configuration.
     pub config: ModelConfig,
-    /// The report of its load; `None` for an emulated one.
+    /// The report of the model's load; `None` for an emulated one.
     pub(crate) found: Option<LoadReport>,
     /// A copy for each CPU executor; none for an emulated one.
     pub(crate) copies: Vec<CpuModel>,
@@ -105,7 +106,8 @@ impl LoadedModel {
 /// The parts that are fixed for all models of an engine.
 pub(crate) struct SlotContext {
     pub(crate) clock: Clock,
-    /// Returns the configuration of a per-class queue of a model with this SLO and profile.
+    /// The function that makes the configuration of a per-class queue of a model with this SLO and
+    /// profile.
     pub(crate) queue_config: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) queue_ids: QueueIds,
     /// The bytes of the largest row that the slab slots hold.
@@ -115,11 +117,11 @@ pub(crate) struct SlotContext {
 /// The channels to the threads that have tables of models.
 pub(crate) struct ChangeChannels {
     /// The channel to each ModelThread.
-    pub(crate) queues: Vec<Giver<Box<SlotQueues>>>,
+    pub(crate) queues: Vec<ChangeSender<Box<SlotQueues>>>,
     /// The channel to each CPU executor.
-    pub(crate) executors: Vec<Giver<Option<Box<CpuModel>>>>,
+    pub(crate) executors: Vec<ChangeSender<Option<Box<CpuModel>>>>,
     /// The channel to the emulated GPUs.
-    pub(crate) emulated: Option<Giver<Range<usize>>>,
+    pub(crate) emulated: Option<ChangeSender<Range<usize>>>,
 }
 
 /// The model slots of an engine. See the module's description.
@@ -145,7 +147,7 @@ struct DrainingModel {
     /// The number of the first table that does not list it.
     number: u64,
     since: Instant,
-    /// True while what waits of lower classes is given time.
+    /// True while the waiting requests of lower classes are given time.
     spares_lower: bool,
 }
 
@@ -169,7 +171,7 @@ impl ModelSlots {
         ModelSlots { model_table, models, kinds, on_thread, held, channels, context, superseded, draining }
     }
 
-    /// Returns every slot, by id, with what is served there.
+    /// Returns every slot, by id, with the model that is served there.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
     }
@@ -179,8 +181,8 @@ impl ModelSlots {
         self.channels.executors.len()
     }
 
-    /// Gives a model a slot, its queue and what runs it. It gets no requests before it is in a
-    /// table: see [`ModelSlots::switch`].
+    /// Gives a model a slot, its queues and its copies on the executors. It gets no requests before
+    /// it is in a table: see [`ModelSlots::switch`].
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
     pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
@@ -220,7 +222,7 @@ impl ModelSlots {
     }
 
     /// Publishes a table that has the models of `add`, which were prepared, and not those of
-    /// `remove`. Requests that were accepted go on to their ends; whoever holds an older table may
+    /// `remove`. Requests that were accepted are still answered; the holder of an older table may
     /// still send some to the models of `remove`.
     pub fn switch(&mut self, add: &[ModelId], remove: &[ModelId]) {
         add.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Serving);
@@ -243,12 +245,12 @@ impl ModelSlots {
     }
 
     /// Frees the slots of draining models that can get no request any more and have none left. Ends
-    /// what waits of lower classes for a model that has been draining for a while. Returns the
-    /// number of models that are still draining.
+    /// the waiting requests of lower classes of a model that has been draining for a while. Returns
+    /// the number of models that are still draining.
     ///
     /// Errors: [`ModelSlotError::Silent`].
     pub fn reclaim(&mut self) -> Result<usize, ModelSlotError> {
-        // Exclusive access is what shows that nobody else holds the table; a count alone would
+        // Exclusive access is what shows that no one else holds the table; a count alone would
         // order nothing.
         self.superseded.retain_mut(|(_, table)| Arc::get_mut(table).is_none());
         let oldest = self.superseded.first().map_or(u64::MAX, |(number, _)| *number);
@@ -324,7 +326,7 @@ impl ModelSlots {
         exchange(channel, self.on_thread[at], queues).map(drop)
     }
 
-    /// Gives the backends of a slot what they run for it: a copy for each executor, or nothing.
+    /// Gives the backends of a slot its model: a copy for each executor, or nothing.
     fn set_backends(
         &mut self,
         at: usize,
@@ -348,14 +350,14 @@ impl ModelSlots {
     }
 }
 
-/// Gives a thread `thing` for its table, waits until it has taken it, and returns what was there
-/// before.
-fn exchange<T>(channel: &mut Giver<T>, place: usize, thing: T) -> Result<T, ModelSlotError> {
+/// Sends a thread a value for its table, waits until it has applied the change, and returns the
+/// value that was there before.
+fn exchange<T>(channel: &mut ChangeSender<T>, index: usize, value: T) -> Result<T, ModelSlotError> {
     let began = Instant::now();
-    channel.give(place, thing).map_err(|_| ModelSlotError::Silent)?;
+    channel.send(index, value).map_err(|_| ModelSlotError::Silent)?;
     loop {
-        if let Some(change) = channel.take_back() {
-            return Ok(change.thing);
+        if let Some(change) = channel.take_old() {
+            return Ok(change.value);
         }
         if channel.is_abandoned() || began.elapsed() > CHANGE_TIMEOUT {
             return Err(ModelSlotError::Silent);

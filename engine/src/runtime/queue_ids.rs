@@ -1,56 +1,56 @@
-//! The numbers of an engine's per-class queues: for each model slot a queue for each class of its
-//! requests. The scheduler schedules queues; backends, frontends and counters know models. The
+//! The ids of an engine's per-class queues: for each model slot a queue for each class of its
+//! requests. The scheduler schedules queues; backends, frontends and counters have models. The
 //! queues of the highest class have their models' numbers: `queue = model + class * slots`.
 
 use std::sync::Arc;
 use symphony_transport::message::{Class, ModelId, QueueId};
 
-/// The numbers of the per-class queues of an engine's model slots.
+/// The ids of the per-class queues of an engine's model slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueIds {
     slots: u32,
 }
 
 impl QueueIds {
-    /// The numbers of the queues of `slots` model slots.
+    /// Returns the ids of the queues of `slots` model slots.
     pub fn new(slots: usize) -> QueueIds {
         QueueIds { slots: slots as u32 }
     }
 
-    /// The number of queues.
+    /// Returns the number of queues.
     pub fn count(self) -> usize {
         self.slots as usize * Class::COUNT
     }
 
-    /// The queue of a model's requests of this class.
+    /// Returns the queue of a model's requests of this class.
     #[inline]
     pub fn of(self, model: ModelId, class: Class) -> QueueId {
         QueueId(model.0 + u32::from(class.number()) * self.slots)
     }
 
-    /// The model of a queue.
+    /// Returns the model of a queue.
     #[inline]
     pub fn model(self, queue: QueueId) -> ModelId {
         ModelId(queue.0 % self.slots.max(1))
     }
 
-    /// The class of a queue's requests.
+    /// Returns the class of a queue's requests.
     #[inline]
     pub fn class(self, queue: QueueId) -> Class {
         Class::new((queue.0 / self.slots.max(1)) as u8).unwrap_or(Class::LOWEST)
     }
 
-    /// The classes of a model's queues, highest first.
+    /// Returns the classes of a model's queues, highest first.
     pub fn classes() -> impl Iterator<Item = Class> + Clone {
         (0..Class::COUNT as u8).filter_map(Class::new)
     }
 
-    /// The class of each queue.
+    /// Returns the class of each queue.
     pub fn class_of_each(self) -> Vec<Class> {
         QueueIds::classes().flat_map(|class| std::iter::repeat_n(class, self.slots as usize)).collect()
     }
 
-    /// The elements of the queues' models, queue by queue.
+    /// Returns the element of each queue's model, queue by queue.
     pub fn each<T: Clone>(self, of_models: &[T]) -> Arc<[T]> {
         debug_assert_eq!(of_models.len(), self.slots as usize);
         std::iter::repeat_n(of_models, Class::COUNT).flatten().cloned().collect()

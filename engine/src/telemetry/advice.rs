@@ -1,31 +1,31 @@
-//! How many GPUs the present load needs: advice for whoever adds and removes them.
+//! The number of GPUs that the present load needs: advice for autoscalers and operators.
 
 /// The bad rate up to which a load is served. docs/design/specification.md, "Quantities": goodput.
 const BAD_RATE_SERVED: f64 = 0.01;
 
-/// How busy GPUs are at the highest load that is served: `simulate --goodput` finds 0.90 for 8 GPUs
-/// and one model, and more for more GPUs.
+/// The busy share of GPUs at the highest load that is served: `simulate --goodput` finds 0.90 for 8
+/// GPUs and one model, and more for more GPUs.
 const BUSY_AT_GOODPUT: f64 = 0.9;
 
-/// What was seen of the last seconds.
+/// The load of the last seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct RecentLoad {
-    /// GPUs that there are.
+    /// The number of GPUs.
     pub(super) gpus: usize,
-    /// How many of them were busy at a time, on average.
+    /// The mean number of busy GPUs.
     pub(super) busy: f64,
-    /// Bad requests, of all that were offered: 0 to 1.
+    /// The share of bad requests among all that were offered, 0 to 1.
     pub(super) bad_rate: f64,
 }
 
-/// How many GPUs would serve the load. Symphony, section 4.4, has the autoscaler ask for N r / (1 -
-/// r) more where the bad rate r is too high, and else give the idle ones back. Here so many stay
-/// that those that work are as busy as they are at goodput, since a load that comes at random times
-/// can't keep them busier.
+/// Returns the number of GPUs that would serve the load. Symphony, section 4.4, has the autoscaler
+/// ask for N r / (1 - r) more where the bad rate r is too high, and otherwise give the idle ones
+/// back. Here enough stay that the busy share of the rest is that at goodput, since a load that
+/// comes at random times can't keep them busier.
 pub(super) fn advised_gpus(load: &RecentLoad) -> usize {
     let gpus = load.gpus as f64;
     if load.bad_rate > BAD_RATE_SERVED {
-        // A rate of 1 would ask for ever more.
+        // A rate of 1 would ask for infinitely many.
         let rate = load.bad_rate.min(0.99);
         return load.gpus + (gpus * rate / (1.0 - rate)).ceil() as usize;
     }

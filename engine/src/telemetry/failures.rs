@@ -1,25 +1,25 @@
-//! Failures that clients see, as log lines: a fault of the server as a warning, everything else for
-//! who asks for level `debug`. At most a few lines a second, however many requests fail: the
-//! metrics count them all.
+//! Failures that clients see, as log lines: a fault of the server as a warning, everything else at
+//! level `debug`. At most a few lines a second, however many requests fail: the metrics count them
+//! all.
 
 use super::outcome::InferOutcome;
 use std::cell::Cell;
 use symphony_transport::Nanos;
 
-/// Lines in a second of each API core.
+/// The most lines in a second of each API core.
 const LINES_A_SECOND: u32 = 10;
 
-/// What one API core has logged of failures.
+/// The rate limit of one API core's log lines about failures.
 #[derive(Debug, Default)]
 pub struct FailureLog {
-    /// When the second under way began.
+    /// The time at which the current second began.
     began: Cell<Nanos>,
     lines: Cell<u32>,
     left_out: Cell<u64>,
 }
 
 impl FailureLog {
-    /// Logs that a request for `model` ended so, if there is room for a line.
+    /// Logs that a request for `model` ended with this outcome, if there is room for a line.
     pub fn note(&self, now: Nanos, model: &str, outcome: InferOutcome, message: &str) {
         let fault = outcome == InferOutcome::Failed;
         if !fault && !tracing::enabled!(tracing::Level::DEBUG) {
@@ -36,7 +36,8 @@ impl FailureLog {
         }
     }
 
-    /// Whether there is room for a line now; if so, how many found none before it.
+    /// Returns `None` if there is no room for a line now, else the number of lines left out before
+    /// it.
     fn admit(&self, now: Nanos) -> Option<u64> {
         if now >= self.began.get() + Nanos::from_secs(1) {
             self.began.set(now);

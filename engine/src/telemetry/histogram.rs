@@ -1,5 +1,5 @@
-//! Latencies counted by size: a [`Histogram`] belongs to the thread that records in it, a
-//! [`Latencies`] is what was read of one or the sum of several.
+//! Histograms of latencies: a [`Histogram`] belongs to the thread that records in it, a
+//! [`Latencies`] is a copy of one or the sum of several.
 
 use crate::runtime::counters::count::Count;
 use symphony_transport::Nanos;
@@ -7,13 +7,13 @@ use symphony_transport::Nanos;
 /// The mantissas of a decade's bounds.
 const MANTISSAS: [u64; 6] = [10, 15, 20, 30, 50, 70];
 
-/// Decades of bounds: 10 us to 10 s.
+/// The number of decades of bounds: 10 us to 10 s.
 const DECADES: usize = 6;
 
-/// How many bounds there are.
+/// The number of bounds.
 const BOUNDS: usize = DECADES * MANTISSAS.len() + 1;
 
-/// What each bucket counts at most: 10, 15, 20, 30, 50, 70, 100 us, …, 10 s. One more bucket has no
+/// The upper bound of each bucket: 10, 15, 20, 30, 50, 70, 100 us, …, 10 s. One more bucket has no
 /// bound.
 pub const LATENCY_BOUNDS: [Nanos; BOUNDS] = {
     let mut bounds = [Nanos::ZERO; BOUNDS];
@@ -28,7 +28,7 @@ pub const LATENCY_BOUNDS: [Nanos; BOUNDS] = {
     bounds
 };
 
-/// Latencies as they are counted.
+/// A histogram to which one thread adds.
 #[derive(Debug)]
 pub(super) struct Histogram {
     buckets: [Count; BOUNDS],
@@ -43,12 +43,12 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Makes it empty again. Called by the owner only.
+    /// Empties the histogram. Called by the owner only.
     pub(super) fn clear(&self) {
         self.buckets.iter().chain([&self.beyond, &self.sum_ns]).for_each(Count::clear);
     }
 
-    /// Counts one. Called by the owner only.
+    /// Counts one latency. Called by the owner only.
     pub(super) fn record(&self, latency: Nanos) {
         let at = LATENCY_BOUNDS.partition_point(|&bound| bound < latency);
         self.buckets.get(at).unwrap_or(&self.beyond).add(1);
@@ -56,14 +56,14 @@ impl Histogram {
     }
 }
 
-/// Latencies as they were read.
+/// A copy of a histogram, or the sum of several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Latencies {
-    /// How many were up to each of [`LATENCY_BOUNDS`] and above the one before.
+    /// The number of latencies up to each of [`LATENCY_BOUNDS`] and above the one before.
     pub buckets: [u64; BOUNDS],
-    /// How many were above all bounds.
+    /// The number of latencies above all bounds.
     pub beyond: u64,
-    /// All of them together.
+    /// The sum of all latencies.
     pub sum: Nanos,
 }
 
@@ -74,19 +74,19 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds what is read of a histogram.
+    /// Adds the current counts of a histogram.
     pub(super) fn add(&mut self, histogram: &Histogram) {
         self.buckets.iter_mut().zip(&histogram.buckets).for_each(|(sum, count)| *sum += count.get());
         self.beyond += histogram.beyond.get();
         self.sum += Nanos(histogram.sum_ns.get());
     }
 
-    /// How many there were.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum::<u64>() + self.beyond
     }
 
-    /// How many were up to each bound whose first digit is 1, 2 or 5, with the bound.
+    /// Returns each bound whose first digit is 1, 2 or 5, with the number of latencies up to it.
     pub(super) fn up_to(&self) -> impl Iterator<Item = (Nanos, u64)> + '_ {
         let mut below = 0;
         let all = LATENCY_BOUNDS.iter().zip(&self.buckets).enumerate();

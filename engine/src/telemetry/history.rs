@@ -1,5 +1,5 @@
-//! What was, as far as the present is compared with it: a sample a second of how busy the GPUs
-//! were, and of how many requests were good and bad.
+//! The recent past, with which the present is compared: a sample a second of how busy the GPUs
+//! were, and of the numbers of good and bad requests.
 
 use super::advice::RecentLoad;
 use super::outcome::InferOutcome;
@@ -7,30 +7,30 @@ use std::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// Between two samples.
+/// The interval between two samples.
 const SAMPLE_EVERY: Nanos = Nanos::from_secs(1);
 
-/// Samples of each GPU's busy time that are kept: what is said of the last seconds is of this many
-/// less one.
+/// The number of samples of each GPU's busy time that are kept: one more than the number of seconds
+/// that "the last seconds" are.
 const SAMPLES: usize = 11;
 
-/// Seconds of which the dashboard can show the past.
+/// The number of seconds of which the dashboard can show the past.
 const SECONDS: usize = 121;
 
-/// Models that the dashboard shows, and whose past is kept.
+/// The most models that the dashboard shows, and whose past is kept.
 pub(super) const HISTORY_MODELS: usize = 64;
 
-/// Requests of a model up to a moment.
+/// The numbers of a model's requests up to a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct OutcomeTotals {
-    /// Those answered in time.
+    /// The requests answered in time.
     pub(super) good: u64,
-    /// Bad ones, whatever the cause.
+    /// The bad requests, whatever the cause.
     pub(super) bad: u64,
 }
 
 impl OutcomeTotals {
-    /// What these outcomes come to.
+    /// Returns the totals of these outcomes.
     pub(super) fn of(outcomes: &[u64; InferOutcome::COUNT]) -> OutcomeTotals {
         let bad = InferOutcome::ALL.into_iter().filter(|outcome| outcome.is_bad());
         OutcomeTotals {
@@ -40,42 +40,42 @@ impl OutcomeTotals {
     }
 }
 
-/// What was counted up to a moment.
+/// The counts up to a moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct HistorySample {
     /// The moment.
     pub(super) at: Nanos,
-    /// How long all GPUs together had been busy.
+    /// The time for which all GPUs together had been busy.
     pub(super) busy: Nanos,
-    /// All models together, by outcome.
+    /// The requests of all models together, by outcome.
     pub(super) outcomes: [u64; InferOutcome::COUNT],
-    /// Those that are shown, by id.
+    /// The requests of the models that are shown, by id.
     pub(super) models: Vec<(ModelId, OutcomeTotals)>,
 }
 
 impl HistorySample {
-    /// What a model's requests were. None before it was first asked for.
+    /// Returns the totals of a model's requests: zeros before the first one.
     pub(super) fn of(&self, model: ModelId) -> OutcomeTotals {
         let found = self.models.binary_search_by_key(&model, |&(id, _)| id);
         found.map_or(OutcomeTotals::default(), |at| self.models[at].1)
     }
 }
 
-/// See the module's description.
+/// The history of the load. See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct LoadHistory {
     seconds: VecDeque<HistorySample>,
-    /// How long each GPU had been busy, at the last of these seconds.
+    /// The time for which each GPU had been busy, at the last of these seconds.
     busy: VecDeque<Vec<Nanos>>,
 }
 
 impl LoadHistory {
-    /// Whether it is time for a sample.
+    /// Returns true if a sample is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         self.seconds.back().is_none_or(|last| now >= last.at + SAMPLE_EVERY)
     }
 
-    /// Adds a sample: `second`, whose `busy` is the sum of `busy`, how long each GPU was.
+    /// Adds a sample: `second`, whose `busy` is the sum of `busy`, the busy time of each GPU.
     pub(super) fn add(&mut self, mut second: HistorySample, busy: Vec<Nanos>) {
         second.busy = busy.iter().fold(Nanos::ZERO, |sum, &busy| sum + busy);
         if self.seconds.len() == SECONDS {
@@ -88,13 +88,13 @@ impl LoadHistory {
         self.busy.push_back(busy);
     }
 
-    /// The samples, oldest first.
+    /// Returns the samples, oldest first.
     pub(super) fn seconds(&self) -> &VecDeque<HistorySample> {
         &self.seconds
     }
 
-    /// By GPU, the share of the last seconds in which it ran batches, 0 to 1. A batch counts when
-    /// it ends.
+    /// Returns the share of the last seconds in which each GPU ran batches, 0 to 1. A batch counts
+    /// when it ends.
     pub(super) fn utilization(&self) -> Vec<f64> {
         let (Some((from, to)), Some(before), Some(after)) =
             (self.ends(), self.busy.front(), self.busy.back())
@@ -106,7 +106,7 @@ impl LoadHistory {
         before.iter().zip(after).map(share).collect()
     }
 
-    /// The load of the last seconds. `None` before there are two samples.
+    /// Returns the load of the last seconds; `None` before there are two samples.
     pub(super) fn load(&self) -> Option<RecentLoad> {
         let (from, to) = self.ends()?;
         let ended = |outcome: InferOutcome| to.outcomes[outcome as usize] - from.outcomes[outcome as usize];
@@ -119,7 +119,7 @@ impl LoadHistory {
         })
     }
 
-    /// The first and the last of the last seconds, if these are two.
+    /// Returns the first and the last sample of the last seconds, if these are two.
     fn ends(&self) -> Option<(&HistorySample, &HistorySample)> {
         let from = self.seconds.len() - self.busy.len();
         let (from, to) = (self.seconds.get(from)?, self.seconds.back()?);

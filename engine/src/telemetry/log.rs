@@ -4,8 +4,8 @@
 
 use crate::config::{LogConfig, LogFormat};
 
-/// Makes `config` the format and the level of the process's log lines. Only the first call of a
-/// process has an effect.
+/// Sets the format and the level of the process's log lines. Only the first call of a process has
+/// an effect.
 pub fn start(config: LogConfig) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(config.level)

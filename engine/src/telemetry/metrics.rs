@@ -1,6 +1,6 @@
-//! What one API core counts: a [`Metrics`] belongs to the core's thread, which tells it of every
-//! request, answer and connection; its numbers are atomics that this thread alone adds to, so that
-//! any core can answer for all of them.
+//! The metrics of one API core: a [`Metrics`] belongs to the core's thread, which reports every
+//! request, answer and connection to it; its numbers are atomics that this thread alone adds to, so
+//! that any core can answer for all of them.
 
 use super::histogram::{Histogram, Latencies};
 use super::outcome::InferOutcome;
@@ -14,7 +14,7 @@ use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// The stages of a request that has run, in order: what each is called in metrics and what it is.
+/// The stages of a request that has run, in order: each one's name in metrics and its description.
 pub const STAGES: [(&str, &str); Timeline::STAGES] = [
     ("queue", "queued to batched: waiting for others to join"),
     ("dispatch", "batched to started: on the way to the GPU and waiting for it"),
@@ -22,32 +22,32 @@ pub const STAGES: [(&str, &str); Timeline::STAGES] = [
     ("answer", "finished to answered: back to the API core"),
 ];
 
-/// Buckets of latency as a share of the SLO. The last has no upper bound.
+/// The number of buckets of latency as a share of the SLO. The last has no upper bound.
 pub const SLO_BUCKETS: usize = 64;
 
-/// Buckets of latency up to the SLO: each is a fortieth of it wide.
+/// The number of buckets of latency up to the SLO: each is a fortieth of it wide.
 pub const SLO_BUCKETS_IN_TIME: usize = 40;
 
-/// HTTP statuses, from 100 on.
+/// The number of HTTP statuses, from 100 on.
 const STATUSES: usize = 500;
 
-/// What a core counts of one model.
+/// The counts of one model on an API core.
 #[derive(Debug)]
-struct ModelCounts {
+struct ModelRequestCounts {
     accepted: Count,
     answered: Count,
-    /// Requests by outcome.
+    /// The number of requests by outcome.
     outcomes: [Count; InferOutcome::COUNT],
-    /// Rows of requests that ran, late or not.
+    /// The number of rows of requests that ran, late or not.
     rows: Count,
     stages: [Histogram; STAGES.len()],
     whole: Histogram,
     of_slo: [Count; SLO_BUCKETS],
 }
 
-impl ModelCounts {
-    fn new() -> CachePadded<ModelCounts> {
-        CachePadded::new(ModelCounts {
+impl ModelRequestCounts {
+    fn new() -> CachePadded<ModelRequestCounts> {
+        CachePadded::new(ModelRequestCounts {
             accepted: Count::default(),
             answered: Count::default(),
             outcomes: Default::default(),
@@ -59,20 +59,20 @@ impl ModelCounts {
     }
 }
 
-impl ModelCounts {
+impl ModelRequestCounts {
     fn clear(&self) {
-        let ModelCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
+        let ModelRequestCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
         [accepted, answered, rows].into_iter().chain(outcomes).chain(of_slo).for_each(Count::clear);
         stages.iter().chain([whole]).for_each(Histogram::clear);
     }
 }
 
-/// What a core counts.
+/// The counts of an API core.
 #[derive(Debug)]
 pub(super) struct CoreCounts {
-    /// By model; there from the model's first request on.
-    models: Box<[OnceLock<Box<CachePadded<ModelCounts>>>]>,
-    /// By HTTP status.
+    /// The counts of each model; present from the model's first request on.
+    models: Box<[OnceLock<Box<CachePadded<ModelRequestCounts>>>]>,
+    /// The number of responses by HTTP status.
     responses: Box<[Count]>,
     opened: CachePadded<Count>,
     closed: Count,
@@ -88,11 +88,11 @@ impl CoreCounts {
         }
     }
 
-    fn model(&self, model: ModelId) -> &ModelCounts {
-        self.models[model.0 as usize].get_or_init(|| Box::new(ModelCounts::new()))
+    fn model(&self, model: ModelId) -> &ModelRequestCounts {
+        self.models[model.0 as usize].get_or_init(|| Box::new(ModelRequestCounts::new()))
     }
 
-    /// Adds what was counted of a model to `sum`, and says whether there was anything.
+    /// Adds the counts of a model to `sum`. Returns true if there were any.
     pub(super) fn read_model(&self, model: ModelId, sum: &mut ModelRequests) -> bool {
         let Some(counts) = self.models.get(model.0 as usize).and_then(OnceLock::get) else { return false };
         // The answered before the accepted: their difference is never below zero.
@@ -106,25 +106,25 @@ impl CoreCounts {
         true
     }
 
-    /// Whether there was any request for a model.
+    /// Returns true if there was any request for a model.
     pub(super) fn was_asked_for(&self, model: ModelId) -> bool {
         self.models.get(model.0 as usize).is_some_and(|counts| counts.get().is_some())
     }
 
-    /// Adds how requests of a model ended to `sum`.
+    /// Adds the outcomes of a model's requests to `sum`.
     pub(super) fn read_outcomes(&self, model: ModelId, sum: &mut [u64; InferOutcome::COUNT]) {
         if let Some(counts) = self.models.get(model.0 as usize).and_then(OnceLock::get) {
             sum.iter_mut().zip(&counts.outcomes).for_each(|(sum, count)| *sum += count.get());
         }
     }
 
-    /// HTTP responses by status, those that there were.
+    /// Returns the numbers of HTTP responses by status, for the statuses that occurred.
     pub(super) fn responses(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         let all = self.responses.iter().enumerate();
         all.map(|(at, count)| (at as u16 + 100, count.get())).filter(|&(_, count)| count > 0)
     }
 
-    /// Connections ever opened, and those open now.
+    /// Returns the number of connections ever opened, and of those open now.
     pub(super) fn connections(&self) -> (u64, u64) {
         let closed = self.closed.get();
         let opened = self.opened.get();
@@ -132,22 +132,22 @@ impl CoreCounts {
     }
 }
 
-/// What all API cores have counted of a model.
+/// The counts of a model on all API cores.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModelRequests {
-    /// Requests that the engine took.
+    /// The number of requests that the engine accepted.
     pub accepted: u64,
-    /// Those of them that it has answered.
+    /// The number of accepted requests that the engine has answered.
     pub answered: u64,
-    /// Infer requests by [`InferOutcome`].
+    /// The number of infer requests by [`InferOutcome`].
     pub outcomes: [u64; InferOutcome::COUNT],
-    /// Rows of the requests that ran, late or not.
+    /// The number of rows of the requests that ran, late or not.
     pub rows: u64,
-    /// How long the [`STAGES`] of requests that ran took.
+    /// The durations of the [`STAGES`] of requests that ran.
     pub stages: [Latencies; STAGES.len()],
-    /// Queued to answered, of requests that ran.
+    /// The times from queued to answered, of requests that ran.
     pub whole: Latencies,
-    /// The same as a share of the model's SLO, in steps of a fortieth.
+    /// The times from queued to answered as a share of the model's SLO, in steps of a fortieth.
     pub of_slo: [u64; SLO_BUCKETS],
 }
 
@@ -166,12 +166,12 @@ impl Default for ModelRequests {
 }
 
 impl ModelRequests {
-    /// Requests with the engine now.
+    /// Returns the number of requests in the engine now.
     pub fn in_flight(&self) -> u64 {
         self.accepted.saturating_sub(self.answered)
     }
 
-    /// How many ended so.
+    /// Returns the number of requests with this outcome.
     pub fn ended(&self, outcome: InferOutcome) -> u64 {
         self.outcomes[outcome as usize]
     }
@@ -189,18 +189,18 @@ impl Metrics {
         Metrics { counts, one_thread: PhantomData }
     }
 
-    /// The model's place has another model from now on, of which nothing was counted.
+    /// Clears the counts of a model slot, which has got another model.
     pub fn forget(&self, model: ModelId) {
         let counts = self.counts.models.get(model.0 as usize).and_then(OnceLock::get);
         counts.into_iter().for_each(|counts| counts.clear());
     }
 
-    /// The engine took a request.
+    /// Counts a request that the engine accepted.
     pub fn accepted(&self, model: ModelId) {
         self.counts.model(model).accepted.add(1);
     }
 
-    /// The engine answered a request, whether somebody waits for that or not. `slo` is the model's.
+    /// Counts an answer of the engine, whether a client waits for it or not. `slo` is the model's.
     pub fn answered(&self, answer: &Answer<'_>, slo: Nanos) {
         let counts = self.counts.model(answer.model);
         counts.answered.add(1);
@@ -217,24 +217,25 @@ impl Metrics {
         counts.of_slo[(share as usize).min(SLO_BUCKETS - 1)].add(1);
     }
 
-    /// An infer request ended so: told once for each, whether the engine ever had it or not.
+    /// Counts the outcome of an infer request: once for each, whether the engine accepted it or
+    /// not.
     pub fn ended(&self, model: ModelId, outcome: InferOutcome) {
         self.counts.model(model).outcomes[outcome as usize].add(1);
     }
 
-    /// An HTTP response of any kind went out with this status.
+    /// Counts an HTTP response of any kind with this status.
     pub fn responded(&self, status: u16) {
         if let Some(count) = self.counts.responses.get(usize::from(status).wrapping_sub(100)) {
             count.add(1);
         }
     }
 
-    /// A connection was opened.
+    /// Counts a connection that was opened.
     pub fn opened(&self) {
         self.counts.opened.add(1);
     }
 
-    /// A connection was closed.
+    /// Counts a connection that was closed.
     pub fn closed(&self) {
         self.counts.closed.add(1);
     }

@@ -1,6 +1,6 @@
-//! What can be seen of a running server from outside: metrics, readiness, the dashboard's numbers,
-//! traces and logs. All API cores share one [`Telemetry`], so each can answer for all of them;
-//! every core counts with [`Metrics`] of its own. The thread that waits for the server's end calls
+//! The observable state of a running server: metrics, readiness, the dashboard's numbers, traces
+//! and logs. All API cores share one [`Telemetry`], so each can answer for all of them; every core
+//! counts with [`Metrics`] of its own. The thread that waits for the server's end calls
 //! [`Telemetry::observe`] several times a second, which keeps the history.
 //!
 //! | file | what is in it |
@@ -13,7 +13,7 @@
 //! | [`otlp`] | traces |
 //!
 //! Architecture invariant: a ModelThread, a RankThread and a backend never call this room; it reads
-//! what they count.
+//! their counters.
 
 mod advice;
 mod failures;

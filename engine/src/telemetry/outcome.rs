@@ -1,19 +1,19 @@
-//! How infer requests end, in the words of headers and metrics.
+//! The outcomes of infer requests, with their names in headers and metrics.
 
-/// How an infer request ended: the `symphony-outcome` header of its answer and a label of the
+/// The outcome of an infer request: the `symphony-outcome` header of its answer and a label of the
 /// metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum InferOutcome {
-    /// Answered in time.
+    /// The request was answered in time.
     Good,
-    /// It ran, but was answered after its deadline.
+    /// The request ran, but was answered after its deadline.
     Late,
-    /// Dropped in the queue.
+    /// The request was dropped in the queue.
     Dropped,
-    /// Its batch came too late to the backend.
+    /// The request's batch came too late to the backend.
     Cancelled,
-    /// There was no room for it.
+    /// The engine had no room for the request.
     Overloaded,
     /// The executor failed.
     Failed,
@@ -26,10 +26,10 @@ pub enum InferOutcome {
 }
 
 impl InferOutcome {
-    /// How many there are.
+    /// The number of outcomes.
     pub const COUNT: usize = InferOutcome::ALL.len();
 
-    /// All of them, in the order of their numbers.
+    /// All outcomes, in the order of their numbers.
     pub const ALL: [InferOutcome; 9] = [
         InferOutcome::Good,
         InferOutcome::Late,
@@ -42,7 +42,7 @@ impl InferOutcome {
         InferOutcome::Gone,
     ];
 
-    /// Its word in headers and metrics.
+    /// Returns the outcome's name in headers and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             InferOutcome::Good => "good",
@@ -57,14 +57,14 @@ impl InferOutcome {
         }
     }
 
-    /// Whether the server promised an answer in time and did not give one: what the bad rate
-    /// counts.
+    /// Returns true if the server promised an answer in time and did not give one: the bad rate
+    /// counts these.
     pub const fn is_bad(self) -> bool {
         use InferOutcome::*;
         matches!(self, Late | Dropped | Cancelled | Overloaded | Failed)
     }
 
-    /// The `reason` that Triton's metrics have for it; `None` for a success.
+    /// Returns the `reason` of the outcome in Triton's metrics; `None` for a success.
     pub(super) const fn triton_reason(self) -> Option<&'static str> {
         use InferOutcome::*;
         match self {

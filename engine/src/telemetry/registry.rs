@@ -1,5 +1,5 @@
-//! What all API cores share: the counts of each of them, the health of the engine's threads and the
-//! last seconds' history.
+//! The shared state of all API cores: the counts of each of them, the health of the engine's
+//! threads and the last seconds' history.
 
 use super::advice;
 use super::health::{NotReady, ThreadHealth};
@@ -23,7 +23,7 @@ use symphony_transport::message::ModelId;
 pub struct Telemetry {
     clock: Clock,
     model_table: Arc<ModelTable>,
-    /// By model; empty where they are not known.
+    /// The profile of each model; empty where they are not known.
     profiles: Vec<Profile>,
     counters: Counters,
     accepting: Arc<AtomicBool>,
@@ -185,8 +185,8 @@ impl Telemetry {
     }
 
     /// Reads the history.
-    pub(super) fn history<T>(&self, look: impl FnOnce(&LoadHistory) -> T) -> T {
-        look(&lock(&self.history))
+    pub(super) fn history<T>(&self, read: impl FnOnce(&LoadHistory) -> T) -> T {
+        read(&lock(&self.history))
     }
 }
 

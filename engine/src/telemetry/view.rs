@@ -1,5 +1,5 @@
-//! What the dashboard shows, as JSON: docs/dashboard.md lists the fields. Numbers count from the
-//! start of the process; who shows them takes differences. Everything in it is bounded, whatever
+//! The numbers of the dashboard, as JSON: docs/dashboard.md lists the fields. Numbers count from
+//! the start of the process; the reader takes differences. Everything in it is bounded, whatever
 //! the engine's size.
 
 use super::history::HISTORY_MODELS;
@@ -12,31 +12,31 @@ use serde::Serialize;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// GPUs whose batches are shown one by one.
+/// The number of GPUs whose batches are shown one by one.
 const LANES: usize = 64;
 
-/// Batches that ended longer ago are not shown.
+/// The age from which ended batches are no longer shown.
 const SHOWN_FOR: Nanos = Nanos::from_secs(6);
 
-/// Batches in one answer, the newest.
+/// The most batches in one answer, the newest.
 const BATCHES: usize = 4_096;
 
-/// What a client asks for.
+/// The parameters of a client's query.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// Which batches it has seen: `batches.cursor` of the answer before.
+    /// The batches that the client has seen: `batches.cursor` of the answer before.
     since: Vec<u64>,
-    /// The model whose profile it wants.
+    /// The model whose profile is asked for.
     model: Option<u32>,
-    /// Whether it wants the last minutes.
+    /// True if the last minutes are asked for.
     history: bool,
 }
 
 impl Query {
-    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. What it does not know
-    /// it leaves alone.
+    /// Reads a URL's query: `since=CURSOR&model=ID&history=1`, each optional. Unknown parameters
+    /// are ignored.
     ///
-    /// Errors: which value is wrong, and what would be right.
+    /// Errors: the value that is wrong, and what would be right.
     pub fn parse(query: &str) -> Result<Query, String> {
         let mut parsed = Query::default();
         for (name, value) in query.split('&').filter_map(|part| part.split_once('=')) {
@@ -64,38 +64,38 @@ struct View<'a> {
     now_us: u64,
     ready: bool,
     reasons: Vec<String>,
-    gpus: Gpus,
-    /// [`LANES`] at most.
-    lanes: Vec<Lane>,
-    models: Vec<Model<'a>>,
-    /// How many more models were asked for.
+    gpus: GpusView,
+    /// The first GPUs, [`LANES`] at most.
+    lanes: Vec<LaneView>,
+    models: Vec<ModelView<'a>>,
+    /// The number of further models that were asked for.
     models_left_out: usize,
     size_bounds: &'static [usize],
     stages: [&'static str; STAGES.len()],
     batches: Batches,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Profile>,
+    profile: Option<ProfileView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<History>,
+    history: Option<HistoryView>,
 }
 
 #[derive(Serialize)]
-struct Gpus {
+struct GpusView {
     count: usize,
     busy_us: u64,
-    /// How many would serve the load of the last seconds.
+    /// The number of GPUs that would serve the load of the last seconds.
     advised: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct Lane {
+struct LaneView {
     gpu: usize,
     busy_us: u64,
     batches: u64,
 }
 
 #[derive(Serialize)]
-struct Model<'a> {
+struct ModelView<'a> {
     id: u32,
     name: &'a str,
     version: u64,
@@ -103,19 +103,19 @@ struct Model<'a> {
     slo_us: u64,
     max_batch: usize,
     in_flight: u64,
-    /// By outcome, in the words of the `symphony-outcome` header.
+    /// The requests by outcome, with the names of the `symphony-outcome` header.
     outcomes: Outcomes,
     ran: u64,
     whole_us: u64,
     stages_us: [u64; STAGES.len()],
-    /// Requests that ran, by latency in fortieths of the SLO.
+    /// The requests that ran, by latency in fortieths of the SLO.
     #[serde(serialize_with = "as_slice")]
     of_slo: [u64; super::SLO_BUCKETS],
     batches: u64,
     rows: u64,
     busy_us: u64,
     cancelled_batches: u64,
-    /// Batches by size: up to each of `size_bounds`.
+    /// The batches by size: up to each of `size_bounds`.
     sizes: [u64; SIZE_BOUNDS.len()],
 }
 
@@ -134,24 +134,24 @@ impl Serialize for Outcomes {
 
 #[derive(Serialize)]
 struct Batches {
-    /// To be given as `since` for those that come after these.
+    /// The value of `since` for the batches that come after these.
     cursor: String,
     /// GPU, model, start and finish in microseconds, size, and 1 if it was cancelled.
     list: Vec<(u32, u32, u64, u64, u32, u8)>,
 }
 
 #[derive(Serialize)]
-struct Profile {
+struct ProfileView {
     model: u32,
-    /// l(1), l(2), …
+    /// The latencies l(1), l(2), …
     latency_us: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct History {
+struct HistoryView {
     at_us: Vec<u64>,
     models: Vec<ModelHistory>,
-    /// All models together up to each moment.
+    /// The requests of all models together up to each moment.
     outcomes: Vec<Outcomes>,
     busy_us: Vec<u64>,
 }
@@ -159,33 +159,36 @@ struct History {
 #[derive(Serialize)]
 struct ModelHistory {
     id: u32,
-    /// Requests answered in time up to each moment.
+    /// The requests answered in time up to each moment.
     good: Vec<u64>,
-    /// Bad ones.
+    /// The bad requests up to each moment.
     bad: Vec<u64>,
 }
 
 impl Telemetry {
-    /// Returns what the dashboard shows, as JSON: docs/dashboard.md lists the fields.
+    /// Returns the numbers of the dashboard, as JSON: docs/dashboard.md lists the fields.
     pub fn view(&self, query: &Query) -> String {
         json(self, query)
     }
 }
 
-/// The JSON.
+/// Returns the JSON of a query.
 fn json(telemetry: &Telemetry, query: &Query) -> String {
     let reasons = telemetry.readiness().err().unwrap_or_default();
     let table = telemetry.models();
     let (models, models_left_out) = models(telemetry, &table);
     let executions = telemetry.counters().executions();
-    let lane =
-        |(gpu, ran): (usize, GpuExecutions)| Lane { gpu, busy_us: ran.busy.0 / 1_000, batches: ran.batches };
+    let lane = |(gpu, ran): (usize, GpuExecutions)| LaneView {
+        gpu,
+        busy_us: ran.busy.0 / 1_000,
+        batches: ran.batches,
+    };
     let view = View {
         version: env!("CARGO_PKG_VERSION"),
         now_us: telemetry.now().0 / 1_000,
         ready: reasons.is_empty(),
         reasons: reasons.iter().map(ToString::to_string).collect(),
-        gpus: Gpus {
+        gpus: GpusView {
             count: executions.gpus(),
             busy_us: executions.of_gpus().map(|ran| ran.busy.0).sum::<u64>() / 1_000,
             advised: telemetry.advised_gpus(),
@@ -202,8 +205,9 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
     serde_json::to_string(&view).expect("numbers and text have a JSON form")
 }
 
-/// The models that were asked for, [`HISTORY_MODELS`] at most, and how many are left out.
-fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>, usize) {
+/// Returns the models that were asked for, [`HISTORY_MODELS`] at most, and the number of those left
+/// out.
+fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<ModelView<'a>>, usize) {
     let asked_for = telemetry.models_asked_for();
     let shown = asked_for.len().min(HISTORY_MODELS);
     let of = |model: &&ModelId| {
@@ -214,8 +218,8 @@ fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<Model<'a>>,
     (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
 }
 
-fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> Model<'a> {
-    Model {
+fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
+    ModelView {
         id: model.id.0,
         name: &model.name,
         version: model.version,
@@ -251,13 +255,13 @@ fn batches(telemetry: &Telemetry, mut cursor: Vec<u64>) -> Batches {
     Batches { cursor: cursor.join("-"), list }
 }
 
-fn profile(telemetry: &Telemetry, model: ModelId) -> Option<Profile> {
+fn profile(telemetry: &Telemetry, model: ModelId) -> Option<ProfileView> {
     let profile = telemetry.profile(model)?;
     let latency_us = (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect();
-    Some(Profile { model: model.0, latency_us })
+    Some(ProfileView { model: model.0, latency_us })
 }
 
-fn history(telemetry: &Telemetry) -> History {
+fn history(telemetry: &Telemetry) -> HistoryView {
     telemetry.history(|past| {
         let seconds = past.seconds();
         let of = |model: ModelId| ModelHistory {
@@ -266,7 +270,7 @@ fn history(telemetry: &Telemetry) -> History {
             bad: seconds.iter().map(|second| second.of(model).bad).collect(),
         };
         let last = seconds.back().map(|second| second.models.as_slice()).unwrap_or_default();
-        History {
+        HistoryView {
             at_us: seconds.iter().map(|second| second.at.0 / 1_000).collect(),
             models: last.iter().map(|&(model, _)| of(model)).collect(),
             outcomes: seconds.iter().map(|second| Outcomes(second.outcomes)).collect(),

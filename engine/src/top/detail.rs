@@ -1,5 +1,5 @@
-//! One model: its latencies as a share of the SLO, the sizes of its batches, and its profile l(b)
-//! with the present mean batch.
+//! The view of one model: its latencies as a share of the SLO, the sizes of its batches, and its
+//! profile l(b) with the present mean batch.
 
 use super::figures::{IN_TIME, Row};
 use super::panel::{INK, panel};
@@ -9,15 +9,15 @@ use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Sparkline, SparklineBar};
 
-/// Columns of the sizes' part.
+/// The width of the sizes' part in columns.
 const SIZES_WIDTH: u16 = 34;
 
-/// Columns of the longest bar of a size.
+/// The width of the longest bar of a size in columns.
 const SIZE_BAR: f64 = 16.0;
 
 /// Draws a model, with its profile in microseconds if it is known.
 pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profile: Option<&[u64]>) {
-    let [words, latency, below] =
+    let [head, latency, below] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(2), Constraint::Fill(3)]).areas(area);
     let what = format!("   {}, SLO {} ms, batches up to {}", row.platform, row.slo_ms, row.max_batch);
     let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
@@ -26,7 +26,7 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profi
         None => format!(" {name} –  "),
     });
     let first = Line::from(vec![" ".into(), row.name.clone().bold(), what.dim()]);
-    screen.render_widget(Paragraph::new(vec![first, Line::from(quantiles.concat())]), words);
+    screen.render_widget(Paragraph::new(vec![first, Line::from(quantiles.concat())]), head);
     latencies(screen, latency, row, "Latencies".into());
     let [sizes, curve] =
         Layout::horizontal([Constraint::Length(SIZES_WIDTH), Constraint::Min(0)]).areas(below);
@@ -34,7 +34,7 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profi
     self::profile(screen, curve, row, profile.unwrap_or_default());
 }
 
-/// Requests by latency, from 0 to 1.6 of the SLO; those that are late are red.
+/// Draws the histogram of requests by latency, from 0 to 1.6 of the SLO; late ones are red.
 pub(super) fn latencies(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, title: Line<'_>) {
     let inside = panel(screen, area, title);
     let [chart, scale] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(inside);
@@ -58,10 +58,10 @@ fn batches(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row) {
     shown.truncate(usize::from(inside.height));
     shown.sort_unstable();
     let lines = shown.into_iter().map(|at| {
-        let (words, count) = &row.sizes[at];
+        let (sizes, count) = &row.sizes[at];
         let long = ((*count as f64 / most * SIZE_BAR).round() as usize).max(1);
         let share = format!(" {:.0} %", *count as f64 / all as f64 * 100.0);
-        Line::from(vec![format!("{words:>9} ").dim(), "█".repeat(long).fg(INK), share.into()])
+        Line::from(vec![format!("{sizes:>9} ").dim(), "█".repeat(long).fg(INK), share.into()])
     });
     let lines: Vec<Line<'_>> = lines.collect();
     let lines = if lines.is_empty() { vec!["none in the last seconds".dim().into()] } else { lines };
@@ -74,7 +74,7 @@ fn profile(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, latency_us: &
         screen.render_widget("not known".dim(), inside);
         return;
     };
-    let [chart, words] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(inside);
+    let [chart, text] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(inside);
     let largest = latency_us.len();
     let ms = |size: usize| latency_us[size - 1] as f64 / 1e3;
     let curve: Vec<(f64, f64)> = (1..=largest).map(|size| (size as f64, ms(size))).collect();
@@ -101,5 +101,5 @@ fn profile(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, latency_us: &
     let mut marks = vec![1, largest.div_ceil(2), largest];
     marks.dedup();
     let marks: Vec<String> = marks.into_iter().map(|size| format!("l({size}) {:.1}", ms(size))).collect();
-    screen.render_widget(Line::from(marks.join("   ")).dim(), words);
+    screen.render_widget(Line::from(marks.join("   ")).dim(), text);
 }

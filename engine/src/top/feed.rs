@@ -1,5 +1,5 @@
-//! Where the numbers come from: GET /dashboard/data of a server, over a connection of its own each
-//! time. docs/dashboard.md lists the fields; those here are the ones that a terminal shows.
+//! The source of the numbers: GET /dashboard/data of a server, over a new connection each time.
+//! docs/dashboard.md lists the fields; those here are the ones that a terminal shows.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -7,51 +7,51 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long the server may take.
+/// The time that the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The largest answer that is read, in bytes: ten times what 64 models and two minutes come to.
 const LARGEST: u64 = 16 << 20;
 
-/// What is asked for besides what every answer has.
+/// The optional parts of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Question {
-    /// The model, by id, whose profile is wanted.
+    /// The id of the model whose profile is asked for.
     pub(super) profile_of: Option<u32>,
-    /// Whether the last two minutes are.
+    /// True if the last two minutes are asked for.
     pub(super) history: bool,
 }
 
-/// An answer.
+/// The answer of a server: the dashboard's numbers.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct DashboardData {
     pub(super) version: String,
     pub(super) now_us: u64,
     pub(super) ready: bool,
     pub(super) reasons: Vec<String>,
-    pub(super) gpus: Gpus,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) models: Vec<Model>,
+    pub(super) gpus: GpusData,
+    pub(super) lanes: Vec<LaneData>,
+    pub(super) models: Vec<ModelData>,
     pub(super) models_left_out: usize,
     pub(super) size_bounds: Vec<u64>,
-    pub(super) profile: Option<Profile>,
-    pub(super) history: Option<History>,
+    pub(super) profile: Option<ProfileData>,
+    pub(super) history: Option<HistoryData>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Gpus {
+pub(super) struct GpusData {
     pub(super) count: usize,
     pub(super) busy_us: u64,
     pub(super) advised: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Lane {
+pub(super) struct LaneData {
     pub(super) busy_us: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Model {
+pub(super) struct ModelData {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) version: u64,
@@ -69,35 +69,36 @@ pub(super) struct Model {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Profile {
+pub(super) struct ProfileData {
     pub(super) model: u32,
     pub(super) latency_us: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct History {
+pub(super) struct HistoryData {
     pub(super) at_us: Vec<u64>,
     pub(super) outcomes: Vec<BTreeMap<String, u64>>,
 }
 
-/// Why a server does not answer that.
+/// The body of a server's error.
 #[derive(Debug, Default, Deserialize)]
-struct Refusal {
+struct ErrorBody {
     error: String,
 }
 
-/// A server to ask.
+/// A server that is asked for the numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     address: String,
-    /// Empty for none.
+    /// The bearer token; empty for none.
     token: String,
 }
 
 impl Feed {
-    /// The server at `http://HOST:PORT`, or `HOST:PORT`, which may want a bearer token.
+    /// Makes the feed of the server at `http://HOST:PORT`, or `HOST:PORT`, which may require a
+    /// bearer token.
     ///
-    /// Errors: it is no such URL, or no such token.
+    /// Errors: `url` is no such URL, or `token` no such token.
     pub(crate) fn new(url: &str, token: &str) -> Result<Feed, String> {
         let rest = url.strip_prefix("http://").unwrap_or(url);
         let address = rest.split('/').next().unwrap_or_default();
@@ -112,15 +113,15 @@ impl Feed {
         Ok(Feed { address, token: token.to_owned() })
     }
 
-    /// Its host and port.
+    /// Returns the server's host and port.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Asks for the numbers.
+    /// Asks the server for the numbers.
     ///
-    /// Errors: the server can't be reached, or what answers is none of ours.
-    pub(super) fn ask(&self, question: Question) -> Result<Answer, String> {
+    /// Errors: the server can't be reached, or is no Symphony server.
+    pub(super) fn ask(&self, question: Question) -> Result<DashboardData, String> {
         let mut path = format!("/dashboard/data?history={}", u8::from(question.history));
         if let Some(model) = question.profile_of {
             path += &format!("&model={model}");
@@ -132,12 +133,12 @@ impl Feed {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let status = head.lines().next().unwrap_or_default();
         if status.split(' ').nth(1) != Some("200") {
-            let said: Refusal = serde_json::from_str(body).unwrap_or_default();
-            let why = if said.error.is_empty() { "is that a Symphony server?" } else { &said.error };
+            let body: ErrorBody = serde_json::from_str(body).unwrap_or_default();
+            let why = if body.error.is_empty() { "is that a Symphony server?" } else { &body.error };
             return Err(format!("http://{server}/dashboard/data answered {status:?}: {why}"));
         }
         serde_json::from_str(body).map_err(|error| {
-            format!("http://{server}/dashboard/data is not as this version of top knows it: {error}")
+            format!("http://{server}/dashboard/data is not what this version of top expects: {error}")
         })
     }
 

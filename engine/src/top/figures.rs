@@ -1,25 +1,25 @@
-//! What a terminal shows, computed from the last answers: rates over five seconds.
+//! The figures that a terminal shows, computed from the last answers: rates over five seconds.
 
-use super::feed::{Answer, Model, Profile};
+use super::feed::{DashboardData, ModelData, ProfileData};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rates are of so many microseconds, or of the last two answers where these are further apart.
+/// The span of rates in microseconds; it is longer where the last two answers are further apart.
 const RECENT_US: u64 = 5_000_000;
 
-/// Seconds of goodput that are kept.
+/// The number of seconds of goodput that are kept.
 pub(super) const SECONDS: u64 = 120;
 
-/// Outcomes that are bad, as docs/api.md has them.
+/// The names of bad outcomes, as docs/api.md lists them.
 const BAD: [&str; 5] = ["late", "dropped", "cancelled", "overloaded", "failed"];
 
-/// Buckets of latency up to the SLO.
+/// The number of buckets of latency up to the SLO.
 pub(super) const IN_TIME: usize = 40;
 
-/// The last answers.
+/// The last answers, and the figures that follow from them.
 pub(super) struct Figures {
-    answers: VecDeque<Answer>,
+    answers: VecDeque<DashboardData>,
     past: VecDeque<Stretch>,
-    profile: Option<Profile>,
+    profile: Option<ProfileData>,
 }
 
 /// The goodput of a stretch of time.
@@ -29,24 +29,24 @@ struct Stretch {
     good_rps: f64,
 }
 
-/// What all models together do.
+/// The figures of all models together.
 pub(super) struct Totals {
     pub(super) good_rps: f64,
     pub(super) offered_rps: f64,
-    /// 0 to 1, by cause, those that there are.
+    /// The share of each cause of bad requests that occurred, 0 to 1.
     pub(super) bad: Vec<(&'static str, f64)>,
     pub(super) mean_batch: f64,
     pub(super) gpus_busy: f64,
 }
 
 impl Totals {
-    /// Bad requests of all that were offered, 0 to 1.
+    /// Returns the share of bad requests among all that were offered, 0 to 1.
     pub(super) fn bad_rate(&self) -> f64 {
         self.bad.iter().map(|(_, share)| share).sum()
     }
 }
 
-/// What one model does.
+/// The figures of one model.
 pub(super) struct Row {
     pub(super) id: u32,
     pub(super) name: String,
@@ -57,24 +57,25 @@ pub(super) struct Row {
     pub(super) mean_batch: f64,
     pub(super) in_flight: u64,
     pub(super) slo_ms: f64,
-    /// Mean times of the stages as a share of the SLO.
+    /// The mean times of the stages as a share of the SLO.
     pub(super) stages: Vec<f64>,
-    /// Requests by latency, in fortieths of the SLO.
+    /// The number of requests by latency, in fortieths of the SLO.
     pub(super) of_slo: Vec<u64>,
-    /// Batches by size, those sizes that there were: the bounds in words, and how many.
+    /// The number of batches by size, for the sizes that occurred: the bucket's name and the
+    /// number.
     pub(super) sizes: Vec<(String, u64)>,
 }
 
 impl Row {
-    /// The latency, in milliseconds, under which the fastest `share` of the requests were.
+    /// Returns the latency, in milliseconds, under which the fastest `share` of the requests were.
     pub(super) fn quantile_ms(&self, share: f64) -> Option<f64> {
         quantile(&self.of_slo, share).map(|of_slo| of_slo * self.slo_ms)
     }
 }
 
 impl Figures {
-    /// The first answer, with what it knows of the past.
-    pub(super) fn new(first: Answer) -> Figures {
+    /// Starts with the first answer and the past that it has.
+    pub(super) fn new(first: DashboardData) -> Figures {
         let mut past = VecDeque::new();
         if let Some(history) = &first.history {
             let moments: Vec<(u64, u64)> = history
@@ -92,9 +93,9 @@ impl Figures {
         Figures { profile: first.profile.clone(), answers: VecDeque::from([first]), past }
     }
 
-    /// The next answer. One that tells of the past, or comes from a server that was started anew,
+    /// Adds the next answer. One that has the past, or comes from a server that was restarted,
     /// replaces those before.
-    pub(super) fn take(&mut self, answer: Answer) {
+    pub(super) fn take(&mut self, answer: DashboardData) {
         if answer.history.is_some() || answer.now_us <= self.last().now_us {
             *self = Figures::new(answer);
             return;
@@ -113,18 +114,18 @@ impl Figures {
         }
     }
 
-    /// The newest answer.
-    pub(super) fn last(&self) -> &Answer {
+    /// Returns the newest answer.
+    pub(super) fn last(&self) -> &DashboardData {
         self.answers.back().expect("there is a first answer, and the newest is never taken off")
     }
 
-    /// How many models there are.
+    /// Returns the number of models.
     pub(super) fn models(&self) -> usize {
         self.last().models.len()
     }
 
-    /// The goodput of each of the last so many equal parts of [`SECONDS`], oldest first; 0 where
-    /// nothing is known.
+    /// Returns the goodput of each of `parts` equal parts of the last [`SECONDS`], oldest first; 0
+    /// where nothing is known.
     pub(super) fn goodput(&self, parts: usize) -> Vec<u64> {
         let end = self.past.back().map_or(0, |last| last.to_us) as f64;
         let part_us = SECONDS as f64 * 1e6 / parts.max(1) as f64;
@@ -140,24 +141,28 @@ impl Figures {
         (0..parts).map(of_part).collect()
     }
 
-    /// l(1), l(2), … of a model in microseconds, if the server has told them.
+    /// Returns l(1), l(2), … of a model in microseconds, if the server has sent them.
     pub(super) fn profile(&self, model: u32) -> Option<&[u64]> {
-        self.profile.as_ref().filter(|profile| profile.model == model).map(|told| told.latency_us.as_slice())
+        self.profile
+            .as_ref()
+            .filter(|profile| profile.model == model)
+            .map(|profile| profile.latency_us.as_slice())
     }
 
-    /// What all models together did in the last seconds.
+    /// Returns the figures of all models together in the last seconds.
     pub(super) fn totals(&self) -> Totals {
         self.totals_since(&self.answers[0])
     }
 
-    fn totals_since(&self, before: &Answer) -> Totals {
+    fn totals_since(&self, before: &DashboardData) -> Totals {
         let (now, seconds) = (self.last(), self.seconds_since(before));
         // The sum of nothing is -0, which would be shown.
         let ended = |name: &str| 0.0 + now.models.iter().map(|m| outcome(before, m, name)).sum::<f64>();
         let good = ended("good");
         let bad = BAD.map(|cause| (cause, ended(cause)));
         let offered = good + bad.iter().map(|(_, count)| count).sum::<f64>();
-        let sum = |of: fn(&Model) -> u64| 0.0 + now.models.iter().map(|m| since(before, m, of)).sum::<f64>();
+        let sum =
+            |of: fn(&ModelData) -> u64| 0.0 + now.models.iter().map(|m| since(before, m, of)).sum::<f64>();
         Totals {
             good_rps: good / seconds,
             offered_rps: offered / seconds,
@@ -167,7 +172,7 @@ impl Figures {
         }
     }
 
-    /// How busy each GPU was in the last seconds, 0 to 1.
+    /// Returns the busy share of each GPU in the last seconds, 0 to 1.
     pub(super) fn lanes(&self) -> Vec<f64> {
         let (now, before) = (self.last(), &self.answers[0]);
         let seconds = self.seconds_since(before);
@@ -177,12 +182,12 @@ impl Figures {
             .collect()
     }
 
-    /// What each model did in the last seconds.
+    /// Returns the figures of each model in the last seconds.
     pub(super) fn rows(&self) -> Vec<Row> {
         self.last().models.iter().map(|model| self.row(model)).collect()
     }
 
-    fn row(&self, model: &Model) -> Row {
+    fn row(&self, model: &ModelData) -> Row {
         let before = &self.answers[0];
         let seconds = self.seconds_since(before);
         let good = outcome(before, model, "good");
@@ -204,8 +209,8 @@ impl Figures {
         };
         let old_sizes = of(before, model).map(|old| old.sizes.as_slice()).unwrap_or_default();
         let sizes = model.sizes.iter().enumerate().map(|(at, count)| {
-            let words = size_words(&self.last().size_bounds, at);
-            (words, count.saturating_sub(old_sizes.get(at).copied().unwrap_or_default()))
+            let range = size_range(&self.last().size_bounds, at);
+            (range, count.saturating_sub(old_sizes.get(at).copied().unwrap_or_default()))
         });
         Row {
             id: model.id,
@@ -223,33 +228,34 @@ impl Figures {
         }
     }
 
-    fn seconds_since(&self, before: &Answer) -> f64 {
+    fn seconds_since(&self, before: &DashboardData) -> f64 {
         (self.last().now_us.saturating_sub(before.now_us) as f64 / 1e6).max(1e-3)
     }
 }
 
-fn of<'a>(before: &'a Answer, model: &Model) -> Option<&'a Model> {
+fn of<'a>(before: &'a DashboardData, model: &ModelData) -> Option<&'a ModelData> {
     before.models.iter().find(|old| old.id == model.id)
 }
 
-fn since(before: &Answer, model: &Model, count: fn(&Model) -> u64) -> f64 {
+fn since(before: &DashboardData, model: &ModelData, count: fn(&ModelData) -> u64) -> f64 {
     count(model).saturating_sub(of(before, model).map(count).unwrap_or_default()) as f64
 }
 
-fn outcome(before: &Answer, model: &Model, name: &str) -> f64 {
+fn outcome(before: &DashboardData, model: &ModelData, name: &str) -> f64 {
     let count = |outcomes: &BTreeMap<String, u64>| outcomes.get(name).copied().unwrap_or_default();
     count(&model.outcomes)
         .saturating_sub(of(before, model).map(|old| count(&old.outcomes)).unwrap_or_default()) as f64
 }
 
-/// The sizes of a bucket: `5-6`, or `4` where there is one.
-fn size_words(bounds: &[u64], at: usize) -> String {
+/// Returns the name of a bucket of sizes: `5-6`, or `4` where there is one.
+fn size_range(bounds: &[u64], at: usize) -> String {
     let to = bounds.get(at).copied().unwrap_or_default();
     let from = at.checked_sub(1).and_then(|before| bounds.get(before)).map_or(1, |before| before + 1);
     if from == to { to.to_string() } else { format!("{from}-{to}") }
 }
 
-/// The share of the SLO under which the fastest `share` of these requests are, if there are any.
+/// Returns the share of the SLO under which the fastest `share` of these requests are, if there are
+/// any.
 fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
     let mut left = buckets.iter().sum::<u64>() as f64 * share;
     for (at, &count) in buckets.iter().enumerate().filter(|&(_, &count)| count > 0) {
@@ -263,16 +269,16 @@ fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::feed::{Gpus, History, Lane};
+    use super::super::feed::{GpusData, HistoryData, LaneData};
     use super::*;
 
     /// A server of two GPUs and one model, after so many seconds of 90 good and 10 dropped requests
     /// each.
-    pub(in super::super) fn answer(second: u64) -> Answer {
+    pub(in super::super) fn answer(second: u64) -> DashboardData {
         let mut of_slo = vec![0; 64];
         of_slo[20] = 90 * second;
         let outcomes = [("good", 90 * second), ("dropped", 10 * second), ("gone", second)];
-        let model = Model {
+        let model = ModelData {
             name: "resnet50".into(),
             version: 1,
             slo_us: 40_000,
@@ -286,18 +292,21 @@ pub(super) mod tests {
             sizes: vec![10 * second, 0, 0, 20 * second, 0],
             max_batch: 12,
             platform: "emulated".into(),
-            ..Model::default()
+            ..ModelData::default()
         };
-        Answer {
+        DashboardData {
             version: "0.1.0".into(),
             now_us: second * 1_000_000,
             ready: true,
-            gpus: Gpus { count: 2, busy_us: second * 1_250_000, advised: Some(3) },
-            lanes: vec![Lane { busy_us: second * 1_000_000 }, Lane { busy_us: second * 250_000 }],
+            gpus: GpusData { count: 2, busy_us: second * 1_250_000, advised: Some(3) },
+            lanes: vec![LaneData { busy_us: second * 1_000_000 }, LaneData { busy_us: second * 250_000 }],
             models: vec![model],
             size_bounds: vec![1, 2, 3, 4, 6],
-            profile: Some(Profile { model: 0, latency_us: (1..=12).map(|b| 1_000 * b + 5_000).collect() }),
-            ..Answer::default()
+            profile: Some(ProfileData {
+                model: 0,
+                latency_us: (1..=12).map(|b| 1_000 * b + 5_000).collect(),
+            }),
+            ..DashboardData::default()
         }
     }
 
@@ -325,8 +334,8 @@ pub(super) mod tests {
     fn what_the_server_knows_of_the_past_is_shown_and_any_pace_of_asking_will_do() {
         let good = |count| BTreeMap::from([("good".to_owned(), count)]);
         let history =
-            History { at_us: vec![0, 1_000_000, 3_000_000], outcomes: vec![good(0), good(10), good(50)] };
-        let mut figures = Figures::new(Answer { history: Some(history), ..answer(3) });
+            HistoryData { at_us: vec![0, 1_000_000, 3_000_000], outcomes: vec![good(0), good(10), good(50)] };
+        let mut figures = Figures::new(DashboardData { history: Some(history), ..answer(3) });
         assert_eq!(figures.goodput(120)[117..], [10, 20, 20]);
         figures.take(answer(13));
         assert_eq!(figures.totals().good_rps, 90.0);
@@ -337,8 +346,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_bucket_of_sizes_says_which_and_a_quantile_needs_a_request() {
-        let words: Vec<String> = (0..4).map(|at| size_words(&[1, 2, 4, 8], at)).collect();
-        assert_eq!(words, ["1", "2", "3-4", "5-8"]);
+        let ranges: Vec<String> = (0..4).map(|at| size_range(&[1, 2, 4, 8], at)).collect();
+        assert_eq!(ranges, ["1", "2", "3-4", "5-8"]);
         assert_eq!(quantile(&[0; 64], 0.5), None);
         assert_eq!(quantile(&[0, 4, 0, 4], 0.5), Some(2.0 / 40.0));
         assert_eq!(quantile(&[0, 4, 0, 4], 1.0), Some(4.0 / 40.0));

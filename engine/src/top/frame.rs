@@ -1,6 +1,6 @@
-//! One picture of the terminal, from top to bottom: the server, all models together, goodput over
+//! The layout of the terminal, from top to bottom: the server, all models together, goodput over
 //! two minutes, the GPUs, the models, and the chosen model's latencies. It is made for 80 columns
-//! and 24 rows, and uses what there is more. An open model has a picture of its own (`detail`).
+//! and 24 rows, and uses further room. An open model has a layout of its own (`detail`).
 
 use super::detail;
 use super::figures::{Figures, Row as Figure, SECONDS};
@@ -10,12 +10,12 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState};
 
-/// Columns and rows of the GPUs' bars.
+/// The size of the GPUs' bars, in columns and rows.
 const GPU_WIDTH: u16 = 10;
 const GPU_ROWS: u16 = 2;
 
-/// The stages of a request and how the bar shows them: by shape too, for terminals and eyes without
-/// colours.
+/// The stages of a request with their symbols and colours in the bar: shapes differ too, for
+/// terminals and readers without colours.
 const STAGES: [(&str, &str, Color); 4] = [
     ("queue", "▒", Color::Blue),
     ("dispatch", "░", Color::Yellow),
@@ -23,10 +23,10 @@ const STAGES: [(&str, &str, Color); 4] = [
     ("answer", "▓", Color::Green),
 ];
 
-/// Columns of the bar that is as long as the SLO.
+/// The width in columns of the bar that is as long as the SLO.
 const BAR: usize = 20;
 
-/// What keys do, for the line at the bottom and for `?`.
+/// The keys and their effects, for the line at the bottom and for `?`.
 const KEYS: [(&str, &str); 5] = [
     ("q", "quits, as Ctrl-C does"),
     ("↑ ↓", "choose a model, as k and j do"),
@@ -35,29 +35,29 @@ const KEYS: [(&str, &str); 5] = [
     ("?", "shows this"),
 ];
 
-/// What is to be drawn.
-pub(super) struct Frame<'a> {
+/// The state that is drawn.
+pub(super) struct TopFrame<'a> {
     pub(super) figures: &'a Figures,
     pub(super) server: &'a str,
-    /// Which model, from the top.
+    /// The index of the chosen model, from the top.
     pub(super) chosen: usize,
-    /// Whether it is open.
+    /// True if the chosen model is open.
     pub(super) open: bool,
-    /// Whether the keys are explained.
+    /// True if the keys are explained.
     pub(super) help: bool,
-    /// Why there is no newer answer.
+    /// The reason why there is no newer answer.
     pub(super) trouble: Option<&'a str>,
-    /// Whether there are colours.
+    /// True if colours are used.
     pub(super) coloured: bool,
 }
 
-impl Frame<'_> {
-    /// The rows that show everything: all models, and the GPUs that fit.
+impl TopFrame<'_> {
+    /// Returns the number of rows that show everything: all models, and the GPUs that fit.
     pub(super) fn rows_needed(figures: &Figures) -> u16 {
         u16::try_from(figures.models()).unwrap_or(u16::MAX).saturating_add(18)
     }
 
-    /// Draws it.
+    /// Draws the frame.
     pub(super) fn draw(&self, screen: &mut ratatui::Frame<'_>) {
         let rows = self.figures.rows();
         let [head, body, keys] =
@@ -102,7 +102,7 @@ impl Frame<'_> {
         let last = self.figures.last();
         let up = last.now_us / 1_000_000;
         let (hours, minutes, seconds) = (up / 3_600, up / 60 % 60, up % 60);
-        let words = format!(" {}   {}   up {hours}:{minutes:02}:{seconds:02}", last.version, self.server);
+        let text = format!(" {}   {}   up {hours}:{minutes:02}:{seconds:02}", last.version, self.server);
         let state = if self.trouble.is_some() {
             "✗ no answer ".red().bold()
         } else if last.ready {
@@ -110,13 +110,13 @@ impl Frame<'_> {
         } else {
             "✗ not ready ".red().bold()
         };
-        screen.render_widget(Line::from(vec![" Symphony".bold(), words.dim()]), area);
+        screen.render_widget(Line::from(vec![" Symphony".bold(), text.dim()]), area);
         let width = u16::try_from(state.width()).unwrap_or(u16::MAX).min(area.width);
         let right = Rect { x: area.right() - width, width, ..area };
         screen.render_widget(Line::from(state).alignment(Alignment::Right), right);
     }
 
-    /// The bottom line: what is wrong, or what keys there are.
+    /// Draws the bottom line: the error, or the keys.
     fn keys(&self, screen: &mut ratatui::Frame<'_>, area: Rect) {
         let last = self.figures.last();
         let line = match self.trouble {
@@ -224,7 +224,7 @@ impl Frame<'_> {
     }
 }
 
-/// A model's line of the table.
+/// Returns a model's line of the table.
 fn of_model(figure: &Figure) -> Row<'static> {
     let bad = percent(figure.bad_rate);
     let bad = if figure.bad_rate > 0.01 { bad.red().bold() } else { bad.into() };
@@ -248,7 +248,7 @@ fn percent(share: f64) -> String {
     if share == 0.0 { "0".to_owned() } else { format!("{:.2}", share * 100.0) }
 }
 
-/// A model's stages as parts of its SLO.
+/// Returns a model's stages as parts of its SLO.
 fn bar(figure: &Figure) -> Line<'static> {
     let (mut spans, mut to, mut drawn) = (Vec::new(), 0.0, 0);
     for ((_, symbol, colour), share) in STAGES.iter().zip(&figure.stages) {
@@ -273,7 +273,7 @@ fn help(screen: &mut ratatui::Frame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::feed::Answer;
+    use super::super::feed::DashboardData;
     use super::super::figures::tests::answer;
     use super::*;
     use ratatui::Terminal;
@@ -286,20 +286,20 @@ mod tests {
         figures
     }
 
-    fn frame(figures: &Figures) -> Frame<'_> {
+    fn frame(figures: &Figures) -> TopFrame<'_> {
         let server = "127.0.0.1:8000";
-        Frame { figures, server, chosen: 0, open: false, help: false, trouble: None, coloured: true }
+        TopFrame { figures, server, chosen: 0, open: false, help: false, trouble: None, coloured: true }
     }
 
-    fn drawn(width: u16, height: u16, frame: &Frame<'_>) -> (String, Buffer) {
+    fn drawn(width: u16, height: u16, frame: &TopFrame<'_>) -> (String, Buffer) {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|screen| frame.draw(screen)).unwrap();
         (terminal.backend().to_string(), terminal.backend().buffer().clone())
     }
 
     fn assert_shows(text: &str, all: &[&str]) {
-        for words in all {
-            assert!(text.contains(words), "no {words:?} in\n{text}");
+        for expected in all {
+            assert!(text.contains(expected), "no {expected:?} in\n{text}");
         }
     }
 
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn an_open_model_shows_its_latencies_batches_and_profile() {
         let figures = figures();
-        let (text, _) = drawn(80, 24, &Frame { open: true, ..frame(&figures) });
+        let (text, _) = drawn(80, 24, &TopFrame { open: true, ..frame(&figures) });
         assert_shows(
             &text,
             &[
@@ -343,19 +343,22 @@ mod tests {
                 "Esc closes it",
             ],
         );
-        let (text, _) = drawn(80, 24, &Frame { open: true, chosen: 3, ..frame(&figures) });
+        let (text, _) = drawn(80, 24, &TopFrame { open: true, chosen: 3, ..frame(&figures) });
         assert_shows(&text, &["GPUs, how busy"]);
     }
 
     #[test]
     fn a_late_server_a_server_in_trouble_and_the_keys_are_explained() {
         let mut unready =
-            Figures::new(Answer { ready: false, reasons: vec!["it drains".into()], ..answer(1) });
+            Figures::new(DashboardData { ready: false, reasons: vec!["it drains".into()], ..answer(1) });
         assert_shows(&drawn(80, 24, &frame(&unready)).0, &["✗ not ready", " not ready: it drains"]);
-        let trouble = Frame { trouble: Some("no answer from there"), ..frame(&unready) };
+        let trouble = TopFrame { trouble: Some("no answer from there"), ..frame(&unready) };
         assert_shows(&drawn(80, 24, &trouble).0, &["✗ no answer", " no answer from there"]);
-        assert_shows(&drawn(80, 24, &Frame { help: true, ..frame(&unready) }).0, &[" Keys ", "Enter  opens"]);
-        unready = Figures::new(Answer { models: Vec::new(), ..answer(1) });
+        assert_shows(
+            &drawn(80, 24, &TopFrame { help: true, ..frame(&unready) }).0,
+            &[" Keys ", "Enter  opens"],
+        );
+        unready = Figures::new(DashboardData { models: Vec::new(), ..answer(1) });
         assert_shows(
             &drawn(80, 24, &frame(&unready)).0,
             &["No model has been asked for yet.", " goodput 0/s of 0/s   bad 0 %", "batch 0.0"],
@@ -367,12 +370,12 @@ mod tests {
         let figures = figures();
         let (coloured, buffer) = drawn(80, 24, &frame(&figures));
         assert!(buffer.content.iter().any(|cell| cell.fg == Color::Red));
-        let (plain, buffer) = drawn(80, 24, &Frame { coloured: false, ..frame(&figures) });
+        let (plain, buffer) = drawn(80, 24, &TopFrame { coloured: false, ..frame(&figures) });
         assert_eq!(plain, coloured);
         assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
         for (width, height) in [(1, 1), (2, 2), (10, 3), (40, 10), (79, 23), (300, 100)] {
             for (open, help) in [(false, false), (true, false), (false, true)] {
-                drawn(width, height, &Frame { open, help, chosen: 0, ..frame(&figures) });
+                drawn(width, height, &TopFrame { open, help, chosen: 0, ..frame(&figures) });
             }
         }
     }

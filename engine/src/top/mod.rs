@@ -1,7 +1,7 @@
 //! `symphony top`: the dashboard's numbers in a terminal. A thread asks a server for the same JSON
 //! (`feed`); this file takes its answers and the keys, keeps the numbers (`figures`) and draws them
-//! (`frame`, `detail`). A server that goes away is asked again and again; the terminal is left as
-//! it was found, whatever happens.
+//! (`frame`, `detail`). A server that goes away is queried again and again; the terminal is
+//! restored in every case.
 
 mod detail;
 mod feed;
@@ -9,11 +9,11 @@ mod figures;
 mod frame;
 mod panel;
 
-use feed::Answer;
+use feed::DashboardData;
 pub(crate) use feed::Feed;
 use feed::Question;
 use figures::Figures;
-use frame::Frame;
+use frame::TopFrame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -24,27 +24,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The size of the frame that `--once` prints: what every terminal has, and longer if there are
-/// more models.
+/// The size of the frame that `--once` prints: that of the smallest terminals, and longer if there
+/// are more models.
 const PLAIN: (u16, u16) = (80, 24);
 
-/// The longest that a key, an answer or a signal waits to be seen.
-const TURN: Duration = Duration::from_millis(50);
+/// The longest that a key, an answer or a signal waits to be handled.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How `top` shows things.
+/// The options of `top`.
 #[derive(Clone, Copy, Debug)]
 pub struct TopOptions {
-    /// Print one frame as plain text and end.
+    /// True to print one frame as plain text and end.
     pub once: bool,
-    /// Between two looks at the server.
+    /// The interval between two queries.
     pub every: Duration,
-    /// Whether to use colours.
+    /// True to use colours.
     pub coloured: bool,
 }
 
-/// Shows what `feed` has until `q` is pressed, or prints one frame.
+/// Shows the numbers of `feed` until `q` is pressed, or prints one frame.
 ///
-/// Errors: the server can't be reached or is none of ours, the terminal can't be used.
+/// Errors: the server can't be reached or is no Symphony server; the terminal can't be used.
 pub(crate) fn run(feed: &Feed, options: TopOptions) -> Result<(), String> {
     if !options.once && !std::io::stdout().is_terminal() {
         return Err("standard output is not a terminal; --once prints one frame as text".to_owned());
@@ -56,10 +56,10 @@ pub(crate) fn run(feed: &Feed, options: TopOptions) -> Result<(), String> {
 fn print_once(feed: &Feed, mut figures: Figures, options: TopOptions) -> Result<(), String> {
     std::thread::sleep(options.every);
     figures.take(feed.ask(Question::default())?);
-    let (width, height) = (PLAIN.0, PLAIN.1.max(Frame::rows_needed(&figures)));
+    let (width, height) = (PLAIN.0, PLAIN.1.max(TopFrame::rows_needed(&figures)));
     let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
     let server = feed.address();
-    let frame = Frame {
+    let frame = TopFrame {
         figures: &figures,
         server,
         chosen: 0,
@@ -70,18 +70,18 @@ fn print_once(feed: &Feed, mut figures: Figures, options: TopOptions) -> Result<
     };
     let Ok(drawn) = terminal.draw(|screen| frame.draw(screen));
     let mut text = String::new();
-    // The last line is of keys, which nobody can press here.
+    // The last line lists keys, which can't be pressed here.
     for row in drawn.buffer.content().chunks(usize::from(width)).take(usize::from(height) - 1) {
         let line: String = row.iter().map(|cell| cell.symbol()).collect();
         text += line.trim_end();
         text.push('\n');
     }
-    // Whoever closes the pipe has seen enough.
+    // A reader that closes the pipe needs no more output.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// What is on the screen.
+/// The state of the screen.
 struct Screen {
     server: String,
     coloured: bool,
@@ -91,15 +91,15 @@ struct Screen {
     help: bool,
     trouble: Option<String>,
     questions: Sender<Option<u32>>,
-    answers: Receiver<Result<Answer, String>>,
+    answers: Receiver<Result<DashboardData, String>>,
 }
 
 impl Screen {
     fn new(feed: &Feed, figures: Figures, options: TopOptions) -> Screen {
         let (questions, asked) = channel();
-        let (told, answers) = channel();
+        let (sender, answers) = channel();
         let asker = feed.clone();
-        std::thread::spawn(move || ask(&asker, options.every, &asked, &told));
+        std::thread::spawn(move || ask(&asker, options.every, &asked, &sender));
         Screen {
             server: feed.address().to_owned(),
             coloured: options.coloured,
@@ -113,7 +113,7 @@ impl Screen {
         }
     }
 
-    /// Shows it until somebody asks for its end.
+    /// Shows the screen until its end is requested.
     fn show(mut self) -> Result<(), String> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -128,7 +128,7 @@ impl Screen {
                     terminal.draw(|screen| self.frame().draw(screen))?;
                 }
                 changed = self.take_answers();
-                if event::poll(TURN)? {
+                if event::poll(POLL_INTERVAL)? {
                     changed = true;
                     match event::read()? {
                         Event::Key(key) if !self.press(key) => break,
@@ -142,8 +142,8 @@ impl Screen {
         ended.map_err(|e| format!("the terminal can't be used: {e}; --once prints one frame as text"))
     }
 
-    fn frame(&self) -> Frame<'_> {
-        Frame {
+    fn frame(&self) -> TopFrame<'_> {
+        TopFrame {
             figures: &self.figures,
             server: &self.server,
             chosen: self.chosen,
@@ -154,19 +154,19 @@ impl Screen {
         }
     }
 
-    /// Takes in what the server has said since, and says whether it has said something.
+    /// Takes the answers that have come, and returns true if there were any.
     fn take_answers(&mut self) -> bool {
         let mut any = false;
         while let Ok(answer) = self.answers.try_recv() {
             any = true;
             self.trouble = answer.map(|answer| self.figures.take(answer)).err();
         }
-        // A server that was started anew may have fewer.
+        // A server that was restarted may have fewer.
         self.chosen = self.chosen.min(self.figures.models().saturating_sub(1));
         any
     }
 
-    /// Does what a key asks for; whether to go on.
+    /// Handles a key. Returns false if `top` is to end.
     fn press(&mut self, key: KeyEvent) -> bool {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -186,7 +186,7 @@ impl Screen {
         }
         if self.open {
             let model = self.figures.last().models.get(self.chosen).map(|model| model.id);
-            // Where nobody asks any longer, that is on the screen.
+            // If the asking thread has ended, its last message is on the screen.
             let _ = self.questions.send(model);
         }
         true
@@ -194,12 +194,12 @@ impl Screen {
 }
 
 /// Asks again and again, at once when another model's profile is wanted. After a failure it asks
-/// for the past, too, so that there is no gap. Ends when nobody listens.
+/// for the past, too, so that there is no gap. Ends when the answers are no longer received.
 fn ask(
     feed: &Feed,
     every: Duration,
     questions: &Receiver<Option<u32>>,
-    answers: &Sender<Result<Answer, String>>,
+    answers: &Sender<Result<DashboardData, String>>,
 ) {
     let mut question = Question::default();
     loop {
@@ -226,7 +226,7 @@ mod tests {
     fn screen(models: usize) -> Screen {
         let mut answer = figures::tests::answer(1);
         let model = answer.models[0].clone();
-        answer.models = (0..models as u32).map(|id| feed::Model { id, ..model.clone() }).collect();
+        answer.models = (0..models as u32).map(|id| feed::ModelData { id, ..model.clone() }).collect();
         let feed = Feed::new("http://127.0.0.1:1", "").unwrap();
         let options = TopOptions { once: false, every: Duration::from_secs(3_600), coloured: true };
         Screen::new(&feed, Figures::new(answer), options)
@@ -258,16 +258,16 @@ mod tests {
     fn a_server_that_is_away_is_told_of_and_one_with_fewer_models_moves_the_choice() {
         let mut screen = screen(3);
         press(&mut screen, KeyCode::Down);
-        // Nobody serves there: opening a model asks at once.
+        // No server listens there: opening a model asks at once.
         press(&mut screen, KeyCode::Enter);
         let end = std::time::Instant::now() + Duration::from_secs(60);
         while !screen.take_answers() && std::time::Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(screen.trouble.as_ref().unwrap().contains("no answer from http://127.0.0.1:1"));
-        let (told, answers) = channel();
+        let (sender, answers) = channel();
         screen.answers = answers;
-        told.send(Ok(figures::tests::answer(9))).unwrap();
+        sender.send(Ok(figures::tests::answer(9))).unwrap();
         assert!(screen.take_answers() && screen.trouble.is_none());
         assert_eq!(screen.chosen, 0);
     }

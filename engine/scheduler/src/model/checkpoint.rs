@@ -94,7 +94,7 @@ impl ModelQueue {
     }
 
     /// What is fixed about its scheduling.
-    pub fn terms(&self) -> &QueueConfig {
+    pub fn config(&self) -> &QueueConfig {
         &self.terms
     }
 

@@ -130,7 +130,7 @@ struct Candidate {
 /// Methods come in groups:
 /// - *Constructors*: [`ModelQueue::new`] or [`ModelQueue::of_nothing`], then at most one of
 ///   [`ModelQueue::above_others`], [`ModelQueue::below_others`] and [`ModelQueue::unexpected`].
-/// - *Getters*: [`ModelQueue::len`], [`ModelQueue::terms`], [`ModelQueue::reservation`] and the
+/// - *Getters*: [`ModelQueue::len`], [`ModelQueue::config`], [`ModelQueue::reservation`] and the
 ///   others that take `&self`. They may be called at any time.
 /// - *Inputs*: [`ModelQueue::apply`], and its short forms [`ModelQueue::apply_request`] and
 ///   [`ModelQueue::push_last`].

@@ -61,7 +61,7 @@ impl Deferred {
             rank = rank.among_classes(workload.models.iter().map(|model| model.class).collect());
             for queue in models.iter().filter(|queue| queue.has_classes_below()) {
                 let reservation = queue.reservation();
-                rank.handle(RankInput::Reserve { queue: queue.terms().queue, reservation });
+                rank.handle(RankInput::Reserve { queue: queue.config().queue, reservation });
             }
             rank.handle(RankInput::AllReserved);
         }

@@ -64,7 +64,7 @@ impl InferRecord<'_> {
     pub(in crate::api) fn answered(&mut self, ask: &Ask, reply: &EngineReply) {
         self.accounting.statistics.count(self.model, ask.rows, reply);
         let Some(trace) = &mut self.trace else { return };
-        trace.saw(TracedRun {
+        trace.set_run(TracedRun {
             rows: ask.rows,
             class: ask.class.number(),
             timeline: reply.timeline,

@@ -1,6 +1,6 @@
-//! What every backend thread does with batches: takes them off the rings from ModelThreads, and
-//! when one is over, answers its requests' frontends and tells the RankThread of its sub-cluster
-//! that its GPU is free of it.
+//! The common work of all backend threads: taking batches off the rings from ModelThreads and, when
+//! a batch is over, answering its requests' frontends and reporting its completion to the
+//! RankThread of its sub-cluster.
 
 use crate::runtime::counters::executions::Executing;
 use crate::runtime::counters::{BackendTally, Counting};
@@ -17,18 +17,18 @@ use symphony_transport::slab::{SlabView, SlotGuard};
 pub(crate) struct Batch {
     pub(crate) header: BatchHeader,
     pub(crate) entries: Vec<BatchEntry>,
-    /// When the header came: the batch was put together just before.
+    /// The time at which the header came: the batch was put together just before.
     pub(crate) received: Nanos,
 }
 
-/// The receiving end of batches. The lists of batches that are over are used again.
+/// The receiving end of batches. The lists of batches that are over are reused.
 pub(crate) struct Inbox {
     rings: Vec<Consumer<Frame>>,
     spare: Vec<Batch>,
 }
 
 impl Inbox {
-    /// One ring per ModelThread.
+    /// Makes the receiving end of these rings, one per ModelThread.
     pub(crate) fn new(rings: Vec<Consumer<Frame>>) -> Inbox {
         Inbox { rings, spare: Vec::new() }
     }
@@ -55,7 +55,7 @@ impl Inbox {
         received
     }
 
-    /// Takes back the list of a batch that is over.
+    /// Takes the list of a batch that is over, for reuse.
     pub(crate) fn recycle(&mut self, batch: Batch) {
         self.spare.push(batch);
     }
@@ -65,21 +65,23 @@ impl Inbox {
 pub(crate) struct Answers {
     /// The slabs of the frontends, by their numbers.
     pub(crate) slabs: Vec<SlabView>,
-    /// To each frontend. Each holds all that the frontend can have in flight, so it is never full.
+    /// The ring to each frontend. Each holds all that the frontend can have in flight, so it is
+    /// never full.
     pub(crate) frontends: Vec<Producer<Response>>,
-    /// To each RankThread. It holds every batch that this thread's GPUs can have been given from
-    /// there.
+    /// The ring to each RankThread. It holds every batch that this thread's GPUs can have been
+    /// given from there.
     pub(crate) completions: Vec<Producer<Completion>>,
     /// The RankThread of each model's sub-cluster.
     pub(crate) rank_of: Arc<[u32]>,
-    /// What is counted of batches.
+    /// The counters of batches.
     pub(crate) counting: Counting<BackendTally>,
-    /// What has run, by model and by GPU.
+    /// The counts of executed batches, by model and by GPU.
     pub(crate) executing: Executing,
 }
 
 impl Answers {
-    /// The slot of a request; `None` if somebody else holds it, which a sound engine never does.
+    /// Returns the slot of a request; `None` if another holder has it, which never happens in a
+    /// sound engine.
     pub(crate) fn slot(&self, entry: BatchEntry) -> Option<SlotGuard<'_>> {
         self.slabs.get(usize::from(entry.slot.frontend()))?.claim(entry.slot)
     }
@@ -117,7 +119,7 @@ impl Answers {
         }
     }
 
-    /// The batch has run: counts it and tells the RankThread.
+    /// Ends a batch that has run: counts it and reports its completion.
     pub(crate) fn ran(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { exec_at, duration, .. } = batch.header;
         let tally = &mut self.counting.tally;
@@ -128,7 +130,7 @@ impl Answers {
         self.complete(batch, started, finished);
     }
 
-    /// Tells the RankThread that the GPU is free of the batch.
+    /// Reports to the RankThread that the batch has left its GPU.
     pub(crate) fn complete(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { batch, model, gpu, .. } = batch.header;
         let rank = self.rank_of[model.0 as usize] as usize;
@@ -136,7 +138,7 @@ impl Answers {
         debug_assert!(sent.is_ok(), "the ring holds every batch that the GPUs can have been given");
     }
 
-    /// The batch did not start in time: nobody waits for it any more.
+    /// Ends a batch that did not start in time: the deadlines of its requests have passed.
     pub(crate) fn cancel(&mut self, batch: &Batch, now: Nanos) {
         self.counting.tally.cancelled += 1;
         self.executing.cancelled(&batch.header, now);

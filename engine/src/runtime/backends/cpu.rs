@@ -1,31 +1,31 @@
-//! The backend thread of one CPU executor, a GPU as far as the scheduler knows: it runs one batch
-//! at a time on its core, between the batch's exec_at and its latest; one that can't start in time
-//! is cancelled and answered.
+//! The backend thread of one CPU executor, which is a GPU to the scheduler: it runs one batch at a
+//! time on its core, between the batch's exec_at and its latest; one that can't start in time is
+//! cancelled and answered.
 
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::Agent;
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use symphony_gpu::{ComputeThread, CpuModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
-/// A batch that starts this soon is waited for without a nap.
+/// The time before a batch's start within which it is waited for without a nap.
 const SOON: Nanos = Nanos::from_micros(200);
 
-/// See the module's description.
+/// The agent of a CPU executor. See the module's description.
 pub(crate) struct CpuBackend {
     pub(crate) inbox: Inbox,
     pub(crate) answers: Answers,
     pub(crate) clock: Clock,
     /// The models that it can run, by the engine's numbers; `None` for those of other executors.
     pub(crate) models: Vec<Option<Box<CpuModel>>>,
-    /// Models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<Taker<Option<Box<CpuModel>>>>,
-    /// What they are to compute on: this thread.
+    /// The models that are loaded and unloaded meanwhile, where that may be.
+    pub(crate) changes: Option<ChangeReceiver<Option<Box<CpuModel>>>>,
+    /// The handle of this thread, on which the models compute.
     pub(crate) compute: ComputeThread,
-    /// What it has been given, in order.
+    /// The batches that it has been given, in order.
     pub(crate) waiting: VecDeque<Batch>,
 }
 
@@ -54,8 +54,8 @@ impl CpuBackend {
     }
 }
 
-/// Stages the inputs of these requests, runs the model and puts the outputs into their slots. False
-/// if it failed.
+/// Stages the inputs of these requests, runs the model and puts the outputs into their slots.
+/// Returns false if it failed.
 fn run_rows(
     model: &mut CpuModel,
     answers: &Answers,
@@ -82,13 +82,13 @@ impl CpuBackend {
         let CpuBackend { changes, models, compute, answers, .. } = self;
         let Some(changes) = changes else { return 0 };
         changes.take(now, |change| {
-            change.thing.iter_mut().for_each(|model| model.compute_on(compute));
-            std::mem::swap(&mut models[change.place], &mut change.thing);
-            answers.executing.forget(ModelId(change.place as u32));
+            change.value.iter_mut().for_each(|model| model.compute_on(compute));
+            std::mem::swap(&mut models[change.index], &mut change.value);
+            answers.executing.forget(ModelId(change.index as u32));
         })
     }
 
-    fn turn(&mut self, now: Nanos) -> usize {
+    fn run_batches(&mut self, now: Nanos) -> usize {
         let CpuBackend { inbox, waiting, .. } = self;
         let received = inbox.receive(now, |batch| waiting.push_back(batch));
         let Some(next) = self.waiting.front().map(|batch| batch.header) else { return received };
@@ -108,9 +108,9 @@ impl CpuBackend {
 
 impl Agent for CpuBackend {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.answers.counting.turn_begins(now);
-        let work = self.turn(now) + self.take_changes(now);
-        self.answers.counting.turn_ends(now, work);
+        self.answers.counting.cycle_begins(now);
+        let work = self.run_batches(now) + self.take_changes(now);
+        self.answers.counting.cycle_ends(now, work);
         work
     }
 

@@ -4,7 +4,7 @@
 
 use super::batches::{Answers, Batch, Inbox};
 use crate::runtime::threads::agent::Agent;
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use std::ops::Range;
 use symphony_gpu::EmulatedGpus;
@@ -12,27 +12,27 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 use symphony_transport::wheel::Wheel;
 
-/// See the module's description.
+/// The agent of all emulated GPUs. See the module's description.
 pub(crate) struct EmulatedBackend {
     pub(crate) inbox: Inbox,
     pub(crate) answers: Answers,
     /// The engine's number of the first of these GPUs.
     pub(crate) first_gpu: u32,
-    /// Where each model's outputs lie in a slot, by the engine's number of the model.
+    /// The range of each model's outputs in a slot, by the engine's number of the model.
     pub(crate) outputs: Vec<Range<usize>>,
-    /// The same of models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<Taker<Range<usize>>>,
+    /// The ranges of outputs of models that are loaded and unloaded meanwhile, where that may be.
+    pub(crate) changes: Option<ChangeReceiver<Range<usize>>>,
     gpus: EmulatedGpus,
-    /// When the next batch of each idle GPU may start.
+    /// The time at which the next batch of each idle GPU may start.
     starts: Wheel,
-    /// What each GPU runs.
+    /// The batch that each GPU runs.
     running: Vec<Option<Batch>>,
-    /// What each GPU has been given besides, in order.
+    /// The further batches that each GPU has been given, in order.
     waiting: Vec<VecDeque<Batch>>,
 }
 
 impl EmulatedBackend {
-    /// `count` idle GPUs from `first_gpu` on.
+    /// Makes `count` idle GPUs from `first_gpu` on.
     pub(crate) fn new(
         inbox: Inbox,
         answers: Answers,
@@ -80,7 +80,7 @@ impl EmulatedBackend {
         }
     }
 
-    /// Has an idle GPU woken for its next batch.
+    /// Sets the timer of an idle GPU to the start of its next batch.
     fn arm(&mut self, gpu: usize) {
         if self.running[gpu].is_none()
             && let Some(next) = self.waiting[gpu].front()
@@ -116,7 +116,7 @@ impl EmulatedBackend {
 
 impl Agent for EmulatedBackend {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.answers.counting.turn_begins(now);
+        self.answers.counting.cycle_begins(now);
         let finished = self.finish(now);
         let EmulatedBackend { inbox, waiting, running, starts, first_gpu, .. } = self;
         let received = inbox.receive(now, |batch| {
@@ -130,11 +130,11 @@ impl Agent for EmulatedBackend {
         if let Some(changes) = &mut self.changes {
             let EmulatedBackend { outputs, answers, .. } = self;
             work += changes.take(now, |change| {
-                std::mem::swap(&mut outputs[change.place], &mut change.thing);
-                answers.executing.forget(ModelId(change.place as u32));
+                std::mem::swap(&mut outputs[change.index], &mut change.value);
+                answers.executing.forget(ModelId(change.index as u32));
             });
         }
-        self.answers.counting.turn_ends(now, work);
+        self.answers.counting.cycle_ends(now, work);
         work
     }
 

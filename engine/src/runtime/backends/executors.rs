@@ -1,6 +1,6 @@
-//! Starting the CPU executors: each thread is pinned, loads every CPU model for itself, and the
-//! first one measures the profiles that the configuration leaves to measuring. Then each waits for
-//! its rings and runs.
+//! The start of the CPU executors: each thread is pinned and loads every CPU model for itself, and
+//! the first one measures the profiles that the configuration leaves to measuring. Then each waits
+//! for its rings and runs.
 
 use super::batches::{Answers, Inbox};
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
@@ -8,7 +8,7 @@ use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::{Placement, run};
-use crate::runtime::threads::changes::Taker;
+use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,15 +16,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
 
-/// What an executor found out about a model.
+/// The findings of an executor about a model.
 pub(crate) struct LoadReport {
     pub(crate) signature: Signature,
-    /// Only from the executor that measures.
+    /// The measured profile, only from the executor that measures.
     pub(crate) measured: Option<ProfileTable>,
 }
 
-/// The way of models that are loaded and unloaded while an executor runs.
-pub(crate) type ModelTaker = Taker<Option<Box<CpuModel>>>;
+/// The receiving end of models that are loaded and unloaded while an executor runs.
+pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
 pub(crate) struct ExecutorRings {
@@ -32,33 +32,33 @@ pub(crate) struct ExecutorRings {
     pub(crate) answers: Answers,
 }
 
-/// What an executor reports once it has its models: an entry per model of the configuration, `None`
-/// for other executors' models; or what is wrong with one.
-type Report = Result<Vec<Option<LoadReport>>, Diagnostic>;
+/// The result of an executor's loading: an entry per model of the configuration, `None` for other
+/// executors' models; or the error of one.
+type LoadResult = Result<Vec<Option<LoadReport>>, Diagnostic>;
 
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct LoadingExecutor {
-    reports: Receiver<Report>,
-    wiring: Sender<(ExecutorRings, Option<ModelTaker>)>,
+    reports: Receiver<LoadResult>,
+    wiring: Sender<(ExecutorRings, Option<ModelChangeReceiver>)>,
     thread: JoinHandle<()>,
 }
 
 impl LoadingExecutor {
-    /// Waits until the executor has its models. `None` if its thread died of them.
-    pub(crate) fn wait(&self) -> Option<Report> {
+    /// Waits until the executor has its models. Returns `None` if its thread died of them.
+    pub(crate) fn wait(&self) -> Option<LoadResult> {
         self.reports.recv().ok()
     }
 
     /// Gives the executor its rings, and the channel of later models if there may be some; it runs
     /// from here on.
-    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelTaker>) -> JoinHandle<()> {
-        // This fails only if the thread is gone, which its handle tells.
+    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelChangeReceiver>) -> JoinHandle<()> {
+        // Sending fails only if the thread has ended, which its handle shows.
         let _ = self.wiring.send((wiring, changes));
         self.thread
     }
 }
 
-/// What every executor is started with.
+/// The parameters of every executor.
 #[derive(Clone)]
 pub(crate) struct ExecutorSetup {
     pub(crate) config: Arc<Config>,
@@ -93,8 +93,8 @@ fn live(
     placement: Placement,
     setup: ExecutorSetup,
     compute: &ComputeThread,
-    report: Sender<Report>,
-    rings: Receiver<(ExecutorRings, Option<ModelTaker>)>,
+    report: Sender<LoadResult>,
+    rings: Receiver<(ExecutorRings, Option<ModelChangeReceiver>)>,
 ) {
     let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();

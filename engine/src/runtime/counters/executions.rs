@@ -1,7 +1,7 @@
-//! What each backend thread has run: numbers by model and by GPU, and the last batches of its first
-//! GPUs. A backend thread is the only one that sees a batch's true start and end, once each, so
-//! what it notes here is exact whoever sent the requests. The thread stores a few words of its own
-//! per batch; readers disturb it no further.
+//! The batches that each backend thread has run: counts by model and by GPU, and the last batches
+//! of its first GPUs. A backend thread is the only one that sees a batch's true start and end, once
+//! each, so its counts are exact whatever sent the requests. The thread stores a few words of its
+//! own per batch; readers disturb it no further.
 
 use crate::runtime::counters::count::Count;
 use bytemuck::Zeroable;
@@ -12,21 +12,21 @@ use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, GpuId, ModelId};
 
-/// GPUs of a backend thread whose batches are kept one by one. GPUs are granted lowest number
-/// first, so these are the busiest.
+/// The number of GPUs of a backend thread whose batches are kept one by one. GPUs are granted
+/// lowest number first, so these are the busiest.
 pub const TRACED_GPUS: usize = 64;
 
-/// Batches kept for each of these: some seconds of batches of a few milliseconds.
+/// The number of batches kept for each of these: some seconds of batches of a few milliseconds.
 const BATCHES_PER_GPU: usize = 256;
 
 /// The upper bounds of the batch sizes that are counted together.
 pub const SIZE_BOUNDS: [usize; 20] =
     [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, limits::MAX_BATCH];
 
-/// What a backend thread counts of one model.
+/// The counts of one model on a backend thread.
 #[derive(Debug, Zeroable)]
 #[repr(C, align(128))]
-struct ModelCounts {
+struct ModelExecutionCounts {
     batches: Count,
     rows: Count,
     busy_ns: Count,
@@ -35,10 +35,10 @@ struct ModelCounts {
     sizes: [Count; SIZE_BOUNDS.len()],
 }
 
-/// What it counts of one GPU.
+/// The counts of one GPU on a backend thread.
 #[derive(Debug, Zeroable)]
 #[repr(C)]
-struct GpuCounts {
+struct GpuExecutionCounts {
     batches: Count,
     busy_ns: Count,
 }
@@ -46,17 +46,17 @@ struct GpuCounts {
 /// A batch that has left its GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Executed {
-    /// When it started. Equal to `finished` where it was cancelled.
+    /// The time at which the batch started. Equal to `finished` where it was cancelled.
     pub started: Nanos,
-    /// When it finished, or was cancelled.
+    /// The time at which the batch finished, or was cancelled.
     pub finished: Nanos,
-    /// Where it ran.
+    /// The GPU that ran the batch.
     pub gpu: GpuId,
     /// The model that ran.
     pub model: ModelId,
-    /// How many requests' rows it had.
+    /// The number of rows in the batch.
     pub size: u32,
-    /// Whether it came too late to start.
+    /// True if the batch came too late to start.
     pub cancelled: bool,
 }
 
@@ -73,12 +73,12 @@ impl Executed {
         ]
     }
 
-    fn from_words([started, finished, place, size]: [u64; WORDS]) -> Executed {
+    fn from_words([started, finished, gpu_and_model, size]: [u64; WORDS]) -> Executed {
         Executed {
             started: Nanos(started),
             finished: Nanos(finished),
-            gpu: GpuId((place >> 32) as u32),
-            model: ModelId(place as u32),
+            gpu: GpuId((gpu_and_model >> 32) as u32),
+            model: ModelId(gpu_and_model as u32),
             size: size as u32,
             cancelled: size & CANCELLED != 0,
         }
@@ -88,9 +88,9 @@ impl Executed {
 /// The last batches, written by one thread and read by any at any time.
 #[derive(Debug)]
 struct Recent {
-    /// A power of two of them.
+    /// The ring of entries; its length is a power of two.
     entries: Box<[[AtomicU64; WORDS]]>,
-    /// How many were ever written.
+    /// The number of entries ever written.
     written: AtomicU64,
 }
 
@@ -106,18 +106,18 @@ impl Recent {
 
     fn push(&self, executed: &Executed) {
         let number = self.written.load(Ordering::Relaxed);
-        // Whoever reads one of the words stored below reads, after a fence of its own, a `written`
-        // of at least `number`.
+        // A reader that sees one of the words stored below reads, after a fence of its own, a
+        // `written` of at least `number`.
         fence(Ordering::Release);
         for (to, word) in self.at(number).iter().zip(executed.words()) {
             to.store(word, Ordering::Relaxed);
         }
-        // Release: who sees the new number sees the words.
+        // Release: a reader that sees the new number sees the words.
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// Hands out what is still there of what was written from number `since` on, oldest first;
-    /// returns the number to go on from.
+    /// Calls `take` with the remaining entries from number `since` on, oldest first. Returns the
+    /// number to go on from.
     fn read(&self, since: u64, mut take: impl FnMut(Executed)) -> u64 {
         let written = self.written.load(Ordering::Acquire);
         let room = self.entries.len() as u64;
@@ -134,22 +134,22 @@ impl Recent {
     }
 }
 
-/// Where one backend thread notes what it runs.
+/// The counts and recent batches of one backend thread.
 #[derive(Debug)]
-struct Notes {
-    /// The GPUs that it plays, by the engine's numbers.
+struct ThreadExecutions {
+    /// The GPUs of the thread, by the engine's numbers.
     gpus: Range<u32>,
-    by_model: Box<[ModelCounts]>,
-    by_gpu: Box<[GpuCounts]>,
+    by_model: Box<[ModelExecutionCounts]>,
+    by_gpu: Box<[GpuExecutionCounts]>,
     recent: Recent,
 }
 
-/// The end of the backend thread that runs the batches. There is one of each.
+/// The writing end, owned by the backend thread that runs the batches. There is one of each.
 #[derive(Debug)]
-pub(crate) struct Executing(Arc<Notes>);
+pub(crate) struct Executing(Arc<ThreadExecutions>);
 
 impl Executing {
-    /// Notes a batch that has run.
+    /// Counts a batch that has run.
     pub(crate) fn ran(&mut self, batch: &BatchHeader, started: Nanos, finished: Nanos) {
         let (size, busy) = (batch.size as usize, (finished - started).0);
         if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
@@ -166,7 +166,7 @@ impl Executing {
         self.trace(batch, started, finished, false);
     }
 
-    /// Notes a batch that could not start in time.
+    /// Counts a batch that could not start in time.
     pub(crate) fn cancelled(&mut self, batch: &BatchHeader, now: Nanos) {
         if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
             counts.cancelled_batches.add(1);
@@ -175,10 +175,11 @@ impl Executing {
         self.trace(batch, now, now, true);
     }
 
-    /// The model's place has another model from now on, of which nothing has run.
+    /// Clears the counts of a model slot, which has got another model.
     pub(crate) fn forget(&mut self, model: ModelId) {
         let Some(counts) = self.0.by_model.get(model.0 as usize) else { return };
-        let ModelCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } = counts;
+        let ModelExecutionCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } =
+            counts;
         [batches, rows, busy_ns, cancelled_batches, cancelled_rows]
             .into_iter()
             .chain(sizes)
@@ -193,44 +194,45 @@ impl Executing {
     }
 }
 
-/// What has been run of one model, on all backend threads.
+/// The executed batches of one model, on all backend threads.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModelExecutions {
-    /// Batches run.
+    /// The number of batches run.
     pub batches: u64,
-    /// Requests' rows in them.
+    /// The number of requests' rows in them.
     pub rows: u64,
-    /// How long they ran, all together.
+    /// The time that they ran, all together.
     pub busy: Nanos,
-    /// Batches that could not start in time.
+    /// The number of batches that could not start in time.
     pub cancelled_batches: u64,
-    /// Requests' rows in those.
+    /// The number of requests' rows in those.
     pub cancelled_rows: u64,
-    /// Batches run by size: up to each of [`SIZE_BOUNDS`] and above the one before.
+    /// The number of batches run by size: up to each of [`SIZE_BOUNDS`] and above the one before.
     pub sizes: [u64; SIZE_BOUNDS.len()],
 }
 
-/// What one GPU has run.
+/// The executed batches of one GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpuExecutions {
-    /// Batches run.
+    /// The number of batches run.
     pub batches: u64,
-    /// How long they ran, all together.
+    /// The time that they ran, all together.
     pub busy: Nanos,
 }
 
-/// What all backend threads have run, readable from anywhere at any time. Cheap to clone.
+/// The executed batches of all backend threads, readable from anywhere at any time. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Executions {
-    /// In the order of their GPUs' numbers.
-    threads: Arc<[Arc<Notes>]>,
+    /// The entry of each backend thread, in the order of their GPUs' numbers.
+    threads: Arc<[Arc<ThreadExecutions>]>,
 }
 
 impl Executions {
-    /// Room for backend threads that play these GPUs, which follow each other from number 0 on.
+    /// Makes empty counts of backend threads that own these GPUs, whose numbers are consecutive
+    /// from 0 on.
     pub(crate) fn new(threads: impl Iterator<Item = Range<u32>>) -> Executions {
         let notes = |gpus: Range<u32>| {
-            Arc::new(Notes {
+            Arc::new(ThreadExecutions {
                 by_model: bytemuck::allocation::zeroed_slice_box(limits::MAX_MODELS),
                 by_gpu: bytemuck::allocation::zeroed_slice_box(gpus.len()),
                 recent: Recent::new(gpus.len()),
@@ -240,12 +242,12 @@ impl Executions {
         Executions { threads: threads.map(notes).collect() }
     }
 
-    /// The writing end of the backend thread number `at`: taken once.
+    /// Returns the writing end of the backend thread numbered `at`. It must be taken once.
     pub(crate) fn of_backend(&self, at: usize) -> Executing {
         Executing(Arc::clone(&self.threads[at]))
     }
 
-    /// What has been run of a model.
+    /// Returns the executed batches of a model.
     pub fn of_model(&self, model: ModelId) -> ModelExecutions {
         let mut all = ModelExecutions::default();
         for counts in self.threads.iter().filter_map(|notes| notes.by_model.get(model.0 as usize)) {
@@ -259,23 +261,23 @@ impl Executions {
         all
     }
 
-    /// How many GPUs there are.
+    /// Returns the number of GPUs.
     pub fn gpus(&self) -> usize {
         self.threads.iter().map(|notes| notes.gpus.len()).sum()
     }
 
-    /// What each GPU has run, by number.
+    /// Returns the executed batches of each GPU, by number.
     pub fn of_gpus(&self) -> impl Iterator<Item = GpuExecutions> + '_ {
-        let of = |counts: &GpuCounts| GpuExecutions {
+        let of = |counts: &GpuExecutionCounts| GpuExecutions {
             batches: counts.batches.get(),
             busy: Nanos(counts.busy_ns.get()),
         };
         self.threads.iter().flat_map(move |notes| notes.by_gpu.iter().map(of))
     }
 
-    /// Hands out the batches that have left their GPUs and have not been handed out: `cursor`,
-    /// empty at first, says which. Only those of the first `gpus` GPUs, and of each backend thread
-    /// those of its first [`TRACED_GPUS`], the newest few hundred of a GPU.
+    /// Calls `take` with the batches that have left their GPUs since the last call with this
+    /// `cursor`, which is empty at first. Only batches of the first `gpus` GPUs are kept, and of
+    /// each backend thread those of its first [`TRACED_GPUS`], the newest few hundred of a GPU.
     pub fn recent(&self, gpus: usize, cursor: &mut Vec<u64>, mut take: impl FnMut(Executed)) {
         let shown = |gpu: u32| (gpu as usize) < gpus;
         let threads = self.threads.iter().take_while(|notes| shown(notes.gpus.start));

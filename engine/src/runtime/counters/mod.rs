@@ -1,9 +1,9 @@
-//! What the pinned threads count: plain numbers that a thread adds to as it goes, and stores once a
-//! turn where others can read them. Each thread has cache lines of its own, written by nobody else,
-//! so counting needs no atomic addition and reading disturbs nobody for more than the moment in
+//! The counters of the pinned threads: plain numbers that a thread adds to, and stores once a duty
+//! cycle where others can read them. Each thread has cache lines of its own, written by no other,
+//! so counting needs no atomic addition, and a reader delays the thread only for the moment in
 //! which a line is fetched.
 //!
-//! Owned by the threads' agents; read through [`Counters`] by whoever shows them.
+//! Owned by the threads' agents; read through [`Counters`].
 
 pub mod count;
 pub mod executions;
@@ -17,46 +17,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// DutyCycles of any thread.
+/// The duty cycles of a thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct DutyCycles {
-    /// DutyCycles of the loop.
+    /// The number of duty cycles.
     pub all: u64,
-    /// Those that found work.
+    /// The number of duty cycles that found work.
     pub busy: u64,
-    /// The longest turn that found work, in nanoseconds.
+    /// The length of the longest duty cycle that found work, in nanoseconds.
     pub longest_ns: u64,
 }
 
-/// What a ModelThread counts, from its start on.
+/// The counters of a ModelThread, from its start on.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ModelTally {
-    /// Its turns.
-    pub turns: DutyCycles,
-    /// Requests taken from the rings.
+    /// The thread's duty cycles.
+    pub cycles: DutyCycles,
+    /// The number of requests taken from the rings.
     pub requests: u64,
-    /// Times that a model was re-selected since requests had come for it: once for all requests of
-    /// a turn.
+    /// The number of times that a model was re-selected since requests had come for it: once for
+    /// all requests of a duty cycle.
     pub settled: u64,
-    /// Batches sent to backends.
+    /// The number of batches sent to backends.
     pub batches: u64,
-    /// Requests in them.
+    /// The number of requests in those batches.
     pub batched_requests: u64,
-    /// Requests given up since no good batch could meet their deadline.
+    /// The number of requests dropped since no good batch could meet their deadline.
     pub dropped_in_queue: u64,
-    /// Requests refused since their model's queue was full.
+    /// The number of requests refused since their model's queue was full.
     pub overloaded: u64,
-    /// Requests that their clients took back.
+    /// The number of requests that their clients cancelled.
     pub withdrawn: u64,
-    /// Requests ended by the engine's stop.
+    /// The number of requests ended by the engine's stop.
     pub stopped: u64,
-    /// GPUs granted.
+    /// The number of GPUs granted.
     pub grants: u64,
-    /// Those given back without a batch.
+    /// The number of grants given back without a batch.
     pub grants_unused: u64,
-    /// Timers that came due.
+    /// The number of timers that came due.
     pub timers: u64,
     /// The most requests seen waiting in a ring from a frontend.
     pub request_ring_high: u64,
@@ -64,39 +64,39 @@ pub struct ModelTally {
     pub grant_ring_high: u64,
 }
 
-/// What a RankThread counts, from its start on.
+/// The counters of a RankThread, from its start on.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct RankTally {
-    /// Its turns.
-    pub turns: DutyCycles,
-    /// Words heard from ModelThreads: ready, withdrawn, reports.
-    pub words: u64,
-    /// GPUs granted.
+    /// The thread's duty cycles.
+    pub cycles: DutyCycles,
+    /// The number of messages received from ModelThreads: ready, withdrawn, reports.
+    pub messages: u64,
+    /// The number of GPUs granted.
     pub grants: u64,
-    /// Completions heard from backends.
+    /// The number of completions received from backends.
     pub completions: u64,
-    /// Times that matching was looked at again since a GPU was about to be free.
+    /// The number of times that matching was repeated since a GPU was about to be free.
     pub timers: u64,
-    /// GPUs granted or running a batch as the turn ended.
+    /// The number of GPUs granted or running a batch as the duty cycle ended.
     pub gpus_busy: u64,
-    /// The most words seen waiting in a ring from a ModelThread.
-    pub word_ring_high: u64,
+    /// The most messages seen waiting in a ring from a ModelThread.
+    pub message_ring_high: u64,
     /// The most completions seen waiting in a ring from a backend.
     pub completion_ring_high: u64,
 }
 
-/// Buckets of a [`Lateness`]: the last one has no upper end.
+/// The number of buckets of a [`Lateness`]: the last one has no upper end.
 pub const LATENESS_BUCKETS: usize = 28;
 
-/// How late something was, counted by powers of two.
+/// A histogram of latenesses, by powers of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct Lateness {
-    /// `buckets[i]` counts what was later than that of `i - 1` allows and at most
+    /// The counts: `buckets[i]` is of latenesses above [`Lateness::bound`]`(i - 1)` and at most
     /// [`Lateness::bound`]`(i)`.
     pub buckets: [u64; LATENESS_BUCKETS],
-    /// All of it together, in nanoseconds.
+    /// The sum of all latenesses, in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -107,15 +107,15 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// Below this many nanoseconds everything is one bucket: 256.
+    /// The binary logarithm of the first bucket's bound, 256 ns.
     const FIRST_BITS: u32 = 8;
 
-    /// What bucket `at` counts at most: 256 ns, 512 ns, …; 17 s is the last that has a bound.
+    /// Returns the upper bound of bucket `at`: 256 ns, 512 ns, …; 17 s is the last.
     pub fn bound(at: usize) -> Nanos {
         if at + 1 >= LATENESS_BUCKETS { Nanos::MAX } else { Nanos(1 << (at as u32 + Lateness::FIRST_BITS)) }
     }
 
-    /// Counts one that was this late.
+    /// Counts an event that was this late.
     #[inline]
     pub fn count(&mut self, late: Nanos) {
         let bits = u64::BITS - late.0.saturating_sub(1).leading_zeros();
@@ -124,56 +124,56 @@ impl Lateness {
         self.sum_ns = self.sum_ns.wrapping_add(late.0);
     }
 
-    /// How many were counted.
+    /// Returns the number of events counted.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }
 }
 
-/// What a backend thread counts, from its start on.
+/// The counters of a backend thread, from its start on.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct BackendTally {
-    /// Its turns.
-    pub turns: DutyCycles,
-    /// Batches run.
+    /// The thread's duty cycles.
+    pub cycles: DutyCycles,
+    /// The number of batches run.
     pub batches: u64,
-    /// Batches that could not start in time.
+    /// The number of batches that could not start in time.
     pub cancelled: u64,
-    /// How long after exec_at batches started.
+    /// The lateness of batches' starts after exec_at.
     pub start: Lateness,
-    /// How long after exec_at + l(b) batches finished.
+    /// The lateness of batches' ends after exec_at + l(b).
     pub finish: Lateness,
 }
 
-/// A tally as its words, which is how it is stored.
+/// The counters of a thread, which are stored as words of 64 bits.
 pub(crate) trait Tally: Pod + Default {
-    /// Its turns.
-    fn turns(&mut self) -> &mut DutyCycles;
+    /// Returns the thread's duty cycles.
+    fn cycles(&mut self) -> &mut DutyCycles;
 }
 
 impl Tally for ModelTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
 impl Tally for RankTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
 impl Tally for BackendTally {
-    fn turns(&mut self) -> &mut DutyCycles {
-        &mut self.turns
+    fn cycles(&mut self) -> &mut DutyCycles {
+        &mut self.cycles
     }
 }
 
-/// Words in a pair of cache lines, which is what [`CachePadded`] keeps apart.
+/// The number of words in a pair of cache lines, which [`CachePadded`] keeps apart.
 const WORDS_PER_BLOCK: usize = 16;
 
-/// Where a thread stores its tally and others read it.
+/// The memory through which a thread publishes its tally.
 #[derive(Debug)]
 pub(crate) struct Board<T> {
     blocks: Box<[CachePadded<[AtomicU64; WORDS_PER_BLOCK]>]>,
@@ -181,7 +181,7 @@ pub(crate) struct Board<T> {
 }
 
 impl<T: Tally> Board<T> {
-    /// All zero.
+    /// Makes a board of zeros.
     pub(crate) fn new() -> Arc<Board<T>> {
         const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) };
         let blocks = (size_of::<T>() / size_of::<u64>()).div_ceil(WORDS_PER_BLOCK);
@@ -189,8 +189,8 @@ impl<T: Tally> Board<T> {
         Arc::new(Board { blocks: blocks.collect(), holds: PhantomData })
     }
 
-    /// Stores the tally. Called by one thread only: each number is right on its own, all together
-    /// are of one turn or of two that follow each other.
+    /// Stores the tally. Called by one thread only: each number is consistent, and all together are
+    /// of one duty cycle or of two consecutive ones.
     #[inline]
     pub(crate) fn publish(&self, tally: &T) {
         let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(tally));
@@ -202,7 +202,7 @@ impl<T: Tally> Board<T> {
         }
     }
 
-    /// The tally as it was stored last.
+    /// Returns the tally as it was stored last.
     pub(crate) fn read(&self) -> T {
         let mut tally = T::default();
         let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut tally));
@@ -215,17 +215,17 @@ impl<T: Tally> Board<T> {
     }
 }
 
-/// Between two publications by a thread: numbers that are read are at most so old.
+/// The interval between two publications by a thread, and so the age of what is read, at most.
 const PUBLISHED_EVERY: Nanos = Nanos::from_micros(20);
 
-/// A thread's own numbers, and where it publishes them.
+/// The counters of a thread, and the board on which it publishes them.
 pub(crate) struct Counting<T> {
     /// The numbers, added to by their owner.
     pub(crate) tally: T,
     board: Arc<Board<T>>,
-    /// When the turn under way began, once it has found work; [`Nanos::MAX`] before.
+    /// The start of the current duty cycle, once it has found work; [`Nanos::MAX`] before.
     busy_since: Nanos,
-    /// When to publish again.
+    /// The time of the next publication.
     publish_at: Nanos,
 }
 
@@ -234,27 +234,27 @@ impl<T: Tally> Counting<T> {
         Counting { tally: T::default(), board, busy_since: Nanos::MAX, publish_at: Nanos::ZERO }
     }
 
-    /// Counts that nobody reads: never published before the thread ends.
-    pub(crate) fn unseen() -> Counting<T> {
+    /// Makes counters that are not published before the thread ends.
+    pub(crate) fn unpublished() -> Counting<T> {
         Counting { publish_at: Nanos::MAX, ..Counting::new(Board::new()) }
     }
 
-    /// A turn begins. The turn before it has lasted until now, if it had work: an idle thread may
+    /// Begins a duty cycle. The one before has lasted until now, if it had work: an idle thread may
     /// have slept.
     #[inline]
-    pub(crate) fn turn_begins(&mut self, now: Nanos) {
+    pub(crate) fn cycle_begins(&mut self, now: Nanos) {
         let lasted = now - self.busy_since;
-        let turns = self.tally.turns();
-        turns.longest_ns = turns.longest_ns.max(lasted.0);
-        turns.all += 1;
+        let cycles = self.tally.cycles();
+        cycles.longest_ns = cycles.longest_ns.max(lasted.0);
+        cycles.all += 1;
     }
 
-    /// The turn that began at `now` has found this much work. Publishes the numbers if it is time
-    /// to.
+    /// Ends the duty cycle that began at `now` and found this much work. Publishes the numbers if
+    /// that is due.
     #[inline]
-    pub(crate) fn turn_ends(&mut self, now: Nanos, work: usize) {
+    pub(crate) fn cycle_ends(&mut self, now: Nanos, work: usize) {
         let found = work > 0;
-        self.tally.turns().busy += u64::from(found);
+        self.tally.cycles().busy += u64::from(found);
         self.busy_since = if found { now } else { Nanos::MAX };
         if now >= self.publish_at {
             self.publish_at = now + PUBLISHED_EVERY;
@@ -262,7 +262,7 @@ impl<T: Tally> Counting<T> {
         }
     }
 
-    /// Publishes the numbers: also when the thread ends.
+    /// Publishes the numbers. It must be called when the thread ends, too.
     #[cold]
     pub(crate) fn publish(&self) {
         self.board.publish(&self.tally);
@@ -275,7 +275,7 @@ pub(crate) fn raise(mark: &mut u64, level: usize) {
     *mark = (*mark).max(level as u64);
 }
 
-/// Every thread's numbers, readable from anywhere at any time. Cheap to clone.
+/// The counters of all threads, readable from anywhere at any time. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     models: Arc<[Arc<Board<ModelTally>>]>,
@@ -285,20 +285,20 @@ pub struct Counters {
     executions: Executions,
 }
 
-/// Every thread's numbers as they were read.
+/// The counters of all threads at a moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CountersSnapshot {
-    /// By ModelThread.
+    /// The counters of each ModelThread.
     pub models: Vec<ModelTally>,
-    /// By RankThread.
+    /// The counters of each RankThread.
     pub ranks: Vec<RankTally>,
-    /// By backend thread, with its role's name.
+    /// The counters of each backend thread, with the name of its role.
     pub backends: Vec<(String, BackendTally)>,
 }
 
 impl Counters {
-    /// Boards for so many ModelThreads and RankThreads and for these backends, each with its role's
-    /// name and its GPUs.
+    /// Makes boards for these numbers of ModelThreads and RankThreads and for these backends, each
+    /// with its role's name and its GPUs.
     pub(crate) fn new(models: usize, ranks: usize, backends: Vec<(String, Range<u32>)>) -> Counters {
         let (backend_roles, gpus): (Vec<String>, Vec<Range<u32>>) = backends.into_iter().unzip();
         Counters {
@@ -322,12 +322,12 @@ impl Counters {
         Counting::new(Arc::clone(&self.backends[at]))
     }
 
-    /// What the backends have run, by model and by GPU.
+    /// Returns the executed batches of the backends, by model and by GPU.
     pub fn executions(&self) -> &Executions {
         &self.executions
     }
 
-    /// Reads all of them. Numbers of different threads are of slightly different moments.
+    /// Reads all counters. Numbers of different threads are of slightly different moments.
     pub fn snapshot(&self) -> CountersSnapshot {
         let roles = self.backend_roles.iter().cloned();
         CountersSnapshot {
@@ -346,27 +346,27 @@ mod tests {
     fn what_is_published_is_read() {
         let board = Board::<BackendTally>::new();
         let mut counting = Counting::new(Arc::clone(&board));
-        counting.turn_begins(Nanos(10));
+        counting.cycle_begins(Nanos(10));
         counting.tally.batches = 7;
         counting.tally.finish.count(Nanos(u64::MAX));
-        counting.turn_ends(Nanos(10), 1);
+        counting.cycle_ends(Nanos(10), 1);
         assert_eq!(board.read(), counting.tally);
-        counting.turn_begins(Nanos(110));
-        assert_eq!(counting.tally.turns, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
+        counting.cycle_begins(Nanos(110));
+        assert_eq!(counting.tally.cycles, DutyCycles { all: 2, busy: 1, longest_ns: 100 });
     }
 
     #[test]
     fn numbers_are_published_now_and_then_whether_there_is_work_or_not() {
         let board = Board::<RankTally>::new();
         let mut counting = Counting::new(Arc::clone(&board));
-        let mut turn = |now: Nanos, work| {
-            counting.turn_begins(now);
-            counting.turn_ends(now, work);
-            board.read().turns.all
+        let mut cycle = |now: Nanos, work| {
+            counting.cycle_begins(now);
+            counting.cycle_ends(now, work);
+            board.read().cycles.all
         };
-        assert_eq!(turn(Nanos(1), 1), 1);
-        assert_eq!(turn(Nanos(2), 1), 1);
-        assert_eq!(turn(Nanos(1) + PUBLISHED_EVERY, 0), 3);
+        assert_eq!(cycle(Nanos(1), 1), 1);
+        assert_eq!(cycle(Nanos(2), 1), 1);
+        assert_eq!(cycle(Nanos(1) + PUBLISHED_EVERY, 0), 3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a request ended: its outcome, its output and its times.
+//! The answer to a request: its outcome, its output and its times.
 
 use super::timeline::Timeline;
 use std::fmt;
@@ -10,11 +10,11 @@ use symphony_transport::slab::SlotGuard;
 /// The way in which an accepted request ended, as its client should see it: that of its worst row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was answered in time.
+    /// The request was answered in time.
     Good,
-    /// It ran, but its answer came this long after it was due.
+    /// The request ran, but its answer came this long after it was due.
     Late(Nanos),
-    /// It did not run, or failed; never [`Ending::Done`].
+    /// The request did not run, or failed; never [`Ending::Done`].
     Bad(Ending),
 }
 
@@ -54,7 +54,7 @@ impl Answer<'_> {
     }
 }
 
-/// The slab slots that an answer's rows are in, where it has any.
+/// The slab slots of an answer's rows, if there are any.
 pub(super) struct Output<'a> {
     /// The range of the output in each of them.
     pub(super) range: Range<usize>,

@@ -2,8 +2,8 @@
 //! request to the ModelThread that owns its model, and hands each answer out once. One thread owns
 //! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
 //!
-//! Invariant: whatever a frontend accepts, it answers exactly once. What it knows of models it has
-//! from a [`ModelTable`]; it never reads another thread's state.
+//! Invariant: whatever a frontend accepts, it answers exactly once. It reads models from a
+//! [`ModelTable`]; it never reads another thread's state.
 
 mod answer;
 mod in_flight;
@@ -18,6 +18,8 @@ pub use answer::{Answer, Outcome};
 pub use model_info::{ModelInfo, SlotState};
 pub use model_table::ModelTable;
 pub use request::{Ask, Due, Refusal, Ticket};
+// Public for tests of the load generator, which run a frontend without an engine.
+#[doc(hidden)]
 pub use setup::{FrontendPeer, FrontendSetup};
 pub use symphony_transport::message::Class;
 pub use timeline::Timeline;
@@ -44,15 +46,15 @@ pub struct Frontend {
     id: u32,
     clock: Clock,
     queue_ids: QueueIds,
-    /// The table that it has taken last, and its number.
+    /// The newest table that it has read, and its number.
     models: Arc<[ModelInfo]>,
     table: u64,
     model_table: Arc<ModelTable>,
     /// The model slots that have got another model since they were last asked for.
     replaced: Vec<ModelId>,
-    /// Its requests in the engine, by model.
+    /// The numbers of its requests in the engine, by model.
     in_engine: InFlightCounts,
-    /// For each model, what is taken off its deadlines.
+    /// The reserve of each model, which is taken off its deadlines.
     reserves: Vec<ResponseReserve>,
     least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
@@ -75,6 +77,7 @@ impl Frontend {
     /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
     ///
     /// Errors: the machine has no memory for the slots.
+    #[doc(hidden)]
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
         let classes = slot_classes(&setup.models, setup.later_row, setup.capacity);
         let (slab, view) = Slab::new(&classes, setup.id as u16)?;
@@ -151,8 +154,8 @@ impl Frontend {
         &self.model_table
     }
 
-    /// Makes it read this model table, whose first version it has, and returns its counts of
-    /// requests in the engine.
+    /// Makes the frontend read this model table, whose first version it has, and returns its counts
+    /// of requests in the engine.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.model_table = model_table;
         self.in_engine.clone()
@@ -186,7 +189,7 @@ impl Frontend {
         self.clock.now()
     }
 
-    /// Returns the number that tickets' indices are below.
+    /// Returns the bound that tickets' indices are below.
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
@@ -209,8 +212,8 @@ impl Frontend {
     }
 
     /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
-    /// the layout of the model's [`Signature`], straight into its slot (`signature.input_bytes()`
-    /// long, its old content undefined).
+    /// the layout of the model's [`Signature`](symphony_gpu::Signature), straight into its slot
+    /// (`signature.input_bytes()` long, its old content undefined).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
@@ -226,7 +229,7 @@ impl Frontend {
         let index = self.take_slots(ask.model, ask.rows);
         let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
         for (row, slot) in self.in_flight.slots(index).enumerate() {
-            let mut guard = self.view.claim(slot).expect("a slot just taken is held by nobody else");
+            let mut guard = self.view.claim(slot).expect("a slot just taken has no other holder");
             fill(row, &mut guard[..input_bytes]);
         }
         let id = self.next_id;
@@ -244,7 +247,8 @@ impl Frontend {
             Due::Within(time) => time.min(slo),
         };
         let (due, deadline, reserve) = match due {
-            // Each its own, so that they are served in their order, and found again.
+            // Such requests get distinct deadlines, so that they are served in order and can be
+            // found again.
             Due::Never => (Nanos::MAX, NO_DEADLINE + arrival, Nanos::ZERO),
             _ => {
                 let due = arrival + wanted;
@@ -271,7 +275,7 @@ impl Frontend {
                 class,
                 ..Request::default()
             };
-            ring.write(request).expect("room was seen, and this is the only producer");
+            ring.write(request).expect("room was checked, and this is the only producer");
         }
         ring.publish();
     }
@@ -340,7 +344,7 @@ impl Frontend {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
                 } else if ending != Ending::Done {
-                    // Its client gets an error: what is left of it need not run.
+                    // The client gets an error, so the remaining rows need not run.
                     self.cancel(Ticket { index: head, id });
                 }
             }
@@ -349,8 +353,8 @@ impl Frontend {
         delivered
     }
 
-    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that
-    /// runs or has run ends as it ends, and nothing happens where it was answered already.
+    /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs
+    /// or has run ends normally, and nothing happens if it was answered already.
     pub fn cancel(&mut self, ticket: Ticket) {
         if self.in_flight.take_back(ticket.index, ticket.id) {
             self.cancellations.push_back(ticket);
@@ -451,7 +455,7 @@ impl Frontend {
         let mut slots = self.in_flight.slots(index);
         let mut next = || {
             let slot = slots.next()?;
-            Some(self.view.claim(slot).expect("the backend let go of the slot"))
+            Some(self.view.claim(slot).expect("the backend has released the slot"))
         };
         Output { range, first: next(), others: std::iter::from_fn(next).collect() }
     }

@@ -1,4 +1,4 @@
-//! What a frontend knows of each model slot: the model that it holds and the state that it is in.
+//! The description of a model slot, as frontends read it: its model and its state.
 
 use symphony_gpu::signature::Signature;
 use symphony_transport::Nanos;
@@ -7,11 +7,11 @@ use symphony_transport::message::{Class, ModelId};
 /// The state of a model slot: whether requests may be sent to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
-    /// Its model is served.
+    /// The slot's model is served.
     Serving,
     /// New requests no longer find its model; those sent before go on to their ends.
     Draining,
-    /// It holds no model.
+    /// The slot holds no model.
     Vacant,
 }
 
@@ -20,23 +20,23 @@ pub enum SlotState {
 pub struct ModelInfo {
     /// The index of its model slot.
     pub id: ModelId,
-    /// Its name in the configuration.
+    /// The model's name in the configuration.
     pub name: String,
-    /// Its version among models of that name.
+    /// The model's version among models of that name.
     pub version: u64,
-    /// The name that the API has for what runs it: `onnx_rten` or `emulated`.
+    /// The name in the API of the executor's kind: `onnx_rten` or `emulated`.
     pub platform: String,
-    /// Its tensors, of one row each.
+    /// The model's tensors, of one row each.
     pub signature: Signature,
     /// The latency promised, from arrival to answer.
     pub slo: Nanos,
-    /// The largest batch it runs.
+    /// The largest batch of the model.
     pub max_batch: usize,
     /// The class of requests that name none.
     pub class: Class,
-    /// The ModelThread that owns it.
+    /// The ModelThread that owns the model.
     pub thread: usize,
-    /// The state of its model slot.
+    /// The state of the model slot.
     pub state: SlotState,
 }
 

@@ -1,9 +1,8 @@
-//! What the engine serves at the moment, as frontends see it: a table of all slots for models,
-//! replaced as a whole. The control thread publishes a table; each
-//! [`Frontend`](crate::runtime::Frontend) looks at a number once a call, and takes the new table
-//! when it has changed. Whoever holds an old table may still send requests to what it lists: a
-//! slot is given to another model only when nobody holds a table that lists the old one, and none
-//! of its requests is left.
+//! The model table, which frontends read: all model slots, replaced as a whole. The control thread
+//! publishes a table; each [`Frontend`](crate::runtime::Frontend) compares its number once a call,
+//! and takes the new table when it has changed. A holder of an old table may still send requests to
+//! the models that it lists: a slot is given to another model only when no table that lists the old
+//! one is held, and none of its requests is left.
 
 use super::model_info::ModelInfo;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The current table. See the module's description.
 #[derive(Debug)]
 pub struct ModelTable {
-    /// Counts the tables posted.
+    /// The number of tables published after the first.
     number: AtomicU64,
     current: Mutex<Arc<[ModelInfo]>>,
 }
@@ -27,11 +26,11 @@ impl ModelTable {
     /// itself is behind a lock.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
-        // Relaxed: who sees a new number takes the lock, which orders the rest.
+        // Relaxed: a reader that sees a new number takes the lock, which orders the rest.
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Every slot for a model at the moment, by id.
+    /// Returns the current table: every model slot, by id.
     pub fn models(&self) -> Arc<[ModelInfo]> {
         self.read().1
     }
@@ -50,23 +49,23 @@ impl ModelTable {
     }
 }
 
-/// How many requests a frontend has in the engine, by the slot of their model. Written by the
-/// frontend alone.
+/// The numbers of a frontend's requests in the engine, by model slot. Written by the frontend
+/// alone.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlightCounts(Arc<[AtomicU32]>);
 
 impl InFlightCounts {
-    /// None, of so many slots.
+    /// Makes counts of zero for `slots` slots.
     pub(crate) fn new(slots: usize) -> InFlightCounts {
         InFlightCounts((0..slots).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// One more of the model at `slot`.
+    /// Counts one more request of the model in `slot`.
     #[inline]
     pub(crate) fn add(&self, slot: usize) {
         let count = &self.0[slot];
         // One writer, so no atomic addition. Relaxed: the control thread reads it once this
-        // frontend has let go of the table that lists the model, which orders the two.
+        // frontend has released the table that lists the model, which orders the two.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -74,11 +73,11 @@ impl InFlightCounts {
     #[inline]
     pub(crate) fn sub(&self, slot: usize) {
         let count = &self.0[slot];
-        // Release: who reads zero sees all that was done with the request.
+        // Release: a reader of zero sees everything that was done with the request.
         count.store(count.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
 
-    /// How many there are of the model at `slot`.
+    /// Returns the number of requests of the model in `slot`.
     pub(crate) fn count(&self, slot: usize) -> u32 {
         self.0[slot].load(Ordering::Acquire)
     }

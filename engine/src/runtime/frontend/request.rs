@@ -1,4 +1,4 @@
-//! What a frontend is asked, and why it may refuse.
+//! The requests that a frontend takes, and the reasons for which it refuses them.
 
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
@@ -12,7 +12,7 @@ pub struct Ask {
     pub rows: usize,
     /// The time by which the answer is due.
     pub due: Due,
-    /// The priority class. A request that is never due is of the lowest class where this says the
+    /// The priority class. A request that is never due is of the lowest class where this is the
     /// highest.
     pub class: Class,
 }
@@ -23,7 +23,7 @@ impl Ask {
         Ask { model, rows: 1, due: Due::Slo, class: Class::HIGHEST }
     }
 
-    /// Returns the class that it is served in.
+    /// Returns the class that the request is served in.
     pub(super) fn served_in(&self) -> Class {
         match (self.due, self.class) {
             (Due::Never, Class::HIGHEST) => Class::LOWEST,

@@ -1,6 +1,6 @@
-//! How long before an answer is due its batch should be over: d_resp, which a frontend measures for
-//! each model instead of guessing it. Owned by the frontend; it takes the reserve off each deadline
-//! that it gives to the scheduler.
+//! The time before an answer is due by which its batch should be over: d_resp, which a frontend
+//! measures for each model. Owned by the frontend, which takes the reserve off each deadline that
+//! it gives to the scheduler.
 //!
 //! What comes after a batch's planned end is not only the way back: a thread that lost its core for
 //! a moment, a batch that took longer than its profile. On a machine of its own that is
@@ -11,11 +11,12 @@
 
 use symphony_transport::Nanos;
 
-/// Answers within the reserve that take back what one beyond it adds: the quantile is 1 - 1/500,
-/// well inside the 1 % that a model may have bad.
+/// The number of answers within the reserve that undo one beyond it: the quantile is 1 - 1/500,
+/// well inside the 1 % of a model's requests that may be bad.
 const WITHIN_PER_BEYOND: u64 = 500;
 
-/// An SLO's largest part that the reserve may take: beyond it, the machine is too slow for the SLO.
+/// The inverse of the largest part of an SLO that the reserve may take: beyond it, the machine is
+/// too slow for the SLO.
 const LARGEST_PART: u64 = 4;
 
 /// The reserve of one model. See the module's description.
@@ -24,24 +25,24 @@ pub(crate) struct ResponseReserve {
     least: Nanos,
     most: Nanos,
     now: Nanos,
-    /// What each answer within the reserve takes off it.
+    /// The amount that each answer within the reserve takes off it.
     decay: Nanos,
 }
 
 impl ResponseReserve {
-    /// A reserve of never under `least`, for a model with this SLO.
+    /// Makes a reserve of at least `least`, for a model with this SLO.
     pub(crate) fn new(least: Nanos, slo: Nanos) -> ResponseReserve {
         let most = Nanos(slo.0 / LARGEST_PART).max(least);
         ResponseReserve { least, most, now: least, decay: Nanos::ZERO }
     }
 
-    /// The reserve at the moment.
+    /// Returns the current reserve.
     pub(crate) fn get(&self) -> Nanos {
         self.now
     }
 
-    /// An answer came `overrun` after the deadline that the scheduler was given, at or before it if
-    /// zero.
+    /// Adjusts the reserve to an answer that came `overrun` after the deadline that the scheduler
+    /// was given; zero if it came at or before it.
     pub(crate) fn observe(&mut self, overrun: Nanos) {
         if overrun > self.now {
             let raised = overrun.min(self.most) - self.now;

@@ -1,4 +1,4 @@
-//! What a frontend is made of, and what the engine's threads take of it.
+//! The parts of a frontend, and the ends of its rings and slab that the engine's threads take.
 
 use super::model_info::{ModelInfo, row_bytes};
 use crate::runtime::clock::Clock;
@@ -19,8 +19,8 @@ pub(super) const HOPS_OF_AN_ANSWER: u64 = 2;
 /// costs nothing.
 const LATER_ROWS: [usize; 5] = [1 << 6, 1 << 10, 1 << 14, 1 << 18, 1 << 22];
 
-/// The engine's ends of a frontend's rings and slab:
-/// [`Frontend::new`](super::Frontend::new) makes them, the engine's threads take them.
+/// The engine's ends of a frontend's rings and slab: [`Frontend::new`](super::Frontend::new) makes
+/// them, the engine's threads take them.
 pub struct FrontendPeer {
     /// The requests for each ModelThread's models.
     pub requests: Vec<Consumer<Request>>,

@@ -7,7 +7,7 @@ use super::layout::rank_role;
 use super::rings::{EngineRings, ModelThreadRings};
 use super::sub_clusters::SubClusterSpec;
 use crate::config::ExecutorKind;
-use crate::recorder::{ClusterTerms, ModelRecorder, RankRecorder};
+use crate::recorder::{ClusterConfig, ModelRecorder, RankRecorder};
 use crate::runtime::backends::emulated::EmulatedBackend;
 use crate::runtime::backends::executors::ExecutorRings;
 use crate::runtime::frontend::{Class, ModelInfo};
@@ -34,9 +34,10 @@ use symphony_transport::ring::Consumer;
 pub(super) struct CompositeAgents(pub(super) Vec<(Placement, CompositeAgent)>);
 
 impl CompositeAgents {
-    /// Adds a role: to the composite agent of its core if it shares that, else to one of its own.
+    /// Adds a role to the composite agent of its placement if it may share a thread, else to one of
+    /// its own.
     pub(super) fn add(&mut self, placement: Placement, member: Member) {
-        // Threads that spin need not be on one core where none is known.
+        // Threads that spin must not share a core where none is known.
         let may_share = placement.core.is_some() || placement.idle == Idle::Nap;
         match self.0.iter_mut().find(|(taken, _)| *taken == placement && may_share) {
             Some((_, composite)) => composite.0.push(member),
@@ -52,7 +53,7 @@ impl EngineBuilder {
         ExecutorRings { inbox, answers }: ExecutorRings,
     ) -> EmulatedBackend {
         let mut groups = self.sub_clusters.groups.iter().filter(|group| group.kind == ExecutorKind::Emulated);
-        // Their numbers follow each other.
+        // The numbers of their GPUs are consecutive.
         let first = groups.next().map_or(0..0, |group| group.gpus.clone());
         let end = groups.next_back().map_or(first.end, |last| last.gpus.end);
         let outputs = models.iter().map(|model| output_range(&model.signature)).collect();
@@ -65,25 +66,25 @@ impl EngineBuilder {
         rings: &mut EngineRings,
     ) -> Result<RankThread<Consumer<Completion>>, StartError> {
         let queue_ids = self.queue_ids();
-        let terms = |group: &SubClusterSpec| ClusterTerms {
+        let cluster_config = |group: &SubClusterSpec| ClusterConfig {
             gpus: group.gpus.len(),
             keep_late: self.config.drop == DropRule::Fcfs,
             completion_delay: self.config.network.control,
             first_gpu: group.gpus.start,
         };
-        let terms: Vec<ClusterTerms> = self.sub_clusters.of_rank(at).map(terms).collect();
-        let sub_cluster = |terms: &ClusterTerms| {
+        let configs: Vec<ClusterConfig> = self.sub_clusters.of_rank(at).map(cluster_config).collect();
+        let sub_cluster = |config: &ClusterConfig| {
             let state =
-                RankState::new(terms.gpus, queue_ids.count(), terms.keep_late, terms.completion_delay);
-            SubCluster::new(state.among_classes(queue_ids.class_of_each()), terms.first_gpu)
+                RankState::new(config.gpus, queue_ids.count(), config.keep_late, config.completion_delay);
+            SubCluster::new(state.among_classes(queue_ids.class_of_each()), config.first_gpu)
         };
         let classes = queue_ids.class_of_each();
-        let create = |to| RankRecorder::create(to, &rank_role(at), queue_ids.count(), &classes, &terms);
+        let create = |to| RankRecorder::create(to, &rank_role(at), queue_ids.count(), &classes, &configs);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         let (links, completions) = rings.rank_thread(at);
         Ok(RankThread {
             monitor: RankMonitor { counting: rings.counters.of_rank(at), recorder },
-            clusters: terms.iter().map(sub_cluster).collect(),
+            clusters: configs.iter().map(sub_cluster).collect(),
             cluster_of: queue_ids.each(&self.sub_clusters.index_on_rank()),
             backfill: BackfillPhase::default(),
             messages: links.messages,
@@ -100,13 +101,13 @@ impl EngineBuilder {
     ) -> Result<ModelThread<Consumer<Request>, RingOutlets>, StartError> {
         let (now, queue_ids) = (self.clock.now(), self.queue_ids());
         let own: Vec<&ModelInfo> = models.iter().filter(|model| model.thread == at).collect();
-        let mut place = vec![None; models.len()];
+        let mut index_of = vec![None; models.len()];
         let (mut queues, mut names) = (Vec::new(), Vec::new());
         let make_config = self.queue_config();
         for class in QueueIds::classes() {
             for (nth, model) in own.iter().enumerate() {
                 let queue_id = queue_ids.of(model.id, class);
-                place[model.id.0 as usize] = Some(nth as u32);
+                index_of[model.id.0 as usize] = Some(nth as u32);
                 names.push((name_of_queue(&model.name, class), class));
                 let from = measures_from(now, nth, own.len());
                 let config = |slo, profile| make_config(queue_id, slo, profile, *lateness);
@@ -129,7 +130,7 @@ impl EngineBuilder {
         };
         let outbox =
             Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
-        let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.terms()));
+        let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.config()));
         let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
         let create = |to| ModelRecorder::create(to, &role, named, first_batch);
         let recorder = self.options.record.as_ref().map(create).transpose()?;
@@ -137,7 +138,7 @@ impl EngineBuilder {
             monitor: ModelMonitor { counting: rings.counters.of_models(at), recorder },
             agenda: Agenda::new(queues.len()),
             queues,
-            place,
+            index_of,
             requests,
             grants: links.grants,
             outbox,

@@ -1,4 +1,4 @@
-//! What is known while an engine is put together, and what follows from the configuration alone.
+//! The state of an engine's start-up, and the values that follow from the configuration alone.
 
 use super::error::StartError;
 use super::layout::Layout;
@@ -18,11 +18,11 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::QueueId;
 
-/// A lateness above this part of an SLO is not allowed for: on a machine as busy as that, allowing
-/// for it would leave no time to wait for a batch to grow.
+/// The inverse of the largest part of an SLO for which lateness is allowed: on a busier machine,
+/// allowing for it would leave no time to wait for a batch to grow.
 const LATENESS_IN_SLO: u64 = 50;
 
-/// What is known while an engine is put together.
+/// The state of an engine's start-up.
 pub(super) struct EngineBuilder {
     pub(super) config: Arc<Config>,
     pub(super) layout: Layout,
@@ -34,9 +34,9 @@ pub(super) struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Takes in what is asked for.
+    /// Makes the builder of an engine with this configuration.
     ///
-    /// Errors: a limit would be exceeded, or the policy is none for pinned threads.
+    /// Errors: a limit would be exceeded, or the policy does not run on pinned threads.
     pub(super) fn new(
         config: Config,
         layout: Layout,
@@ -63,7 +63,8 @@ impl EngineBuilder {
         })
     }
 
-    /// The backend threads: their roles and their GPUs' numbers. Those of CPU executors come first.
+    /// Returns the backend threads: their roles and their GPUs' numbers. Those of CPU executors
+    /// come first.
     pub(super) fn backends(&self, executors: u32) -> Vec<(String, Range<u32>)> {
         let gpus = self.sub_clusters.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
         let cpus = (0..executors).map(|at| (format!("cpu-{at}"), at..at + 1));
@@ -71,15 +72,15 @@ impl EngineBuilder {
         cpus.chain(emulated).collect()
     }
 
-    /// Whether models may be loaded later. A flight recorder is told of the models once, as it
-    /// begins.
+    /// Returns true if models may be loaded later. A recording describes its models once, at its
+    /// beginning, so models do not change while a flight recorder is on.
     pub(super) fn changes_later(&self) -> bool {
         let repository = self.config.repository.as_ref();
         self.options.record.is_none()
             && repository.is_some_and(|from| from.control != RepositoryControl::None)
     }
 
-    /// The most bytes that a row of a model that is loaded later may have.
+    /// Returns the most bytes that a row of a model that is loaded later may have.
     pub(super) fn later_row(&self) -> usize {
         let repository = self.config.repository.as_ref().filter(|_| self.changes_later());
         repository.map_or(0, |repository| repository.max_row_bytes)
@@ -89,8 +90,8 @@ impl EngineBuilder {
         QueueIds::new(self.sub_clusters.model_slots())
     }
 
-    /// Returns a function that makes the configuration of a per-class queue: of its id, the model's
-    /// SLO and profile, and the lateness of the machine.
+    /// Returns a function that makes the configuration of a per-class queue: from its id, the
+    /// model's SLO and profile, and the lateness of the machine.
     pub(super) fn queue_config(
         &self,
     ) -> impl Fn(QueueId, Nanos, Profile, Nanos) -> QueueConfig + Send + 'static {

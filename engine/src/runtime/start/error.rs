@@ -13,27 +13,27 @@ pub enum StartError {
     /// A limit of the engine would be exceeded.
     #[error("{what}: {asked} asked for; the limit is {limit}")]
     Limit {
-        /// The things that there would be too many of.
+        /// The name of what there would be too many of.
         what: &'static str,
         /// The number asked for.
         asked: usize,
-        /// The most that there may be.
+        /// The limit.
         limit: usize,
     },
-    /// The policy needs more than the pinned threads have.
+    /// The policy does not run on pinned threads.
     #[error("policy {0} runs in `simulate` only; serve with one of: {1}")]
     Policy(String, String),
-    /// The machine did not give memory for requests in flight.
+    /// The system gave no memory for requests in flight.
     #[error("{0}")]
     Slab(#[from] SlabError),
-    /// The machine did not give a thread.
+    /// The system gave no thread.
     #[error("the system gave no thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// The flight recorder's files can't be had.
+    /// The flight recorder's files can't be created.
     #[error("{0}")]
     Record(#[from] RecordError),
     /// A thread died while it loaded its models.
-    #[error("executor {0} died while it loaded its models; its last words are above")]
+    #[error("executor {0} died while it loaded its models; its panic message is above")]
     Died(usize),
 }
 

@@ -1,4 +1,4 @@
-//! What start-up finds out about the models and the machine.
+//! The properties of the models and the machine that start-up finds out.
 
 use super::builder::EngineBuilder;
 use super::error::StartError;
@@ -13,13 +13,13 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// What start-up has found out about the models and the machine.
+/// The properties of the models and the machine that start-up has found out.
 pub(super) struct Findings {
-    /// Every place for a model; those that have none come last.
+    /// Every model slot; vacant ones come last.
     pub(super) models: Arc<[ModelInfo]>,
-    /// Of each model that there is.
+    /// The profile of each model.
     pub(super) profiles: Vec<Profile>,
-    /// How late threads see that a time has come.
+    /// The lateness with which threads see that a time has come.
     pub(super) lateness: Nanos,
 }
 
@@ -37,8 +37,8 @@ impl EngineBuilder {
             .collect::<Result<_, _>>()?)
     }
 
-    /// What there is to know of every model, from the configuration and the executors; and of the
-    /// machine.
+    /// Returns the properties of every model, from the configuration and the executors, and those
+    /// of the machine.
     pub(super) fn find_out(&self, loading: &[LoadingExecutor]) -> Result<Findings, StartError> {
         let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {

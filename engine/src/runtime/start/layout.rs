@@ -1,13 +1,14 @@
-//! Which role runs on which core. The configuration says it or the machine decides: every role on a
-//! core of its own where there are enough, else CPU executors keep theirs and the light roles share
-//! what is left.
+//! The placement of roles on cores. The configuration decides, or the machine does: every role gets
+//! a core of its own where there are enough, else CPU executors keep theirs and the light roles
+//! share the rest.
 
 use crate::config::{Config, ExecutorKind};
 use crate::runtime::threads::agent::{Idle, Placement};
 use std::collections::HashMap;
 use symphony_scheduler::limits;
 
-/// The role of the RankThread numbered `at`: in its thread's name, its metrics and its recording.
+/// Returns the role of the RankThread numbered `at`: the name of its thread, in metrics and of its
+/// recording.
 pub fn rank_role(at: usize) -> String {
     if at == 0 { "rank".to_owned() } else { format!("rank-{at}") }
 }
@@ -15,22 +16,22 @@ pub fn rank_role(at: usize) -> String {
 /// The placements of every thread of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Of each RankThread.
+    /// The placement of each RankThread.
     pub ranks: Vec<Placement>,
-    /// Of each ModelThread.
+    /// The placement of each ModelThread.
     pub models: Vec<Placement>,
-    /// Of each CPU executor.
+    /// The placement of each CPU executor.
     pub executors: Vec<Placement>,
-    /// Of the emulated GPUs' thread, if there are any.
+    /// The placement of the emulated GPUs' thread, if there are any.
     pub emulated: Option<Placement>,
-    /// Of each frontend's thread: API cores, or load generators.
+    /// The placement of each frontend's thread: API cores, or load generators.
     pub frontends: Vec<Placement>,
-    /// Whether some role has to share its core.
+    /// True if some role has to share its core.
     pub shared: bool,
 }
 
 impl Layout {
-    /// Seats for `config` and so many frontends on a machine that has `cores`.
+    /// Places the roles of `config` and `frontends` frontends on a machine that has `cores`.
     pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
         let executors = config.executors_of(ExecutorKind::Cpu);
         let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
@@ -54,17 +55,17 @@ impl Layout {
         layout
     }
 
-    /// The cores that threads are pinned to.
+    /// Returns the cores that threads are pinned to.
     pub fn cores(&self) -> Vec<usize> {
         let alone = self.emulated.iter();
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
         others.into_iter().flatten().chain(alone).filter_map(|placement| placement.core).collect()
     }
 
-    /// Threads whose core another thread has too take naps; so do all where no core is known. Where
-    /// there are too few cores for all, a thread spins only on a core that the configuration
-    /// `named` for each of its roles: other programs need the cores that nobody spoke of. The roles
-    /// of a composite agent are one thread.
+    /// Decides which threads nap: those that share their core with another thread, and all where no
+    /// core is known. Where there are too few cores for all, a thread spins only on a core that the
+    /// configuration names for each of its roles (`named`): other programs need the remaining
+    /// cores. The roles of a composite agent are one thread.
     fn mark_shared(&mut self, too_few: bool, named: &HashMap<usize, usize>) {
         let mut roles = HashMap::<usize, usize>::new();
         let mut composite_roles = HashMap::<usize, usize>::new();
@@ -87,7 +88,7 @@ impl Layout {
         self.shared = shared;
     }
 
-    /// The placements of the roles that share a thread where they share a core.
+    /// Returns the placements of the roles that share a thread where they share a core.
     fn composite_placements(&mut self) -> impl Iterator<Item = &mut Placement> {
         self.ranks.iter_mut().chain(&mut self.models).chain(&mut self.emulated)
     }
@@ -137,13 +138,13 @@ impl NamedCores<'_> {
     }
 }
 
-/// Deals cores out: light roles from the front, CPU executors from the back.
+/// Assigns cores: light roles from the front, CPU executors from the back.
 struct CoreAllocator<'a> {
     cores: &'a [usize],
     light_cores: usize,
     next_light: usize,
     next_heavy: usize,
-    /// How many roles the configuration has named each core for.
+    /// The number of roles for which the configuration names each core.
     named: HashMap<usize, usize>,
 }
 
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
     use crate::config::read_config;
 
-    /// How the API's thread and the ModelThread wait, on a machine with these cores.
+    /// Returns how the API's thread and the ModelThread idle, on a machine with these cores.
     fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("symphony.toml");

@@ -1,5 +1,5 @@
-//! Start-up: checks what is asked for against the limits, loads and measures the models, and puts
-//! an [`Engine`] together: its agents, the rings between them, the threads that they run on.
+//! Start-up: checks the configuration against the limits, loads and measures the models, and puts
+//! an [`Engine`] together: its agents, the rings between them, and their threads.
 //!
 //! Invariant: a start that fails leaves no thread behind. Nothing of this room runs once the engine
 //! does.
@@ -25,7 +25,7 @@ use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
 use crate::runtime::model_setup::output_range;
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
-use crate::runtime::threads::changes::{Giver, Taker, changes};
+use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use agents::CompositeAgents;
 use builder::EngineBuilder;
 use findings::Findings;
@@ -38,8 +38,8 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::message::BatchHeader;
 
 impl Engine {
-    /// Loads the models, measures what has to be, and starts every thread, with `frontends`
-    /// frontends.
+    /// Loads the models, measures where the configuration asks for it, and starts every thread,
+    /// with `frontends` frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start(
@@ -92,14 +92,16 @@ impl EngineBuilder {
         });
         let mut threads = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
-            let changes = channels.as_mut().map(|channels| taker(|giver| channels.executors.push(giver)));
+            let changes =
+                channels.as_mut().map(|channels| change_channel(|sender| channels.executors.push(sender)));
             threads.push(loading.wire(rings.backend(at), changes));
         }
         let mut stages: [Stage; 3] = Default::default();
         let mut agents = CompositeAgents::default();
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;
-            thread.changes = channels.as_mut().map(|channels| taker(|giver| channels.queues.push(giver)));
+            thread.changes =
+                channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
             agents.add(placement, stages[0].member(format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
@@ -108,7 +110,7 @@ impl EngineBuilder {
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
             backend.changes =
-                channels.as_mut().map(|channels| taker(|giver| channels.emulated = Some(giver)));
+                channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
             agents.add(placement, stages[2].member("emulated".to_owned(), backend));
         }
         for (placement, composite) in agents.0 {
@@ -125,8 +127,8 @@ impl EngineBuilder {
             channels.map(|channels| self.model_slots(channels, &findings, Arc::clone(&model_table), held));
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
-        // A table of its own: nobody may hold one of those that frontends see for as long as the
-        // engine runs.
+        // A table of its own: one that frontends read must not be held for as long as the engine
+        // runs.
         let models = models.iter().cloned().collect();
         let engine = Engine {
             models,
@@ -194,7 +196,7 @@ impl EngineBuilder {
         EngineRings::new(&plan, peers, counters)
     }
 
-    /// The control thread's end of the engine.
+    /// Returns the control thread's end of the engine.
     fn model_slots(
         &self,
         channels: ChangeChannels,
@@ -216,9 +218,9 @@ impl EngineBuilder {
     }
 }
 
-/// Makes a channel for changes, gives its sending end to `keep` and returns the other.
-fn taker<T>(keep: impl FnOnce(Giver<T>)) -> Taker<T> {
-    let (giver, taker) = changes();
-    keep(giver);
-    taker
+/// Makes a channel for changes, passes its sending end to `keep` and returns the receiving one.
+fn change_channel<T>(keep: impl FnOnce(ChangeSender<T>)) -> ChangeReceiver<T> {
+    let (sender, receiver) = changes();
+    keep(sender);
+    receiver
 }

@@ -11,9 +11,9 @@ pub struct Options {
     /// The folder and the size of the flight recorder's files; `None` for no recorder.
     pub record: Option<RecordConfig>,
     /// A callback on each thread of ModelThreads, of RankThreads and of the emulated GPUs, after it
-    /// is pinned and before its first duty cycle: to watch or limit a thread, or to set its
-    /// priority.
+    /// is pinned and before its first duty cycle: to observe or limit a thread, or to set
+    /// its priority.
     pub on_thread_start: Option<ThreadHook>,
-    /// The way in which ModelThreads and RankThreads idle, in place of what the layout says.
+    /// The way in which ModelThreads and RankThreads idle, in place of the layout's.
     pub idle: Option<Idle>,
 }

@@ -1,4 +1,4 @@
-//! Every ring of an engine. Start-up makes them all at once and hands each thread its plan.
+//! The rings of an engine. Start-up makes them all at once and hands each thread its ends.
 
 use super::sub_clusters::SubClusters;
 use crate::config::ExecutorKind;
@@ -14,8 +14,8 @@ use symphony_transport::message::{Completion, Frame, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::SlabView;
 
-/// Frames in all rings of batches to one backend thread (4 MiB of them), shared out to the
-/// ModelThreads: enough for 250 batches of 1,024. A grant waits for room.
+/// The number of frames in all rings of batches to one backend thread (4 MiB of them), divided
+/// among the ModelThreads: enough for 250 batches of 1,024. A grant waits for room.
 const FRAMES_TO_A_BACKEND: usize = 1 << 16;
 
 /// The rings of an engine. Each thread takes its ends as it starts: the first index is its own, the
@@ -68,9 +68,9 @@ impl EngineRings {
     /// Makes every ring but those of the `peers`, which bring theirs.
     pub(crate) fn new(plan: &RingPlan<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> EngineRings {
         let &RingPlan { model_threads, rank_threads, backend_threads, sub_clusters, .. } = plan;
-        let mut lanes_of = vec![0; model_threads];
-        plan.thread_of.iter().for_each(|&thread| lanes_of[thread as usize] += 1);
-        let (model_links, rank_links) = link(&lanes_of, rank_threads);
+        let mut queues_of = vec![0; model_threads];
+        plan.thread_of.iter().for_each(|&thread| queues_of[thread as usize] += 1);
+        let (model_links, rank_links) = link(&queues_of, rank_threads);
         let mut rings = EngineRings {
             requests_out: (0..model_threads).map(|_| Vec::new()).collect(),
             model_links: model_links.into_iter().map(Some).collect(),
@@ -171,8 +171,8 @@ impl EngineRings {
     }
 }
 
-/// Each CPU executor is a backend thread of its own, and their GPUs' numbers come first; all
-/// emulated GPUs share the last backend thread.
+/// Returns the backend thread of each GPU. Each CPU executor is a backend thread of its own, and
+/// their GPUs' numbers come first; all emulated GPUs share the last backend thread.
 fn backend_of(sub_clusters: &SubClusters, backend_threads: usize) -> Arc<[u32]> {
     let of_group = |kind, gpu| if kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 };
     sub_clusters

@@ -1,6 +1,5 @@
-//! How an engine's executors and models are divided into sub-clusters (Symphony, section 4.7), and
-//! which RankThread matches which. Decided once, at start-up, from the configuration alone;
-//! start-up builds what it says.
+//! The division of an engine's executors and models into sub-clusters (Symphony, section 4.7), and
+//! of sub-clusters among RankThreads. Decided once, at start-up, from the configuration alone.
 
 use super::error::StartError;
 use crate::config::{Config, ExecutorKind};
@@ -25,11 +24,11 @@ pub(crate) struct SubClusterSpec {
 #[derive(Clone, Debug)]
 pub(crate) struct SubClusters {
     pub(crate) groups: Vec<SubClusterSpec>,
-    /// For each model, the index of its sub-cluster in `groups`.
+    /// The index of each model's sub-cluster in `groups`.
     group_of: Vec<usize>,
 }
 
-/// A kind's executors on their way into groups.
+/// The executors of one kind, before they are divided into groups.
 struct ExecutorPool {
     kind: ExecutorKind,
     gpus: usize,
@@ -62,7 +61,7 @@ impl SubClusters {
 
     /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there
     /// are more RankThreads than kinds, the pools with the most GPUs a part are split, as evenly as
-    /// they go, until each RankThread has a sub-cluster. A pool's models are allocated out to its
+    /// possible, until each RankThread has a sub-cluster. A pool's models are distributed over its
     /// parts in their order.
     ///
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
@@ -101,22 +100,22 @@ impl SubClusters {
 
     /// Returns, for each model, the index of its sub-cluster among those of its RankThread.
     pub(crate) fn index_on_rank(&self) -> Arc<[u32]> {
-        let place = |group: usize| {
+        let index = |group: usize| {
             let rank = self.groups[group].rank;
             self.groups[..group].iter().filter(|before| before.rank == rank).count() as u32
         };
-        let places: Vec<u32> = (0..self.groups.len()).map(place).collect();
-        self.group_of.iter().map(|&group| places[group]).collect()
+        let indices: Vec<u32> = (0..self.groups.len()).map(index).collect();
+        self.group_of.iter().map(|&group| indices[group]).collect()
     }
 }
 
 /// Returns, for each model, a sub-cluster that can run it: those of its kind in rotation.
 fn deal(config: &Config, groups: &[SubClusterSpec]) -> Vec<usize> {
-    let places = config.model_slots();
-    let mut group_of = vec![0; places.len()];
+    let slots = config.model_slots();
+    let mut group_of = vec![0; slots.len()];
     for kind in KINDS {
         let own = (0..groups.len()).filter(|&at| groups[at].kind == kind).cycle();
-        let of_kind = places.iter().zip(&mut group_of).filter(|(place, _)| **place == kind);
+        let of_kind = slots.iter().zip(&mut group_of).filter(|(slot, _)| **slot == kind);
         for ((_, group), at) in of_kind.zip(own) {
             *group = at;
         }
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
     use crate::config::{Cores, ExecutorGroup, ModelSource, read_config};
 
-    /// So many executors and models, of each kind.
+    /// Returns a configuration with these numbers of executors and models, of each kind.
     fn config(cpu: (usize, usize), emulated: (usize, usize)) -> Config {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("symphony.toml");

@@ -1,22 +1,23 @@
-//! What a ModelThread has to see to next: each of its models' timers, and the models that requests
-//! have come for in this turn. Owned by the ModelThread.
+//! The next work of a ModelThread: each of its queues' timers, and the queues for which requests
+//! have come in this duty cycle. Owned by the ModelThread.
 
 use symphony_scheduler::rank::min_tree::MinTree;
 use symphony_transport::Nanos;
 
-/// A model that requests have come for in this turn.
+/// A queue for which requests have come in this duty cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
-    /// The model's place in the thread.
-    pub(crate) place: usize,
-    /// When the first of these requests arrived.
+    /// The queue's index in the thread.
+    pub(crate) index: usize,
+    /// The time at which the first of these requests arrived.
     pub(crate) since: Nanos,
 }
 
-/// See the module's description. Models are named by their place in the thread.
+/// The next work of a ModelThread. See the module's description. Queues are identified by their
+/// index in the thread.
 ///
 /// Timers are a [`MinTree`] and no wheel: requests mostly move them a little earlier or later,
-/// which is two stores there, and a thread has tens of models, thousands at most.
+/// which is two stores there, and a thread has tens of queues, thousands at most.
 pub struct Agenda {
     timers: MinTree,
     touched: Vec<Touched>,
@@ -24,7 +25,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// The agenda of this number of models, none of which has a timer or requests.
+    /// Makes the agenda of this number of queues, none of which has a timer or requests.
     pub fn new(models: usize) -> Agenda {
         Agenda {
             timers: MinTree::new(models),
@@ -33,34 +34,35 @@ impl Agenda {
         }
     }
 
-    /// Sets a model's timer; [`Nanos::MAX`] is none.
+    /// Sets a queue's timer; [`Nanos::MAX`] is none.
     #[inline]
-    pub(crate) fn set_timer(&mut self, place: usize, at: Nanos) {
-        self.timers.set(place, at);
+    pub(crate) fn set_timer(&mut self, index: usize, at: Nanos) {
+        self.timers.set(index, at);
     }
 
-    /// The earliest timer that has come by `now`, which is not taken away.
+    /// Returns the earliest timer if it has come by `now`; it stays set.
     #[inline]
     pub(crate) fn due(&self, now: Nanos) -> Option<(usize, Nanos)> {
         if self.timers.min_key() > now {
             return None;
         }
-        self.timers.min().map(|(at, place)| (place, at))
+        self.timers.min().map(|(at, index)| (index, at))
     }
 
-    /// A request that arrived at `arrival` has come for a model.
+    /// Notes that a request that arrived at `arrival` has come for a queue.
     #[inline]
-    pub(crate) fn touch(&mut self, place: usize, arrival: Nanos) {
-        if !std::mem::replace(&mut self.is_touched[place], true) {
-            self.touched.push(Touched { place, since: arrival });
+    pub(crate) fn touch(&mut self, index: usize, arrival: Nanos) {
+        if !std::mem::replace(&mut self.is_touched[index], true) {
+            self.touched.push(Touched { index, since: arrival });
         }
     }
 
-    /// Takes each touched model, in the order in which requests came for them.
+    /// Calls `settle` with each touched queue, in the order in which requests came for them, and
+    /// clears the list.
     #[inline]
     pub(crate) fn for_each_touched(&mut self, mut settle: impl FnMut(&mut MinTree, Touched)) {
         for &touched in &self.touched {
-            self.is_touched[touched.place] = false;
+            self.is_touched[touched.index] = false;
             settle(&mut self.timers, touched);
         }
         self.touched.clear();
@@ -72,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_touched_once_a_turn_since_its_first_request() {
+    fn a_queue_is_touched_once_a_cycle_since_its_first_request() {
         let mut agenda = Agenda::new(4);
-        for (place, arrival) in [(2, 5), (0, 6), (2, 7)] {
-            agenda.touch(place, Nanos(arrival));
+        for (index, arrival) in [(2, 5), (0, 6), (2, 7)] {
+            agenda.touch(index, Nanos(arrival));
         }
         let mut seen = Vec::new();
         for _ in 0..2 {
             agenda.for_each_touched(|timers, touched| {
-                timers.set(touched.place, Nanos(9));
-                seen.push((touched.place, touched.since.0));
+                timers.set(touched.index, Nanos(9));
+                seen.push((touched.index, touched.since.0));
             });
         }
         assert_eq!(seen, [(2, 5), (0, 6)]);

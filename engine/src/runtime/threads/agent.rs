@@ -1,8 +1,8 @@
 //! An agent is a role: its name and one duty-cycle function. This file owns the loop around it,
-//! which reads the clock once a turn and decides what a turn without work does. An agent has a
-//! pinned thread of its own where there are cores enough; those that would share a core share a
-//! thread instead, a [`CompositeAgent`], so that a message from one to the other costs a turn and
-//! not a switch between threads.
+//! which reads the clock once a duty cycle and decides what a cycle without work does. An agent has
+//! a pinned thread of its own where there are cores enough; those that would share a core share a
+//! thread instead, a [`CompositeAgent`], so that a message from one to the other costs a duty cycle
+//! and not a switch between threads.
 
 use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
@@ -16,50 +16,51 @@ use symphony_transport::Nanos;
 /// A role of a thread.
 pub trait Agent {
     /// Runs one duty cycle: polls every input in a fixed order, does a bounded amount of work, and
-    /// returns how much.
+    /// returns the amount.
     fn poll(&mut self, now: Nanos) -> usize;
 
-    /// Ends, as the engine stops, what is still held, so that nothing is lost without an answer.
+    /// Ends everything that is still held, as the engine stops, so that every request gets an
+    /// answer.
     fn stop(&mut self, now: Nanos);
 }
 
 /// The action of a duty cycle without work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
-    /// Looks again at once: the core is this thread's own.
+    /// Polls again at once: the core is this thread's own.
     Spin,
-    /// Looks again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a
+    /// Polls again at once for a while, then sleeps 50 us at a time, and 200 us after a tenth of a
     /// second: other threads need the core.
     Nap,
 }
 
-/// How long a thread that shares its core sleeps between looks, once it has found nothing for a
-/// while.
+/// The sleep between two duty cycles of a thread that shares its core, once it has found no work
+/// for a while.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// Duty cycles without work before the first nap: a few microseconds, in which an answer often
-/// comes.
+/// The number of duty cycles without work before the first nap: a few microseconds, in which an
+/// answer often comes.
 const CYCLES_BEFORE_NAP: u32 = 200;
 
-/// How long it sleeps once it has napped [`NAPS_BEFORE_LONG_ONES`] times: still well within what
-/// [`measure_lateness`] makes the scheduler allow for, and an idle engine takes a tenth of its core
-/// and not a third.
+/// The sleep between two duty cycles after [`NAPS_BEFORE_LONG_ONES`] naps: still well within the
+/// lateness that [`measure_lateness`] makes the scheduler allow for; an idle engine then takes a
+/// tenth of its core instead of a third.
 const LONG_NAP: Duration = Duration::from_micros(200);
 
-/// About a tenth of a second of naps.
+/// The number of naps before long ones: about a tenth of a second.
 const NAPS_BEFORE_LONG_ONES: u32 = 1_500;
 
-/// Where a thread runs.
+/// The core and the idle strategy of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// The core to pin it to; `None` leaves it to the system.
+    /// The core that the thread is pinned to; `None` leaves it to the system.
     pub core: Option<usize>,
-    /// What its turns without work do.
+    /// The action of the thread's duty cycles without work.
     pub idle: Idle,
 }
 
 impl Placement {
-    /// Makes the calling thread this placement's: pins it, and has the system wake it without the
+    /// Applies the placement to the calling thread: pins it, and has the system wake it without the
     /// usual delay of 50 us that lets wake-ups coincide.
     ///
     /// A core that can't be had is logged, not fatal: the engine works, slower.
@@ -103,7 +104,7 @@ impl Member {
         }
         if self.stop_signal.asked.load(Ordering::Relaxed) {
             self.agent.stop(now);
-            // Release: what it wrote last must be seen by the thread that acts on its end.
+            // Release: the thread that acts on the agent's end must see what it wrote last.
             self.stop_signal.done.store(true, Ordering::Release);
             return 1;
         }
@@ -146,7 +147,7 @@ impl CompositeAgent {
     }
 }
 
-/// Starts a thread that makes an agent and runs its turns until `stop` is set.
+/// Starts a thread that makes an agent and runs its duty cycles until `stop` is set.
 ///
 /// Errors: the system gives no thread.
 pub fn spawn<A: Agent>(
@@ -163,7 +164,7 @@ pub fn spawn<A: Agent>(
     })
 }
 
-/// The loop of every agent, until `stop` is set.
+/// Runs an agent's duty cycles until `stop` is set, then stops the agent.
 pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
     run_cycles(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
     agent.stop(clock.now());
@@ -191,13 +192,13 @@ fn run_cycles(idle: Idle, clock: &Clock, mut cycle: impl FnMut(Nanos) -> Option<
 }
 
 /// Measures how late a thread in this placement sees that a time has come: the 99th percentile of
-/// 400 naps' excess, or of 20,000 spinning turns' length. Takes about 40 ms at most.
+/// 400 naps' excess, or of the length of 20,000 spinning cycles. Takes about 40 ms at most.
 pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
     let clock = clock.clone();
     let measuring = std::thread::spawn(move || {
         placement.take("the timer measurement");
-        let turns = if placement.idle == Idle::Nap { 400 } else { 20_000 };
-        let mut gaps: Vec<Nanos> = (0..turns)
+        let cycles = if placement.idle == Idle::Nap { 400 } else { 20_000 };
+        let mut gaps: Vec<Nanos> = (0..cycles)
             .map(|_| {
                 let before = clock.now();
                 match placement.idle {
@@ -208,7 +209,7 @@ pub fn measure_lateness(placement: Placement, clock: &Clock) -> Nanos {
             })
             .collect();
         gaps.sort_unstable();
-        gaps[turns * 99 / 100]
+        gaps[cycles * 99 / 100]
     });
     measuring.join().unwrap_or(Nanos::from_millis(1))
 }

@@ -21,13 +21,13 @@ impl From<RankInput> for RankMessage {
 }
 
 impl RankMessage {
-    /// The queue that the message is about, where it is about one.
+    /// Returns the queue that the message is about, where it is about one.
     #[inline]
     pub(crate) fn queue(self) -> QueueId {
         self.0.queue()
     }
 
-    /// The input that the message was made of.
+    /// Returns the input that the message was made of.
     #[inline]
     pub(crate) fn input(self) -> RankInput {
         let input = self.0.as_rank_input();
@@ -51,12 +51,12 @@ impl GrantMessage {
     /// The queue of the order to send reservations, which no queue has.
     const START_RESERVING: QueueId = QueueId(u32::MAX);
 
-    /// The order that the thread's queues of the highest class send reservations.
+    /// Makes the order that the thread's queues of the highest class send reservations.
     pub(crate) fn start_reserving() -> GrantMessage {
         GrantMessage { queue: GrantMessage::START_RESERVING, ..GrantMessage::default() }
     }
 
-    /// True if the message is that order, and no grant.
+    /// Returns true if the message is that order and not a grant.
     #[inline]
     pub(crate) fn is_start_reserving(&self) -> bool {
         self.queue == GrantMessage::START_RESERVING

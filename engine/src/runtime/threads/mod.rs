@@ -1,6 +1,6 @@
-//! The scheduler's threads as parts, for who puts them together otherwise than
-//! [`Engine`](super::Engine) does: the benchmarks run these very agents, between streams of
-//! requests and GPUs that are objects in place.
+//! The scheduler's threads as parts, for programs that connect them otherwise than
+//! [`Engine`](super::Engine) does: the benchmarks run these very agents, between generated streams
+//! of requests and emulated GPUs on the same core.
 //!
 //! A [`ModelThread`] is generic over its [`Intake`] and its [`Outlets`], a [`RankThread`] over its
 //! [`Completions`]; in the engine all three are rings. [`link`] makes the rings between the two.
@@ -17,7 +17,7 @@ pub(crate) mod rank_thread;
 pub use crate::runtime::queue_ids::QueueIds;
 pub use crate::runtime::threads::agenda::Agenda;
 pub use crate::runtime::threads::agent::{Agent, measure_lateness, run, spawn};
-pub use crate::runtime::threads::changes::Taker;
+pub use crate::runtime::threads::changes::ChangeReceiver;
 pub use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 pub use crate::runtime::threads::model_thread::{
     Intake, ModelThread, Outbox, Outlets, ReservationProgress, RingOutlets, SlotQueues, frames,
@@ -32,29 +32,29 @@ use symphony_scheduler::limits::RATE_SAMPLE;
 use symphony_transport::Nanos;
 use symphony_transport::ring::{Consumer, Producer, ring};
 
-/// Hops between threads from a model's timer to the start of its batch: the timer itself, the
-/// RankThread, the ModelThread again, the backend; and two more, so that a candidate has time to be
-/// granted.
+/// The number of hops between threads from a model's timer to the start of its batch: the timer
+/// itself, the RankThread, the ModelThread again, the backend; and two more, so that a candidate
+/// has time to be granted.
 const HOPS_FROM_FRONTRUN: u64 = 6;
 
-/// Hops from a grant to the start of the batch: the ModelThread, the backend.
+/// The number of hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
-/// What [`QueueConfig`](symphony_scheduler::model::QueueConfig) have to allow for on threads that
-/// see a time come this late.
+/// Returns the slack that a [`QueueConfig`](symphony_scheduler::deferral::QueueConfig) must have on
+/// threads that see with this lateness that a time has come.
 pub fn slack_for(lateness: Nanos) -> Slack {
     Slack { frontrun: Nanos(lateness.0 * HOPS_FROM_FRONTRUN), latest: Nanos(lateness.0 * HOPS_FROM_GRANT) }
 }
 
-/// The time from which the model at `place` of `models` on a thread measures its rate. Spread over
-/// a sample: what follows from a rate takes a model a fraction of a microsecond, and of a thousand
-/// models at once it would hold the thread up.
-pub fn measures_from(start: Nanos, place: usize, models: usize) -> Nanos {
-    start + Nanos(RATE_SAMPLE.0 * place as u64 / models.max(1) as u64)
+/// Returns the time from which the queue at `index` of `queues` on a thread measures its rate.
+/// These times are spread over a sample: the work that follows from a rate takes a fraction of a
+/// microsecond for a queue, and would hold the thread up for a thousand queues at once.
+pub fn measures_from(start: Nanos, index: usize, queues: usize) -> Nanos {
+    start + Nanos(RATE_SAMPLE.0 * index as u64 / queues.max(1) as u64)
 }
 
-/// Messages that a ring to a RankThread holds. A ModelThread whose ring is full applies its next
-/// event a duty cycle later.
+/// The number of messages that a ring to a RankThread holds. A ModelThread whose ring is full
+/// applies its next event a duty cycle later.
 const MESSAGE_RING: usize = 4_096;
 
 /// A ModelThread's ends of the rings to and from RankThreads, one of each per RankThread.
@@ -76,7 +76,7 @@ pub struct RankLinks {
 /// Makes the rings between ModelThreads, which own these numbers of queues, and RankThreads. A
 /// queue has at most one grant under way, and the order to send reservations comes once, so a ring
 /// of grants is never full.
-pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
+pub fn link(queues_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<RankLinks>) {
     let mut ranks: Vec<RankLinks> =
         (0..rank_threads).map(|_| RankLinks { messages: Vec::new(), grants: Vec::new() }).collect();
     let of_a_thread = |&models: &usize| {
@@ -91,6 +91,6 @@ pub fn link(models_of: &[usize], rank_threads: usize) -> (Vec<ModelLinks>, Vec<R
         }
         links
     };
-    let threads = models_of.iter().map(of_a_thread).collect();
+    let threads = queues_of.iter().map(of_a_thread).collect();
     (threads, ranks)
 }

@@ -2,15 +2,14 @@
 //! batch (Symphony, section 4.5). It shares nothing: requests come from frontends, grants from the
 //! RankThread, all over rings.
 //!
-//! A turn takes only as much input as its outputs have room for. What has to wait stays in its
-//! ring, and a ring that is full refuses at its far end, where a frontend answers `overloaded` at
-//! once. All requests of a turn are taken in before the models that they are for are re-selected,
-//! each once. So a request costs the less the more of them wait, and a thread that has fallen
-//! behind catches up.
+//! A duty cycle takes only as much input as its outputs have room for. The rest stays in its ring,
+//! and a full ring refuses at its far end, where a frontend answers `overloaded` at once. All
+//! requests of a duty cycle are enqueued before their queues are re-selected, each once. So a
+//! request costs the less the more of them wait, and a thread that has fallen behind catches up.
 
 use super::agenda::{Agenda, Touched};
 use super::agent::Agent;
-use super::changes::Taker;
+use super::changes::ChangeReceiver;
 use super::monitor::ModelMonitor;
 use crate::runtime::counters::raise;
 use crate::runtime::queue_ids::QueueIds;
@@ -32,12 +31,12 @@ const MESSAGES_PER_EVENT: usize = 3;
 /// The most messages to the RankThread that an event other than a grant causes.
 const MESSAGES_PER_SETTLING: usize = 2;
 
-/// Where requests come from: a frontend's ring, or a stream that is made on the ModelThread's own
+/// A source of requests: a frontend's ring, or a stream that is generated on the ModelThread's own
 /// core.
 pub trait Intake {
-    /// The next request that has come by `now`.
+    /// Returns the next request that has come by `now`.
     fn next(&mut self, now: Nanos) -> Option<Request>;
-    /// How many wait to be taken, where that is known.
+    /// Returns the number of waiting requests, where that is known.
     fn waiting(&mut self) -> usize {
         0
     }
@@ -54,14 +53,14 @@ impl Intake for Consumer<Request> {
     }
 }
 
-/// Where batches and answers go: rings to backends and frontends, or an object in place that counts
-/// them.
+/// The destinations of batches and answers: rings to backends and frontends, or an object on the
+/// same thread that counts them.
 pub trait Outlets {
-    /// Whether any batch of this thread's models can be sent to this GPU right now.
+    /// Returns true if any batch of this thread's models can be sent to this GPU right now.
     fn has_room(&mut self, gpu: GpuId) -> bool;
-    /// Sends a batch of these requests to the backend, `batch.size` in all. `due`: when the batch
-    /// could have been sent had every thread acted at once, since its frontrun had come and its GPU
-    /// was about to be free.
+    /// Sends a batch of these requests to the backend, `batch.size` in all. `due` is the time at
+    /// which the batch could have been sent had every thread acted at once, since its frontrun had
+    /// come and its GPU was about to be free.
     fn run(&mut self, due: Nanos, batch: BatchHeader, requests: (&[Request], &[Request]));
     /// Ends a request that has not run, at its frontend.
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos);
@@ -77,27 +76,27 @@ pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
     pub queues: Vec<ModelQueue>,
-    /// The place in `queues` of the queue of the highest class of each of the engine's models, if
-    /// it is this thread's.
-    pub place: Vec<Option<u32>>,
-    /// The queues' timers, and which of them have new requests.
+    /// The index in `queues` of the queue of the highest class of each of the engine's models, if
+    /// this thread owns it.
+    pub index_of: Vec<Option<u32>>,
+    /// The queues' timers, and the queues that have new requests.
     pub agenda: Agenda,
-    /// One per frontend.
+    /// The source of requests of each frontend.
     pub requests: Vec<I>,
-    /// Grants from each RankThread.
+    /// The ring of grants from each RankThread.
     pub grants: Vec<Consumer<GrantMessage>>,
-    /// Where decisions go.
+    /// The destination of decisions.
     pub outbox: Outbox<O>,
-    /// What is counted and recorded of all this.
+    /// The counters and the recorder.
     pub monitor: ModelMonitor,
-    /// Queues of models that are loaded and unloaded meanwhile, where that may be: the lanes of a
-    /// place together.
-    pub changes: Option<Taker<Box<SlotQueues>>>,
+    /// The queues of models that are loaded and unloaded meanwhile, where that may be: those of a
+    /// model slot together.
+    pub changes: Option<ChangeReceiver<Box<SlotQueues>>>,
     /// The progress of the first reservations.
     pub reservations: ReservationProgress,
 }
 
-/// The queues of a place for a model, by class; `None` for one that stays.
+/// The queues of a model slot, by class; `None` for one that stays.
 pub type SlotQueues = [Option<ModelQueue>; Class::COUNT];
 
 /// The progress of a ModelThread's first reservations, which a RankThread orders once, when the
@@ -113,29 +112,29 @@ pub struct ReservationProgress {
 }
 
 impl ReservationProgress {
-    /// The progress of a thread whose first `highest` queues are of the highest class, before any
-    /// order.
+    /// Makes the progress of a thread whose first `highest` queues are of the highest class, before
+    /// any order.
     pub fn new(highest: usize, rank_threads: usize) -> ReservationProgress {
         ReservationProgress { highest, done: vec![None; rank_threads], under_way: 0 }
     }
 }
 
-/// Where a ModelThread's decisions go.
+/// The destination of a ModelThread's decisions.
 pub struct Outbox<O> {
     /// The RankThread of each queue of the engine.
     rank_of: Arc<[u32]>,
-    /// The model of each queue, by which backends know them.
+    /// The model of each queue, by which backends identify them.
     queue_ids: QueueIds,
     /// The ring to each RankThread.
     ranks: Vec<Producer<RankMessage>>,
-    /// The ways to backends and frontends.
+    /// The destinations of batches and answers.
     outlets: O,
     /// The number of the next batch. ModelThreads count from different starts, so numbers are
     /// unique.
     next_batch: u64,
-    /// When the event under way was due: the timer's time, the request's arrival.
+    /// The time at which the current event was due: the timer's time, the request's arrival.
     due: Nanos,
-    /// When the GPU of the grant under way is free.
+    /// The time at which the GPU of the current grant is free.
     gpu_free_at: Nanos,
     /// The candidate of each model's highest class that waits at the RankThread.
     waiting: Vec<WaitingCandidate>,
@@ -144,14 +143,14 @@ pub struct Outbox<O> {
 /// A candidate that waits for a GPU.
 #[derive(Clone, Copy)]
 struct WaitingCandidate {
-    /// When it became schedulable; [`Nanos::MAX`] while none is.
+    /// The time at which it became schedulable; [`Nanos::MAX`] while none is.
     since: Nanos,
     /// The candidate's delay(b).
     delay: Nanos,
 }
 
 impl WaitingCandidate {
-    const NOBODY: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
+    const NONE: WaitingCandidate = WaitingCandidate { since: Nanos::MAX, delay: Nanos::ZERO };
 }
 
 /// The rings from a ModelThread to backends and frontends.
@@ -162,36 +161,37 @@ pub struct RingOutlets {
     pub backend_of: Arc<[u32]>,
     /// The ring to each frontend.
     pub frontends: Vec<Producer<Response>>,
-    /// Frames that the largest batch of this thread's models takes.
+    /// The number of frames that the largest batch of this thread's models takes.
     pub largest_batch_frames: usize,
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
-    /// Puts a place's queues in the place of others. Those are empty, or are of lower classes and
-    /// hold what will not get a GPU any more and ends here: the control thread sees to that. A
-    /// grant that is still on its way to an old one finds the new one, which gives the GPU back.
+    /// Replaces the queues of model slots. The old queues are empty, or are of lower classes and
+    /// hold requests that will not get a GPU any more and end here: the control thread ensures
+    /// that. A grant that is still under way to an old queue reaches the new one, which gives the
+    /// GPU back.
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const MESSAGES: usize = Taker::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
+        const MESSAGES: usize = ChangeReceiver::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
         if outbox.room_for_messages(MESSAGES) < MESSAGES {
             return 0;
         }
         changes.take(now, |change| {
-            let places = (change.place..).step_by(reservations.highest.max(1));
-            for (place, new) in places.zip(change.thing.iter_mut()) {
+            let indices = (change.index..).step_by(reservations.highest.max(1));
+            for (index, new) in indices.zip(change.value.iter_mut()) {
                 let Some(new) = new else { continue };
-                let queue = &mut queues[place];
+                let queue = &mut queues[index];
                 if !queue.is_empty() {
-                    monitor.apply(place, queue, now, ModelEvent::Stop, outbox);
+                    monitor.apply(index, queue, now, ModelEvent::Stop, outbox);
                 }
                 std::mem::swap(queue, new);
-                agenda.set_timer(place, queue.next_timer());
+                agenda.set_timer(index, queue.next_timer());
             }
-            let queue = &mut queues[change.place];
-            let rank = outbox.rank_of[queue.terms().queue.0 as usize];
-            if reservations.done[rank as usize].is_some_and(|done| done > change.place) {
-                monitor.apply(change.place, queue, now, ModelEvent::StartReserving, outbox);
+            let queue = &mut queues[change.index];
+            let rank = outbox.rank_of[queue.config().queue.0 as usize];
+            if reservations.done[rank as usize].is_some_and(|done| done > change.index) {
+                monitor.apply(change.index, queue, now, ModelEvent::StartReserving, outbox);
             }
         })
     }
@@ -207,7 +207,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let mut room = outbox.ranks[rank].free();
             while room > 0 && *done < reservations.highest {
                 let queue = &mut queues[*done];
-                if outbox.rank_of[queue.terms().queue.0 as usize] as usize == rank {
+                if outbox.rank_of[queue.config().queue.0 as usize] as usize == rank {
                     monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
                     (room, messages) = (room - 1, messages + 1);
                 }
@@ -240,10 +240,10 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 }
                 self.grants[at].pop();
                 (self.outbox.due, self.outbox.gpu_free_at) = (now, grant.free_at);
-                if let Some(place) = place_of(&self.place, self.reservations.highest, grant.queue) {
-                    let queue = &mut self.queues[place];
-                    self.monitor.apply(place, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
-                    self.agenda.set_timer(place, queue.next_timer());
+                if let Some(index) = queue_index(&self.index_of, self.reservations.highest, grant.queue) {
+                    let queue = &mut self.queues[index];
+                    self.monitor.apply(index, queue, now, ModelEvent::Grant(grant), &mut self.outbox);
+                    self.agenda.set_timer(index, queue.next_timer());
                 }
                 taken += 1;
             }
@@ -253,13 +253,13 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     fn fire_timers(&mut self, now: Nanos) -> usize {
         let mut fired = 0;
-        while let Some((place, due)) = self.agenda.due(now)
+        while let Some((index, due)) = self.agenda.due(now)
             && self.outbox.room_for_messages(MESSAGES_PER_EVENT) == MESSAGES_PER_EVENT
         {
             self.outbox.due = due;
-            let queue = &mut self.queues[place];
-            self.monitor.apply(place, queue, now, ModelEvent::Timer, &mut self.outbox);
-            self.agenda.set_timer(place, queue.next_timer());
+            let queue = &mut self.queues[index];
+            self.monitor.apply(index, queue, now, ModelEvent::Timer, &mut self.outbox);
+            self.agenda.set_timer(index, queue.next_timer());
             fired += 1;
         }
         fired
@@ -274,8 +274,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let wanted = (taken + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
             let mut left =
                 (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(taken);
-            // A request's rows are all taken in the same turn, so that no batch finds only some of
-            // them.
+            // All rows of a request are taken in the same duty cycle, so that no batch is formed of
+            // only some of them.
             let mut rows_after = 0;
             while left > 0 || rows_after > 0 {
                 let Some(request) = self.requests[at].next(now) else { break };
@@ -286,16 +286,16 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                     cancelled += 1;
                     continue;
                 }
-                if let Some(place) = place_of(&self.place, self.reservations.highest, request.queue)
+                if let Some(index) = queue_index(&self.index_of, self.reservations.highest, request.queue)
                     && self.monitor.apply(
-                        place,
-                        &mut self.queues[place],
+                        index,
+                        &mut self.queues[index],
                         now,
                         ModelEvent::Enqueue(&request),
                         &mut self.outbox,
                     )
                 {
-                    self.agenda.touch(place, request.arrival);
+                    self.agenda.touch(index, request.arrival);
                 }
                 taken += 1;
             }
@@ -310,48 +310,49 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// Cancels a request that still waits in its queue.
     #[cold]
     fn cancel(&mut self, first_row: &Request, now: Nanos) {
-        if let Some(place) = place_of(&self.place, self.reservations.highest, first_row.queue)
+        if let Some(index) = queue_index(&self.index_of, self.reservations.highest, first_row.queue)
             && self.monitor.apply(
-                place,
-                &mut self.queues[place],
+                index,
+                &mut self.queues[index],
                 now,
                 ModelEvent::Cancel(first_row),
                 &mut self.outbox,
             )
         {
-            self.agenda.touch(place, now);
+            self.agenda.touch(index, now);
         }
     }
 
-    /// Re-selects the models that requests have come for.
+    /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
-        agenda.for_each_touched(|timers, Touched { place, since }| {
+        agenda.for_each_touched(|timers, Touched { index, since }| {
             outbox.due = since;
-            let queue = &mut queues[place];
-            monitor.apply(place, queue, now, ModelEvent::Settle, outbox);
-            timers.set(place, queue.next_timer());
+            let queue = &mut queues[index];
+            monitor.apply(index, queue, now, ModelEvent::Settle, outbox);
+            timers.set(index, queue.next_timer());
         });
     }
 }
 
-/// The place of a queue in its thread, of which the first `highest` are of the highest class.
+/// Returns the index of a queue in its thread, of whose queues the first `highest` are of the
+/// highest class.
 #[inline]
-fn place_of(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
-    let place = match places.get(queue.0 as usize) {
-        Some(place) => place.map(|place| place as usize),
-        None => lower_place(places, highest, queue),
+fn queue_index(index_of: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let index = match index_of.get(queue.0 as usize) {
+        Some(index) => index.map(|index| index as usize),
+        None => lower_queue_index(index_of, highest, queue),
     };
-    debug_assert!(place.is_some(), "a message for a model of another thread");
-    place
+    debug_assert!(index.is_some(), "a message for a model of another thread");
+    index
 }
 
-/// [`place_of`] a queue of a lower class.
+/// Returns the [`queue_index`] of a queue of a lower class.
 #[cold]
-fn lower_place(places: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
-    let ids = QueueIds::new(places.len());
-    let place = places.get(ids.model(queue).0 as usize).copied().flatten()?;
-    Some(place as usize + highest * usize::from(ids.class(queue).number()))
+fn lower_queue_index(index_of: &[Option<u32>], highest: usize, queue: QueueId) -> Option<usize> {
+    let ids = QueueIds::new(index_of.len());
+    let index = index_of.get(ids.model(queue).0 as usize).copied().flatten()?;
+    Some(index as usize + highest * usize::from(ids.class(queue).number()))
 }
 
 impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
@@ -368,8 +369,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 
     fn stop(&mut self, now: Nanos) {
-        for (place, queue) in self.queues.iter_mut().enumerate() {
-            self.monitor.apply(place, queue, now, ModelEvent::Stop, &mut self.outbox);
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            self.monitor.apply(index, queue, now, ModelEvent::Stop, &mut self.outbox);
         }
         for requests in &mut self.requests {
             while let Some(request) = requests.next(now) {
@@ -385,8 +386,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 }
 
-/// A batch as it travels: its header, then its requests' ids and slots, the last frame filled up
-/// with zeros.
+/// Returns the frames of a batch: its header, then its requests' ids and slots, the last frame
+/// filled up with zeros.
 #[inline]
 pub fn frames<'a>(
     batch: BatchHeader,
@@ -402,8 +403,8 @@ pub fn frames<'a>(
 }
 
 impl<O: Outlets> Outbox<O> {
-    /// The outbox of the ModelThread numbered `thread`. `rank_of`: for each model of the engine,
-    /// the place in `ranks` of the ring to its RankThread.
+    /// Makes the outbox of the ModelThread numbered `thread`. `rank_of` has, for each model of the
+    /// engine, the index in `ranks` of the ring to its RankThread.
     pub fn new(
         thread: usize,
         rank_of: Arc<[u32]>,
@@ -411,7 +412,7 @@ impl<O: Outlets> Outbox<O> {
         outlets: O,
     ) -> Outbox<O> {
         Outbox {
-            waiting: vec![WaitingCandidate::NOBODY; rank_of.len()],
+            waiting: vec![WaitingCandidate::NONE; rank_of.len()],
             queue_ids: QueueIds::new(rank_of.len()),
             rank_of,
             ranks,
@@ -422,33 +423,33 @@ impl<O: Outlets> Outbox<O> {
         }
     }
 
-    /// The outbox of a thread whose queues are these per-class queues.
+    /// Returns the outbox for a thread whose queues are these per-class queues.
     pub fn of_classes(self, queue_ids: QueueIds) -> Outbox<O> {
         let models = queue_ids.count() / Class::COUNT;
-        Outbox { queue_ids, waiting: vec![WaitingCandidate::NOBODY; models], ..self }
+        Outbox { queue_ids, waiting: vec![WaitingCandidate::NONE; models], ..self }
     }
 
-    /// The number of the first batch of the ModelThread numbered `thread`.
+    /// Returns the number of the first batch of the ModelThread numbered `thread`.
     pub fn first_batch(thread: usize) -> u64 {
         (thread as u64) << 48
     }
 
-    /// The number of the next batch.
+    /// Returns the number of the next batch.
     pub fn next_batch(&self) -> u64 {
         self.next_batch
     }
 
-    /// Where batches and answers go.
+    /// Returns the destinations of batches and answers.
     pub fn outlets(&self) -> &O {
         &self.outlets
     }
 
-    /// Where batches and answers go, mutably.
+    /// Returns the destinations of batches and answers, mutably.
     pub fn outlets_mut(&mut self) -> &mut O {
         &mut self.outlets
     }
 
-    /// The number of messages, up to `wanted`, that fit the ring to any RankThread.
+    /// Returns the number of messages, up to `wanted`, that fit the ring to any RankThread.
     fn room_for_messages(&mut self, wanted: usize) -> usize {
         let room =
             |rank: &mut Producer<RankMessage>| if rank.has_room(wanted) { wanted } else { rank.free() };
@@ -469,10 +470,10 @@ impl<O: Outlets> Outbox<O> {
     #[inline]
     fn write(&mut self, rank: usize, message: RankMessage) {
         let written = self.ranks[rank].write(message);
-        debug_assert!(written.is_ok(), "room was seen before the event");
+        debug_assert!(written.is_ok(), "room was checked before the event");
     }
 
-    /// Publishes the messages written to RankThreads: once a duty cycle, since each look of theirs
+    /// Publishes the messages written to RankThreads: once a duty cycle, since each poll of theirs
     /// moves a cache line.
     fn publish(&mut self) {
         self.ranks.iter_mut().for_each(Producer::publish);
@@ -510,9 +511,9 @@ impl<O: Outlets> ModelSink for Outbox<O> {
         let batch = dispatch.header(model, self.next_batch, size);
         self.next_batch += 1;
         let waiting = self.waiting.get(dispatch.queue.0 as usize).copied();
-        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NOBODY);
-        // Of a lower class, or a model that had withdrawn when its grant came, all that is known is
-        // this moment.
+        let WaitingCandidate { since, delay } = waiting.unwrap_or(WaitingCandidate::NONE);
+        // For a lower class, or a model that had withdrawn when its grant came, only this moment is
+        // known.
         let since = if since == Nanos::MAX { dispatch.batched } else { since };
         self.outlets.run(since.max(self.gpu_free_at - delay), batch, requests);
     }
@@ -529,8 +530,8 @@ impl Outlets for RingOutlets {
     }
 
     fn run(&mut self, _due: Nanos, mut batch: BatchHeader, requests: (&[Request], &[Request])) {
-        // What the frontend keeps back is for lateness like a batch's late start; the way back
-        // keeps the other half.
+        // The frontend's reserve covers lateness such as a batch's late start: half of it goes into
+        // `latest`; the other half stays for the way back.
         let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
         batch.latest += Nanos(head.0 / 2);
         let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
@@ -538,7 +539,7 @@ impl Outlets for RingOutlets {
         for frame in frames(batch, requests) {
             written = written.and_then(|()| ring.write(frame));
         }
-        debug_assert!(written.is_ok(), "room was seen before the grant was taken");
+        debug_assert!(written.is_ok(), "room was checked before the grant was taken");
         ring.publish();
     }
 
@@ -569,17 +570,17 @@ mod tests {
     const MODELS: usize = 10;
     const SLO: Nanos = Nanos::from_millis(5);
 
-    /// What a turn costs in these tests, and each request and each selection in it, in ns.
-    const TURN: u64 = 20;
+    /// The cost of a duty cycle in these tests, and of each request and selection in it, in ns.
+    const CYCLE: u64 = 20;
     const REQUEST: u64 = 10;
     const SELECTION: u64 = 60;
 
-    /// Requests for each model in turn: one each 50 ns, and in a burst one each 8 ns.
+    /// Requests for the models in rotation: one each 50 ns, and in a burst one each 8 ns.
     struct Steady {
         burst: std::ops::Range<Nanos>,
         next: Nanos,
         id: u64,
-        /// The age of the oldest request of the turn under way.
+        /// The age of the oldest request of the current duty cycle.
         lag: Nanos,
     }
 
@@ -616,7 +617,7 @@ mod tests {
         }
     }
 
-    /// A ModelThread in virtual time, and a RankThread that has a GPU for everybody.
+    /// A ModelThread in virtual time, and a RankThread that has a GPU for every candidate.
     struct World {
         thread: ModelThread<Steady, CountedOutlets>,
         messages: Consumer<RankMessage>,
@@ -628,7 +629,7 @@ mod tests {
         fn new(burst: std::ops::Range<Nanos>) -> World {
             let (mut models, mut ranks) = link(&[MODELS], 1);
             let (models, mut rank) = (models.remove(0), ranks.remove(0));
-            let terms = |model| QueueConfig {
+            let config = |model| QueueConfig {
                 queue: QueueId(model),
                 profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
                 slo: SLO,
@@ -640,8 +641,8 @@ mod tests {
             };
             let outlets = CountedOutlets { batched: 0, dropped: 0 };
             let thread = ModelThread {
-                queues: (0..MODELS as u32).map(|model| ModelQueue::new(terms(model), Nanos::ZERO)).collect(),
-                place: (0..MODELS as u32).map(Some).collect(),
+                queues: (0..MODELS as u32).map(|model| ModelQueue::new(config(model), Nanos::ZERO)).collect(),
+                index_of: (0..MODELS as u32).map(Some).collect(),
                 agenda: Agenda::new(MODELS),
                 requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
                 grants: models.grants,
@@ -658,9 +659,9 @@ mod tests {
             }
         }
 
-        /// Runs a duty cycle, which takes the time that its work costs; how old the oldest request
-        /// was.
-        fn turn(&mut self) -> Nanos {
+        /// Runs a duty cycle, which takes the time that its work costs. Returns the age
+        /// of the oldest request.
+        fn cycle(&mut self) -> Nanos {
             let counted = |tally: &crate::runtime::counters::ModelTally| {
                 (tally.requests, tally.settled + tally.timers + tally.grants)
             };
@@ -674,27 +675,30 @@ mod tests {
                     self.grants.push(grant.into()).unwrap();
                 }
             }
-            self.now += Nanos(TURN + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
+            self.now += Nanos(CYCLE + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
             self.thread.requests[0].lag
         }
 
-        /// Works until then; how old the oldest request of any turn was.
+        /// Works until then. Returns the age of the oldest request of any duty cycle.
         fn work_until(&mut self, until: Nanos) -> Nanos {
             let mut worst = Nanos::ZERO;
             while self.now < until {
-                worst = worst.max(self.turn());
+                worst = worst.max(self.cycle());
             }
             worst
         }
     }
 
     #[test]
-    fn models_are_selected_once_a_turn_so_more_requests_are_taken_than_selections_could_be_made() {
+    fn models_are_selected_once_a_cycle_so_more_requests_are_taken_than_selections_could_be_made() {
         let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
         let worst = world.work_until(Nanos::from_millis(50));
         assert!(worst < Nanos::from_micros(5), "{worst:?}");
         let tally = world.thread.monitor.counting.tally;
-        assert!(tally.requests * (REQUEST + SELECTION) > world.now.0, "a selection each would have fit too");
+        assert!(
+            tally.requests * (REQUEST + SELECTION) > world.now.0,
+            "a selection for each would have fit, too"
+        );
         assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
     }
 

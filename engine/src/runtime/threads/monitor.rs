@@ -8,7 +8,7 @@ use symphony_scheduler::rank::RankInput;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, Request};
 
-/// See the module's description.
+/// The counters and the recorder of a ModelThread. See the module's description.
 pub struct ModelMonitor {
     /// The thread's counters.
     pub(crate) counting: Counting<ModelTally>,
@@ -17,22 +17,22 @@ pub struct ModelMonitor {
 }
 
 impl ModelMonitor {
-    /// A monitor whose counters are published.
+    /// Makes a monitor whose counters are published.
     pub fn new(recorder: Option<ModelRecorder>) -> ModelMonitor {
         ModelMonitor { counting: Counting::new(Board::new()), recorder }
     }
 
-    /// A monitor whose counters are not published, without a recorder.
+    /// Makes a monitor whose counters are not published, without a recorder.
     pub fn unpublished() -> ModelMonitor {
-        ModelMonitor { counting: Counting::unseen(), recorder: None }
+        ModelMonitor { counting: Counting::unpublished(), recorder: None }
     }
 
-    /// [`ModelQueue::apply`] to the queue at `place` in the thread, counted, and recorded if there
-    /// is a recorder.
+    /// Calls [`ModelQueue::apply`] on the queue at `index` in the thread, counts, and records if
+    /// there is a recorder.
     #[inline(always)]
     pub(crate) fn apply(
         &mut self,
-        place: usize,
+        index: usize,
         queue: &mut ModelQueue,
         now: Nanos,
         event: ModelEvent<'_>,
@@ -50,14 +50,14 @@ impl ModelMonitor {
         let sink = &mut CountingSink { tally, sink };
         match &mut self.recorder {
             None => queue.apply(now, event, sink),
-            Some(recorder) => recorder.apply(place, queue, now, event, sink),
+            Some(recorder) => recorder.apply(index, queue, now, event, sink),
         }
     }
 
     /// Notes the start of a duty cycle.
     #[inline]
     pub(crate) fn cycle_begins(&mut self, now: Nanos) {
-        self.counting.turn_begins(now);
+        self.counting.cycle_begins(now);
     }
 
     /// Notes the end of the duty cycle that began at `now` and found this much work.
@@ -68,10 +68,10 @@ impl ModelMonitor {
         {
             recorder.publish();
         }
-        self.counting.turn_ends(now, work);
+        self.counting.cycle_ends(now, work);
     }
 
-    /// Publishes all counts and records: the thread ends.
+    /// Publishes all counts and records, when the thread ends.
     pub(crate) fn publish(&mut self) {
         self.recorder.iter_mut().for_each(ModelRecorder::publish);
         self.counting.publish();

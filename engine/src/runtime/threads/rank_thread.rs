@@ -12,16 +12,16 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
 
-/// Messages taken from one ring in one turn, so that every ring and the timer are seen to in
-/// between.
-const MESSAGES_PER_TURN: usize = 256;
+/// The most messages taken from one ring in one duty cycle, so that every ring and the timer are
+/// polled in between.
+const MESSAGES_PER_CYCLE: usize = 256;
 
-/// Where completions come from: a backend's ring, or GPUs that are played on the RankThread's own
+/// A source of completions: a backend's ring, or GPUs that are emulated on the RankThread's own
 /// core.
 pub trait Completions {
-    /// The next completion that has come.
+    /// Returns the next completion that has come.
     fn next(&mut self) -> Option<Completion>;
-    /// How many wait to be taken, where that is known.
+    /// Returns the number of waiting completions, where that is known.
     fn waiting(&mut self) -> usize {
         0
     }
@@ -47,14 +47,14 @@ pub struct RankMonitor {
 }
 
 impl RankMonitor {
-    /// A monitor whose counters are published.
+    /// Makes a monitor whose counters are published.
     pub fn new(recorder: Option<RankRecorder>) -> RankMonitor {
         RankMonitor { counting: Counting::new(Board::new()), recorder }
     }
 
-    /// A monitor whose counters are not published, without a recorder.
+    /// Makes a monitor whose counters are not published, without a recorder.
     pub fn unpublished() -> RankMonitor {
-        RankMonitor { counting: Counting::unseen(), recorder: None }
+        RankMonitor { counting: Counting::unpublished(), recorder: None }
     }
 }
 
@@ -66,17 +66,17 @@ impl RankMonitor {
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
-    /// The place in `clusters` of each queue's sub-cluster, where it is one of these.
+    /// The index in `clusters` of each queue's sub-cluster, where it is one of these.
     pub cluster_of: Arc<[u32]>,
-    /// One ring per ModelThread.
+    /// The ring of messages from each ModelThread.
     pub messages: Vec<Consumer<RankMessage>>,
-    /// One per backend thread that plays GPUs of these sub-clusters.
+    /// The source of completions of each backend thread that has GPUs of these sub-clusters.
     pub completions: Vec<C>,
     /// The rings of grants to the ModelThreads.
     pub grants: Grants,
     /// The phase of backfilling.
     pub backfill: BackfillPhase,
-    /// What is counted and recorded of all this.
+    /// The counters and the recorder.
     pub monitor: RankMonitor,
 }
 
@@ -86,13 +86,13 @@ pub enum BackfillPhase {
     /// No request of a lower class has come.
     #[default]
     Off,
-    /// One has, and this number of ModelThreads have not sent all of their reservations.
+    /// A request has come, and this number of ModelThreads have not sent all of their reservations.
     Collecting(usize),
     /// All reservations are known.
     On,
 }
 
-/// GPUs that can each run the same models.
+/// A set of GPUs that can each run the same models.
 pub struct SubCluster {
     /// The matching, of GPUs numbered from 0.
     state: RankState,
@@ -103,7 +103,7 @@ pub struct SubCluster {
 }
 
 impl SubCluster {
-    /// The sub-cluster of a matching whose first GPU has this number.
+    /// Makes the sub-cluster of a matching whose first GPU has this number.
     pub fn new(state: RankState, first_gpu: u32) -> SubCluster {
         SubCluster { state, first_gpu, has_news: false }
     }
@@ -146,7 +146,7 @@ impl<C: Completions> RankThread<C> {
         let mut taken = 0;
         for at in 0..self.completions.len() {
             raise(&mut self.monitor.counting.tally.completion_ring_high, self.completions[at].waiting());
-            for _ in 0..MESSAGES_PER_TURN {
+            for _ in 0..MESSAGES_PER_CYCLE {
                 let Some(mut completion) = self.completions[at].next() else { break };
                 let cluster = self.cluster_of[completion.model.0 as usize] as usize;
                 completion.gpu.0 -= self.clusters[cluster].first_gpu;
@@ -161,8 +161,8 @@ impl<C: Completions> RankThread<C> {
     fn take_messages(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.messages.len() {
-            raise(&mut self.monitor.counting.tally.word_ring_high, self.messages[at].len());
-            for _ in 0..MESSAGES_PER_TURN {
+            raise(&mut self.monitor.counting.tally.message_ring_high, self.messages[at].len());
+            for _ in 0..MESSAGES_PER_CYCLE {
                 let Some(message) = self.messages[at].pop() else { break };
                 let cluster = self.cluster_of[message.queue().0 as usize] as usize;
                 let mut input = message.input();
@@ -182,7 +182,7 @@ impl<C: Completions> RankThread<C> {
                 self.apply(now, cluster, input);
             }
         }
-        self.monitor.counting.tally.words += taken as u64;
+        self.monitor.counting.tally.messages += taken as u64;
         taken
     }
 
@@ -220,8 +220,8 @@ impl<C: Completions> RankThread<C> {
         cluster.has_news = true;
     }
 
-    /// Matches the sub-clusters that have news, or whose time has come: once a turn, whatever came.
-    /// Says how many only had their time.
+    /// Matches the sub-clusters that have new inputs, or whose time has come: once a duty cycle,
+    /// whatever came. Returns the number of those whose time alone had come.
     fn match_waiting(&mut self, now: Nanos) -> usize {
         let mut timers = 0;
         for at in 0..self.clusters.len() {
@@ -255,7 +255,7 @@ impl<C: Completions> RankThread<C> {
 
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.monitor.counting.turn_begins(now);
+        self.monitor.counting.cycle_begins(now);
         let work = self.take_completions(now) + self.take_messages(now) + self.match_waiting(now);
         if work > 0 {
             self.grants.publish();
@@ -263,7 +263,7 @@ impl<C: Completions> Agent for RankThread<C> {
                 self.clusters.iter().map(|cluster| cluster.state.busy_gpus() as u64).sum();
             self.monitor.recorder.iter_mut().for_each(RankRecorder::publish);
         }
-        self.monitor.counting.turn_ends(now, work);
+        self.monitor.counting.cycle_ends(now, work);
         work
     }
 

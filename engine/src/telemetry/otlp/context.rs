@@ -1,37 +1,37 @@
-//! Who a span is and whose child: the ids of W3C Trace Context, level 1, and the header
+//! The identity of a span and of its parent: the ids of W3C Trace Context, level 1, and the header
 //! `traceparent` that carries them.
 
 use std::fmt;
 
-/// Which trace. Never all zeros.
+/// The id of a trace. Never all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TraceId(pub [u8; 16]);
 
-/// Which span of a trace. Never all zeros.
+/// The id of a span in a trace. Never all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SpanId(pub [u8; 8]);
 
-/// The longest `tracestate` that is carried on, in bytes: what the standard asks of everybody.
+/// The longest `tracestate` that is propagated, in bytes: the least that the standard asks for.
 const LONGEST_STATE: usize = 512;
 
-/// What a client says of the span that its request belongs to.
+/// The client's span that a request belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parent {
     /// The client's trace.
     pub trace: TraceId,
-    /// Its span.
+    /// The client's span.
     pub span: SpanId,
-    /// Whether it records the trace, and so wants us to.
+    /// True if the client records the trace, which then is recorded here as well.
     pub sampled: bool,
-    /// What other systems keep in the trace's context, carried on as it is; empty for nothing.
+    /// The state of other systems in the trace's context, propagated as it is; may be empty.
     pub state: Box<str>,
 }
 
 impl Parent {
     /// Reads the header `traceparent`, such as
-    /// `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, and what came with it in
-    /// `tracestate`. `None` where it is not as the standard has it, which then counts as no header
-    /// at all.
+    /// `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, with the accompanying
+    /// `tracestate`. Returns `None` if it does not follow the standard, which then counts as no
+    /// header at all.
     ///
     /// ```
     /// use symphony::telemetry::otlp::Parent;
@@ -46,7 +46,7 @@ impl Parent {
         let trace = hex(parts.next()?).filter(|id| *id != [0; 16])?;
         let span = hex(parts.next()?).filter(|id| *id != [0; 8])?;
         let [flags] = hex(parts.next()?)?;
-        // What a later version adds comes behind; this one has nothing there, and 255 is none.
+        // A later version adds fields at the end; this one has none there, and 255 is no version.
         if version == 255 || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -58,7 +58,7 @@ impl Parent {
     }
 }
 
-/// Exactly 2 N lower-case digits.
+/// Parses exactly 2 N lower-case digits.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -1,5 +1,5 @@
-//! The messages of OTLP that are sent, with the numbers of opentelemetry-proto 1
-//! (`trace/v1/trace.proto` and what it uses), and no field that stays empty here.
+//! The messages of OTLP that are sent, with the field numbers of opentelemetry-proto 1
+//! (`trace/v1/trace.proto` and its imports), and no field that stays empty here.
 
 use prost::{Message, Oneof};
 
@@ -9,7 +9,7 @@ pub(super) struct ExportTraceServiceRequest {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// What a collector answers where it did not take all.
+/// The answer of a collector that did not take everything.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportTraceServiceResponse {
     #[prost(message, optional, tag = "1")]

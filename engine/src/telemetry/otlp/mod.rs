@@ -1,8 +1,8 @@
 //! OpenTelemetry traces of sampled requests, sent by OTLP over HTTP. An API core's [`Tracer`]
 //! decides which requests are traced and hands each over when it has ended, once and without
 //! waiting; a thread of its own, off the pinned cores, makes spans of them (`spans`) in the
-//! protocol's words (`messages`) and sends them (`sender`, `post`). docs/tracing.md tells of it.
-//! Where no collector is named there is no thread, and a request costs a look at an `Option`.
+//! protocol's messages (`messages`) and sends them (`sender`, `post`). docs/tracing.md describes
+//! it. Where no collector is named there is no thread, and a request costs a test of an `Option`.
 
 mod context;
 mod messages;
@@ -19,7 +19,8 @@ pub use tracer::{Call, Traced, TracedRun, Tracer};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of traces: counted by whoever sees it, since it is rare.
+/// The counts of sent and lost traces. They are atomics that several threads add to, since changes
+/// are rare.
 #[derive(Debug, Default)]
 pub struct TraceCounts {
     overflowed: AtomicU64,
@@ -29,22 +30,23 @@ pub struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// Traced requests of which nothing was sent, since too many waited to be.
+    /// Returns the number of traced requests that were dropped since too many waited to be sent.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Spans that the collector took.
+    /// Returns the number of spans that the collector took.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Spans that it refused, or that were given up since it was away for too long.
+    /// Returns the number of spans that the collector refused, or that were dropped since it was
+    /// away for too long.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Times that spans were sent again.
+    /// Returns the number of times that spans were sent again.
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }

@@ -5,22 +5,22 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// The largest answer that is read, in bytes: a collector has little to say.
+/// The largest answer that is read, in bytes: a collector's answers are small.
 const LARGEST: usize = 64 << 10;
 
 /// The longest time that a collector may ask for before the next attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why a collector did not take what was sent.
+/// The reason why a collector did not take what was sent.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It may take it later, after this time at the earliest if it said one.
+    /// The collector may take it later, after this time at the earliest if it gave one.
     Later(String, Option<Duration>),
-    /// It will never take it.
+    /// The collector will never take it.
     Never(String),
 }
 
-/// Sends `body` and returns what is answered.
+/// Sends `body` and returns the answer.
 ///
 /// Errors: no answer, or none of success.
 pub(super) fn post(endpoint: &Endpoint, body: &[u8], patience: Duration) -> Result<Vec<u8>, Failure> {
@@ -31,7 +31,7 @@ pub(super) fn post(endpoint: &Endpoint, body: &[u8], patience: Duration) -> Resu
     let status = head.lines().next().unwrap_or_default();
     match status.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok()) {
         Some(200..=299) => Ok(answer[end..].to_vec()),
-        // What the protocol calls retryable.
+        // The statuses that the protocol calls retryable.
         Some(429 | 502 | 503 | 504) => {
             let after = field(&head, "retry-after").and_then(|seconds| seconds.parse().ok());
             let after = after.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
@@ -73,12 +73,13 @@ fn exchange(endpoint: &Endpoint, body: &[u8], patience: Duration) -> io::Result<
     Ok(answer)
 }
 
-/// Where the body begins, if the head is there.
+/// Returns the position at which the body begins, if the head is complete.
 fn head_end(answer: &[u8]) -> Option<usize> {
     answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Whether all is there, for an answer that tells its length; others end with their connection.
+/// Returns true if the answer is complete, for one that gives its length; others end with their
+/// connection.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = head_end(answer) else { return false };
     let head = String::from_utf8_lossy(&answer[..end]);
@@ -96,8 +97,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What `post` makes of a server that answers so to whatever it is sent.
-    fn answered(words: &'static str) -> Result<Vec<u8>, Failure> {
+    /// Returns the result of `post` with a server that gives this answer to any request.
+    fn answered(answer: &'static str) -> Result<Vec<u8>, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let server = std::thread::spawn(move || {
@@ -108,7 +109,7 @@ mod tests {
                 let length = stream.read(&mut part).unwrap();
                 sent.extend_from_slice(&part[..length]);
             }
-            stream.write_all(words.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
             (stream, String::from_utf8(sent).unwrap())
         });
         let answer = post(&endpoint, b"the body", Duration::from_secs(60));

@@ -1,6 +1,6 @@
 //! The thread that makes spans of traced requests and sends them: some hundreds at a time or once a
-//! second, again after a growing pause where the collector is away. What waits for it is bounded;
-//! API cores drop what does not fit.
+//! second, again after a growing pause where the collector is away. The queue before it is bounded;
+//! API cores drop the requests that do not fit.
 
 use super::TraceCounts;
 use super::messages::{
@@ -20,34 +20,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Traced requests that wait for the thread, of all API cores together.
+/// The most traced requests that wait for the thread, of all API cores together.
 const REQUESTS: usize = 8_192;
 
-/// Between two looks at them. The thread does not wait on the channel, so that no API core ever has
-/// to wake it.
-const TURN: Duration = Duration::from_millis(20);
+/// The interval at which the thread polls its queue. It does not wait on the channel, so that no
+/// API core ever has to wake it.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Spans that are sent at once.
+/// The number of spans that are sent at once.
 const AT_ONCE: usize = 2_048;
 
-/// Fewer than that are sent after this time.
+/// The time after which fewer spans are sent, too.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long the collector may take to answer; and when the server stops.
+/// The time that the collector may take to answer, also while the server stops.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Attempts to send the same spans, and the pause after the first, which doubles.
+/// The number of attempts to send the same spans, and the pause after the first, which doubles.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long the server's stop waits for the rest to be sent.
+/// The time that the server's stop waits for the rest to be sent.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// How much the thread yields to all others.
+/// The niceness of the thread.
 const NICE: i32 = 10;
 
-/// The sending end, running.
+/// The running sender.
 pub struct Exporter {
     tracing: Tracing,
     counts: Arc<TraceCounts>,
@@ -77,28 +77,29 @@ impl Exporter {
             is_away: false,
         };
         std::thread::Builder::new().name("otlp".into()).spawn(move || {
-            // It works at any priority.
+            // The thread works at any priority.
             let _ = rustix::process::setpriority_process(None, NICE);
             keep_off(&taken);
             thread.run();
-            // Whoever stops may have stopped waiting.
+            // The caller of `stop` may have stopped waiting.
             let _ = end.send(());
         })?;
         let tracing = Tracing::new(config, sender, Arc::clone(&counts));
         Ok(Some(Exporter { tracing, counts, stop, ended }))
     }
 
-    /// For the API cores' [`Tracer`](super::Tracer)s.
+    /// Returns the shared state of the API cores' [`Tracer`](super::Tracer)s.
     pub(crate) fn tracing(&self) -> Tracing {
         self.tracing.clone()
     }
 
-    /// What becomes of the traces.
+    /// Returns the counts of sent and lost traces.
     pub fn counts(&self) -> &Arc<TraceCounts> {
         &self.counts
     }
 
-    /// Sends what is left, in three seconds at most. Call it once the API cores have ended.
+    /// Sends what is left, in three seconds at most. It must be called once the API cores have
+    /// ended.
     pub fn stop(self) {
         self.stop.store(true, Ordering::Release);
         if self.ended.recv_timeout(FLUSH) == Err(RecvTimeoutError::Timeout) {
@@ -107,17 +108,17 @@ impl Exporter {
     }
 }
 
-/// Has this thread run on other cores than these, where there are any.
+/// Has this thread run on other cores than these, if there are any.
 fn keep_off(taken: &[usize]) {
     let Ok(mut cores) = rustix::thread::sched_getaffinity(None) else { return };
     taken.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| cores.unset(core));
     if cores.count() > 0 {
-        // On any core it works too.
+        // The thread works on any core, too.
         let _ = rustix::thread::sched_setaffinity(None, &cores);
     }
 }
 
-/// What describes this server in everything that it sends.
+/// Returns the description of this server, which every message has.
 fn resource(service_name: &str) -> Resource {
     Resource {
         attributes: vec![
@@ -128,7 +129,7 @@ fn resource(service_name: &str) -> Resource {
     }
 }
 
-/// What the thread owns.
+/// The state of the thread.
 struct Sending {
     endpoint: Endpoint,
     resource: Resource,
@@ -137,7 +138,7 @@ struct Sending {
     spans: Spans,
     counts: Arc<TraceCounts>,
     stop: Arc<AtomicBool>,
-    /// Whether the collector was away the last time.
+    /// True if the collector was away the last time.
     is_away: bool,
 }
 
@@ -154,12 +155,12 @@ impl Sending {
             } else if stopping && self.spans.is_empty() {
                 return;
             } else {
-                std::thread::sleep(TURN);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
 
-    /// Takes in what API cores handed over, as far as it is to be sent at once.
+    /// Takes requests that API cores handed over, as many as are to be sent at once.
     fn take_in(&mut self, all_batches: bool) {
         let now = self.clock.now();
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -211,12 +212,14 @@ impl Sending {
         if std::mem::take(&mut self.is_away) {
             tracing::info!("the trace collector at {} is back", self.endpoint);
         }
-        let said = ExportTraceServiceResponse::decode(answer).unwrap_or_default().partial_success;
-        let rejected =
-            said.as_ref().map_or(0, |said| u64::try_from(said.rejected_spans).unwrap_or(0)).min(count);
+        let partial = ExportTraceServiceResponse::decode(answer).unwrap_or_default().partial_success;
+        let rejected = partial
+            .as_ref()
+            .map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0))
+            .min(count);
         TraceCounts::add(&self.counts.sent, count - rejected);
-        if let Some(said) = said.filter(|_| rejected > 0) {
-            self.refused(rejected, &said.error_message);
+        if let Some(partial) = partial.filter(|_| rejected > 0) {
+            self.refused(rejected, &partial.error_message);
         }
     }
 
@@ -229,7 +232,7 @@ impl Sending {
     fn rest(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.stop.load(Ordering::Acquire) {
-            std::thread::sleep(TURN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Spans of traced requests: the request's, one for each of its stages, and one for each batch that
 //! a traced request was in. A batch's span waits a while for further requests, so that it can link
-//! to them. Its ids follow from the GPU and the start, so a request's link to it needs no word from
-//! anybody. Pure: the time is an argument.
+//! to them. Its ids follow from the GPU and the start, so a request can link to it without any
+//! message. Pure: the time is an argument.
 
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
@@ -11,30 +11,29 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
 
-/// How long a batch waits for further traced requests: an answer takes far less from the GPU to its
-/// API core.
+/// The time for which a batch waits for further traced requests: an answer takes far less from the
+/// GPU to its API core.
 const BATCH_WAIT: Nanos = Nanos::from_millis(500);
 
-/// Batches that wait at once; with more, the first is sent earlier.
+/// The most batches that wait at once; with more, the first is sent earlier.
 const BATCHES: usize = 4_096;
 
-/// Batches that were sent and are remembered, so that none is sent twice.
+/// The number of sent batches that are remembered, so that none is sent twice.
 const REMEMBERED: usize = 8_192;
 
-/// Requests that a batch's span links to.
+/// The most requests that a batch's span links to.
 const LINKS: usize = 128;
 
-/// The flag that a span is recorded, and that it is known whether its parent is of another process,
-/// and that it is.
+/// The flag that a span is recorded, and the two that say that its parent is of another process.
 const SAMPLED: u32 = 1;
 const ORIGIN_KNOWN: u32 = 0x100;
 const REMOTE_PARENT: u32 = 0x200;
 
-/// A batch: no GPU starts two at once.
+/// The identity of a batch: no GPU starts two at once.
 type BatchKey = (GpuId, Nanos);
 
-/// The trace and the span of a batch that `gpu` started at `started`, of the server of this random
-/// number. A batch belongs to many requests, so it has a trace of its own.
+/// Returns the trace and the span of a batch that `gpu` started at `started`, on the server of this
+/// random number. A batch belongs to many requests, so it has a trace of its own.
 pub fn batch_ids(server: u64, gpu: GpuId, started: Nanos) -> (TraceId, SpanId) {
     let which = mixed(mixed(mixed(server) ^ u64::from(gpu.0)).wrapping_add(started.0));
     let numbers = [1, 2, 3].map(|salt| mixed(which.wrapping_add(salt)).max(1).to_be_bytes());
@@ -44,7 +43,7 @@ pub fn batch_ids(server: u64, gpu: GpuId, started: Nanos) -> (TraceId, SpanId) {
     (TraceId(trace), SpanId(numbers[2]))
 }
 
-/// Sebastiano Vigna's splitmix64, which spreads a number over 64 bits.
+/// Returns the output of Sebastiano Vigna's splitmix64, which spreads a number over 64 bits.
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,19 +60,19 @@ struct WaitingBatch {
 /// The spans that are ready to be sent, and the batches that wait.
 pub(super) struct Spans {
     server: u64,
-    /// The time of day at the engine's zero, in nanoseconds of Unix.
+    /// The time of day at the engine's time zero, in nanoseconds of Unix.
     epoch: u64,
     ready: VecDeque<Span>,
     waiting: HashMap<BatchKey, WaitingBatch>,
-    /// Those that wait, in the order in which they came.
+    /// The batches that wait, in the order in which they came.
     order: VecDeque<BatchKey>,
-    /// Those that were sent, newest last, as far as they are remembered.
+    /// The batches that were sent, newest last, as far as they are remembered.
     sent: VecDeque<BatchKey>,
     is_sent: HashSet<BatchKey>,
 }
 
 impl Spans {
-    /// Nothing yet; `server` is this process's random number.
+    /// Makes an empty set; `server` is this process's random number.
     pub(super) fn new(server: u64) -> Spans {
         Spans {
             server,
@@ -86,27 +85,27 @@ impl Spans {
         }
     }
 
-    /// It is `unix_ns` o'clock at the engine's `now`.
+    /// Sets the time of day at the engine's `now`.
     pub(super) fn set_clock(&mut self, now: Nanos, unix_ns: u64) {
         self.epoch = unix_ns.saturating_sub(now.0);
     }
 
-    /// Spans that are ready.
+    /// Returns the number of spans that are ready.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether there is nothing, and nothing waits.
+    /// Returns true if no span is ready and no batch waits.
     pub(super) fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.waiting.is_empty()
     }
 
-    /// The first so many that are ready.
+    /// Returns the first `most` spans that are ready.
     pub(super) fn take_ready(&mut self, most: usize) -> Vec<Span> {
         self.ready.drain(..most.min(self.ready.len())).collect()
     }
 
-    /// Takes in a request that has ended, as seen at `now`.
+    /// Adds a request that has ended, as seen at `now`.
     pub(super) fn add(&mut self, traced: &Traced, now: Nanos) {
         let mut span = self.of_request(traced);
         if let Some(ran) = &traced.ran {
@@ -120,20 +119,20 @@ impl Spans {
         self.ready.push_back(span);
     }
 
-    /// Batches that have waited long enough at `now`, or all of them, are ready.
+    /// Makes batches ready that have waited long enough at `now`, or all of them.
     pub(super) fn settle(&mut self, now: Nanos, all: bool) {
         while let Some(key) = self.order.front() {
             let batch = &self.waiting[key];
             if !all && self.order.len() <= BATCHES && now - batch.seen < BATCH_WAIT {
                 return;
             }
-            let key = self.order.pop_front().expect("it was looked at");
-            let batch = self.waiting.remove(&key).expect("what is in order waits");
+            let key = self.order.pop_front().expect("the queue has a front");
+            let batch = self.waiting.remove(&key).expect("each key in order has a waiting batch");
             self.ready.push_back(batch.span);
             self.sent.push_back(key);
             self.is_sent.insert(key);
             if self.sent.len() > REMEMBERED {
-                let oldest = self.sent.pop_front().expect("there are many");
+                let oldest = self.sent.pop_front().expect("more than REMEMBERED are there");
                 self.is_sent.remove(&oldest);
             }
         }
@@ -175,8 +174,7 @@ impl Spans {
         }
     }
 
-    /// The stages that the request came through. One that was dropped came to no other than the
-    /// first.
+    /// Adds the stages that the request came through. One that was dropped only has the first.
     fn add_stages(&mut self, traced: &Traced, ran: &TracedRun) {
         let mut stages = ran.timeline.stages();
         let own = u64::from_be_bytes(traced.span.0);
@@ -211,7 +209,7 @@ impl Spans {
             self.waiting.insert(key, WaitingBatch { seen: now, span });
             self.order.push_back(key);
         }
-        let span = &mut self.waiting.get_mut(&key).expect("it was put there").span;
+        let span = &mut self.waiting.get_mut(&key).expect("it was inserted above").span;
         if span.links.len() < LINKS {
             span.links.push(link(traced.trace, traced.span));
         } else {
@@ -248,7 +246,7 @@ fn link(trace: TraceId, span: SpanId) -> Link {
     Link { trace_id: trace.0.to_vec(), span_id: span.0.to_vec(), flags: SAMPLED | ORIGIN_KNOWN }
 }
 
-/// An error where the server is why there is no result in time; not where the client is.
+/// Returns an error where the server is why there is no result in time; not where the client is.
 fn status(outcome: InferOutcome) -> Option<Status> {
     match outcome {
         InferOutcome::Good | InferOutcome::Invalid | InferOutcome::Gone => None,
@@ -361,7 +359,7 @@ pub(super) mod tests {
         assert_eq!((spans.ready(), spans.is_empty()), (0, false));
         spans.settle(BATCH_WAIT, false);
         assert_eq!(spans.take_ready(usize::MAX).len(), 1);
-        // Whoever comes after that has the link alone.
+        // A request that comes after that has only the link.
         spans.add(&traced(2, Some(ran(5, 100))), BATCH_WAIT);
         let late = all(&mut spans);
         assert_eq!((late.len(), late.last().unwrap().links.len()), (5, 1));

@@ -1,6 +1,6 @@
-//! What an API core has of tracing: it decides at a request's beginning whether it is traced, and
-//! hands over what is known of it at its end. Both take no lock and wait for nobody; where too much
-//! waits to be sent, the request is counted and forgotten.
+//! The tracing of one API core: it decides at a request's beginning whether it is traced, and hands
+//! its data over at its end. Neither takes a lock or waits; where too many requests wait to be
+//! sent, the request is counted and dropped.
 
 use super::TraceCounts;
 use super::context::{Parent, SpanId, TraceId};
@@ -16,17 +16,17 @@ use std::sync::mpsc::SyncSender;
 use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
 
-/// How a request came in.
+/// The protocol by which a request came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// By HTTP.
+    /// HTTP.
     Http,
-    /// By gRPC.
+    /// gRPC.
     Grpc,
 }
 
 impl Call {
-    /// Its name in traces.
+    /// Returns the protocol's name in traces.
     pub fn name(self) -> &'static str {
         match self {
             Call::Http => "http",
@@ -38,15 +38,15 @@ impl Call {
 /// The engine's answer to a traced request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TracedRun {
-    /// The number of its rows.
+    /// The number of the request's rows.
     pub rows: usize,
-    /// Its priority class, 0 to 3.
+    /// The request's priority class, 0 to 3.
     pub class: u8,
     /// The times of the request.
     pub timeline: Timeline,
-    /// The size of its batch.
+    /// The size of the request's batch.
     pub batch_size: u32,
-    /// The GPU that its batch was sent to.
+    /// The GPU that the batch was sent to.
     pub gpu: GpuId,
 }
 
@@ -67,16 +67,16 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// What the engine said of it.
-    pub fn saw(&mut self, ran: TracedRun) {
+    /// Adds the engine's answer.
+    pub fn set_run(&mut self, ran: TracedRun) {
         self.ran = Some(ran);
     }
 }
 
-/// What the tracers of all API cores have in common.
+/// The shared state of all API cores' tracers.
 #[derive(Clone)]
 pub(crate) struct Tracing {
-    /// Of 2^63: a trace whose number is below is traced.
+    /// The sampling threshold, of 2^63: a trace whose number is below is traced.
     threshold: u64,
     ended: SyncSender<Box<Traced>>,
     counts: Arc<TraceCounts>,
@@ -99,24 +99,24 @@ impl Tracing {
     }
 }
 
-/// An API core's end.
+/// The tracer of an API core.
 #[derive(Debug)]
 pub struct Tracer(Option<(Tracing, RefCell<Pcg64Mcg>)>);
 
 impl Tracer {
-    /// One that hands over to `tracing`, or traces nothing.
+    /// Makes a tracer that hands over to `tracing`, or traces nothing.
     pub(crate) fn new(tracing: Option<Tracing>) -> Tracer {
         Tracer(tracing.map(|tracing| (tracing, RefCell::new(Pcg64Mcg::new(rand::random())))))
     }
 
-    /// Whether any request is traced.
+    /// Returns true if any request may be traced.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A request for `model` begins at `now`, as a part of its client's span if that told of one:
-    /// it decides then whether the request is traced. Of the others the ratio of the configuration
-    /// is. `None` for those that are not.
+    /// Begins a request for `model` at `now`, as a part of its client's span if it named one: that
+    /// span then decides whether the request is traced. Of the others the configured share is.
+    /// Returns `None` for those that are not.
     pub fn begin(
         &self,
         call: Call,
@@ -154,7 +154,7 @@ impl Tracer {
         }))
     }
 
-    /// The request has ended.
+    /// Ends a request and hands it over.
     pub fn end(&self, mut traced: Box<Traced>, outcome: InferOutcome, now: Nanos) {
         let Some((tracing, _)) = &self.0 else { return };
         (traced.outcome, traced.ended) = (outcome, now);

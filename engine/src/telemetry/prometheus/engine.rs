@@ -1,4 +1,4 @@
-//! What the engine's pinned threads count, as Prometheus text. The names are listed in
+//! The counters of the engine's pinned threads, as Prometheus text. The names are listed in
 //! docs/metrics.md.
 
 use super::exposition::{Exposition, MetricKind};
@@ -8,7 +8,7 @@ use crate::runtime::counters::{
 use crate::runtime::rank_role;
 use symphony_transport::Nanos;
 
-/// A family of one number per thread: its name, its help, and where it is in a tally.
+/// A family of one number per thread: its name, its help, and its value in a tally.
 type TallyFamily<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const OF_MODELS: [TallyFamily<ModelTally>; 13] = [
@@ -34,13 +34,13 @@ const OF_MODELS: [TallyFamily<ModelTally>; 13] = [
 ];
 
 const OF_RANKS: [TallyFamily<RankTally>; 7] = [
-    ("words_total", "Messages heard from ModelThreads.", |tally| tally.words),
+    ("words_total", "Messages received from ModelThreads.", |tally| tally.messages),
     ("grants_total", "GPUs granted.", |tally| tally.grants),
     ("completions_total", "Batches that left their GPUs.", |tally| tally.completions),
     ("timers_total", "Times that a GPU was about to be free for a batch that waited.", |tally| tally.timers),
     ("gpus_busy", "GPUs granted or running a batch.", |tally| tally.gpus_busy),
     ("word_ring_high", "The most messages seen waiting in a ring from a ModelThread.", |tally| {
-        tally.word_ring_high
+        tally.message_ring_high
     }),
     ("completion_ring_high", "The most completions seen waiting in a ring from a backend.", |tally| {
         tally.completion_ring_high
@@ -52,7 +52,7 @@ const OF_BACKENDS: [TallyFamily<BackendTally>; 2] = [
     ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
 ];
 
-/// A lateness of backends: its name, its help, and where it is in a tally.
+/// A lateness of backends: its name, its help, and its histogram in a tally.
 type LatenessFamily = (&'static str, &'static str, fn(&BackendTally) -> &Lateness);
 
 const LATENESSES: [LatenessFamily; 2] = [
@@ -70,10 +70,10 @@ pub(super) fn write(text: &mut Exposition, counters: &CountersSnapshot) {
     families(text, "symphony_rank_thread_", &OF_RANKS, &ranks);
     families(text, "symphony_backend_", &OF_BACKENDS, &backends);
     latenesses(text, &backends);
-    let turns = models.iter().map(|(role, tally)| (role, tally.turns));
-    let turns = turns.chain(ranks.iter().map(|(role, tally)| (role, tally.turns)));
-    let turns: Vec<_> = turns.chain(backends.iter().map(|(role, tally)| (role, tally.turns))).collect();
-    turn_families(text, &turns);
+    let cycles = models.iter().map(|(role, tally)| (role, tally.cycles));
+    let cycles = cycles.chain(ranks.iter().map(|(role, tally)| (role, tally.cycles)));
+    let cycles: Vec<_> = cycles.chain(backends.iter().map(|(role, tally)| (role, tally.cycles))).collect();
+    cycle_families(text, &cycles);
 }
 
 fn families<T>(text: &mut Exposition, prefix: &str, families: &[TallyFamily<T>], threads: &[(String, &T)]) {
@@ -105,19 +105,19 @@ fn lateness(text: &mut Exposition, role: &str, lateness: &Lateness) {
     text.buckets(&[("thread", role)], up_to, lateness.total(), Nanos(lateness.sum_ns).as_secs_f64());
 }
 
-fn turn_families(text: &mut Exposition, turns: &[(&String, DutyCycles)]) {
-    text.family("symphony_thread_turns_total", MetricKind::Counter, "DutyCycles of a pinned thread's loop.");
-    for (role, turns) in turns {
-        text.sample(&[("thread", role)], turns.all);
+fn cycle_families(text: &mut Exposition, cycles: &[(&String, DutyCycles)]) {
+    text.family("symphony_thread_turns_total", MetricKind::Counter, "Duty cycles of a pinned thread's loop.");
+    for (role, cycles) in cycles {
+        text.sample(&[("thread", role)], cycles.all);
     }
-    text.family("symphony_thread_busy_turns_total", MetricKind::Counter, "DutyCycles that found work.");
-    for (role, turns) in turns {
-        text.sample(&[("thread", role)], turns.busy);
+    text.family("symphony_thread_busy_turns_total", MetricKind::Counter, "Duty cycles that found work.");
+    for (role, cycles) in cycles {
+        text.sample(&[("thread", role)], cycles.busy);
     }
-    let help = "The longest turn that found work.";
+    let help = "The longest duty cycle that found work.";
     text.family("symphony_thread_longest_turn_seconds", MetricKind::Gauge, help);
-    for (role, turns) in turns {
-        text.sample(&[("thread", role)], Nanos(turns.longest_ns).as_secs_f64());
+    for (role, cycles) in cycles {
+        text.sample(&[("thread", role)], Nanos(cycles.longest_ns).as_secs_f64());
     }
 }
 

@@ -3,19 +3,19 @@
 use crate::telemetry::histogram::Latencies;
 use std::fmt::{Display, Write as _};
 
-/// What a family's numbers do.
+/// The kind of a family's numbers.
 #[derive(Clone, Copy)]
 pub(super) enum MetricKind {
-    /// They only rise.
+    /// A number that only rises.
     Counter,
-    /// They rise and fall.
+    /// A number that rises and falls.
     Gauge,
-    /// They count by size.
+    /// A histogram.
     Histogram,
 }
 
 impl MetricKind {
-    const fn word(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
@@ -38,16 +38,16 @@ impl Exposition {
     /// Begins a family: the samples that follow are of it.
     pub(super) fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         name.clone_into(&mut self.family);
-        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.word());
+        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
     }
 
-    /// A sample of the family.
+    /// Adds a sample of the family.
     pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         self.line("", labels, &[], value);
     }
 
-    /// A histogram of the family: how many are up to each bound, in seconds, then all of them and
-    /// their sum.
+    /// Adds a histogram of the family: the number up to each bound, in seconds, then the number of
+    /// all and their sum.
     pub(super) fn buckets(
         &mut self,
         labels: Labels<'_>,
@@ -63,13 +63,13 @@ impl Exposition {
         self.line("_count", labels, &[], count);
     }
 
-    /// Latencies as a histogram of the family.
+    /// Adds latencies as a histogram of the family.
     pub(super) fn latencies(&mut self, labels: Labels<'_>, latencies: &Latencies) {
         let up_to = latencies.up_to().map(|(bound, below)| (bound.as_secs_f64(), below));
         self.buckets(labels, up_to, latencies.count(), latencies.sum.as_secs_f64());
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub(super) fn finish(self) -> String {
         self.out
     }

@@ -12,10 +12,10 @@ use crate::telemetry::otlp::TraceCounts;
 use exposition::{Exposition, MetricKind};
 use symphony_transport::Nanos;
 
-/// GPUs with numbers of their own in the text; all of them are in the sums.
+/// The number of GPUs with numbers of their own in the text; all of them are in the sums.
 const GPUS_LISTED: usize = 1_024;
 
-/// What there is to tell of one model.
+/// The counts of one model.
 struct ModelSample<'a> {
     model: &'a ModelInfo,
     version: String,
@@ -24,19 +24,19 @@ struct ModelSample<'a> {
 }
 
 impl ModelSample<'_> {
-    /// The labels of a sample of the model, with one more.
+    /// Returns the labels of a sample of the model, with one more.
     fn with<'a>(&'a self, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
         let [model, version] = self.labels();
         [model, (name, value), version]
     }
 
-    /// The labels of a sample of the model.
+    /// Returns the labels of a sample of the model.
     fn labels(&self) -> [(&str, &str); 2] {
         [("model", &self.model.name), ("version", &self.version)]
     }
 }
 
-/// A family of one number per model: its name, its kind, its help, and where it is.
+/// A family of one number per model: its name, its kind, its help, and its value.
 type ModelFamily = (&'static str, MetricKind, &'static str, fn(&ModelSample<'_>) -> f64);
 
 const OF_MODELS: [ModelFamily; 6] = [
@@ -67,8 +67,8 @@ const OF_MODELS: [ModelFamily; 6] = [
     }),
 ];
 
-/// The names that Triton has for what this server has too. Durations are of all successful requests
-/// together.
+/// The names that Triton has for metrics that this server has too. Durations are of all successful
+/// requests together.
 const AS_TRITON: [ModelFamily; 8] = [
     ("nv_inference_request_success", MetricKind::Counter, "Infer requests answered in time.", |of| {
         of.requests.ended(InferOutcome::Good) as f64
@@ -145,7 +145,7 @@ fn server(text: &mut Exposition, telemetry: &Telemetry) {
     text.family(
         "symphony_ready",
         MetricKind::Gauge,
-        "1 if requests can be served, as /v2/health/ready tells.",
+        "1 if requests can be served, as /v2/health/ready answers.",
     );
     text.sample(&[], u8::from(telemetry.readiness().is_ok()));
     text.family("symphony_http_responses_total", MetricKind::Counter, "HTTP responses by status code.");
@@ -159,7 +159,7 @@ fn server(text: &mut Exposition, telemetry: &Telemetry) {
     text.sample(&[], opened);
 }
 
-/// Of traces, where requests are traced.
+/// Adds the counts of traces, where requests are traced.
 fn traces(text: &mut Exposition, counts: &TraceCounts) {
     text.family("symphony_trace_spans_total", MetricKind::Counter, "Spans by what became of them.");
     for (result, count) in [("sent", counts.sent()), ("failed", counts.failed())] {

@@ -7,7 +7,7 @@ use super::stopwatch::{Disturbance, Measurable, Window};
 use crate::scale::plan::{Plan, Watch};
 use std::io;
 use std::path::Path;
-use symphony::recorder::{ClusterTerms, ModelRecorder, RankRecorder, RecordConfig};
+use symphony::recorder::{ClusterConfig, ModelRecorder, RankRecorder, RecordConfig};
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{
     Agenda, BackfillPhase, Grants, ModelLinks, ModelMonitor, ModelThread, Outbox, RankLinks, RankMonitor,
@@ -39,11 +39,11 @@ pub(crate) struct World {
 
 impl World {
     /// Returns the GPUs of the RankThread numbered `at` and the constants of its matching.
-    fn cluster(&self, at: usize) -> ClusterTerms {
+    fn cluster(&self, at: usize) -> ClusterConfig {
         let Plan { rank_threads, gpus, .. } = self.plan;
         // GPUs are split as evenly as they go: the first `gpus % rank_threads` sub-clusters have
         // one more.
-        ClusterTerms {
+        ClusterConfig {
             gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
             keep_late: false,
             completion_delay: Nanos::ZERO,
@@ -109,7 +109,7 @@ impl World {
         watch: RankMonitor,
     ) -> RankThread<InstantCompletions> {
         let Plan { model_threads, models, .. } = self.plan;
-        let ClusterTerms { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
+        let ClusterConfig { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
         let state = RankState::new(gpus, models, keep_late, completion_delay);
         RankThread {
             monitor: watch,
@@ -137,12 +137,12 @@ impl World {
         let own = self.models_of(at);
         let share = rate * own.len() as f64 / models as f64;
         let queue_config = self.queue_config();
-        let mut place = vec![None; models];
-        own.iter().zip(0..).for_each(|(model, own)| place[model.0 as usize] = Some(own));
-        let queue = |(place, &model): (usize, &ModelId)| {
+        let mut index_of = vec![None; models];
+        own.iter().zip(0..).for_each(|(model, own)| index_of[model.0 as usize] = Some(own));
+        let queue = |(index, &model): (usize, &ModelId)| {
             ModelQueue::new(
                 QueueConfig { queue: model.only_queue(), ..queue_config.clone() },
-                measures_from(start, place, own.len()),
+                measures_from(start, index, own.len()),
             )
         };
         // Neighbouring models of one thread belong to different sub-clusters, and so do its
@@ -153,7 +153,7 @@ impl World {
         ModelThread {
             monitor: watch,
             queues: own.iter().enumerate().map(queue).collect(),
-            place,
+            index_of,
             agenda: Agenda::new(own.len()),
             requests: vec![ArrivalStream::new(share, &own, slo, start, window, seed ^ (at as u64) << 32)],
             grants: links.grants,

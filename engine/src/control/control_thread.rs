@@ -1,7 +1,8 @@
-//! The control thread's work: takes orders, looks at the repository's folder, loads, switches,
-//! tidies up. Owned by the thread that [`Repository::start`](super::Repository::start) starts.
+//! The control thread's work: executes orders, polls the repository's folder, loads and unloads
+//! models, and frees the slots of drained ones. Owned by the thread that
+//! [`Repository::start`](super::Repository::start) starts.
 
-use super::{ControlError, IndexEntry, Order, State};
+use super::order::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Diagnostics, ExecutorKind, FileStamp, RepositoryConfig, RepositoryControl};
 use crate::runtime::frontend::SlotState;
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
@@ -13,36 +14,36 @@ use std::time::{Duration, Instant};
 use symphony_gpu::ComputeThread;
 use symphony_transport::message::ModelId;
 
-/// How often it sees whether models have left.
+/// The longest wait for an order before drained models are looked for.
 const ORDER_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// How often the index is made anew: the folder may have changed.
+/// The interval at which the index is made anew: the folder may have changed.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 
-/// Files that have changed are loaded once they have stayed the same for so long: they may still be
-/// copied.
+/// The time for which changed files must have stayed the same before they are loaded: they may
+/// still be being copied.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The priority of everything here: lowest.
+/// The niceness of the control thread and of its compute thread: the lowest priority.
 const NICE: i32 = 19;
 
 /// A model of the repository.
 #[derive(Default)]
 struct RepositoryEntry {
-    /// What its files looked like when it was loaded.
+    /// The state of the model's files when it was loaded.
     loaded: FileStamp,
-    /// What they looked like when it was loaded last, or could not be.
+    /// The state of the files at the last attempt to load the model, whether it succeeded or not.
     tried: FileStamp,
-    /// What they looked like at the last look.
+    /// The state of the files at the last poll of the folder.
     seen: FileStamp,
-    /// Its served versions.
+    /// The served versions and their model slots.
     versions: BTreeMap<u64, ModelId>,
-    /// Why it could not be loaded.
+    /// The reason why the model could not be loaded; empty if it could.
     failure: String,
 }
 
-/// See the module's description.
-pub(super) struct Keeper {
+/// The work of the control thread. See the module's description.
+pub(super) struct ControlThread {
     model_slots: ModelSlots,
     kinds: Vec<ExecutorKind>,
     progress: Progress,
@@ -50,19 +51,19 @@ pub(super) struct Keeper {
     models: BTreeMap<String, RepositoryEntry>,
     /// The models of CONFIG itself, which come from no repository.
     own: BTreeSet<String>,
-    /// Made when the first model is loaded.
+    /// The thread that loads and measures models, made when the first one is loaded.
     compute: Option<ComputeThread>,
     loading: Option<String>,
 }
 
-impl Keeper {
+impl ControlThread {
     pub(super) fn new(
         config: &Config,
         model_slots: ModelSlots,
         kinds: Vec<ExecutorKind>,
         progress: Progress,
         index: Arc<Mutex<Vec<IndexEntry>>>,
-    ) -> Keeper {
+    ) -> ControlThread {
         let (mut models, mut own) = (BTreeMap::<String, RepositoryEntry>::new(), BTreeSet::new());
         for (at, model) in config.models.iter().enumerate() {
             if model.locations.slo.file == config.file {
@@ -78,15 +79,15 @@ impl Keeper {
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let keeper =
-            Keeper { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
+        let control_thread =
+            ControlThread { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
         if let Some(repository) = &config.repository {
-            keeper.write_index(repository);
+            control_thread.write_index(repository);
         }
-        keeper
+        control_thread
     }
 
-    /// Works until `stop` is set, or the engine does not answer any more.
+    /// Works until `stop` is set or the engine no longer answers.
     pub(super) fn run(mut self, repository: &RepositoryConfig, orders: &Receiver<Order>, stop: &AtomicBool) {
         if rustix::process::setpriority_process(None, NICE).is_err() {
             (self.progress)("warning: models are loaded at no lower priority than they are served");
@@ -143,8 +144,8 @@ impl Keeper {
         }
     }
 
-    /// Loads and unloads what has changed in the folder; whether something has that may still be
-    /// changing.
+    /// Loads and unloads what has changed in the folder. Returns true if something has changed that
+    /// may still be changing.
     fn poll_folder(&mut self, repository: &RepositoryConfig) -> bool {
         let names: BTreeSet<String> = match repository.names() {
             Ok(names) => names.into_iter().collect(),
@@ -181,10 +182,10 @@ impl Keeper {
         settling
     }
 
-    /// Loads what is new of a model, or has changed, and unloads what its folder does not have
-    /// served any more.
+    /// Loads the versions of a model that are new or have changed, and unloads those that its
+    /// folder no longer has served.
     ///
-    /// Errors: why; nothing has changed then.
+    /// Errors: the reason; nothing has changed then.
     fn load(&mut self, repository: &RepositoryConfig, name: &str) -> Result<(), String> {
         self.loading = Some(name.to_owned());
         self.write_index(repository);
@@ -263,7 +264,7 @@ impl Keeper {
         let remove: Vec<ModelId> = entry.versions.values().copied().collect();
         (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
         self.model_slots.switch(&[], &remove);
-        // Loaded again, it is loaded anew; what is told of a failure is not about now.
+        // A model that is loaded again is loaded anew; an earlier failure no longer applies.
         *entry = RepositoryEntry {
             tried: entry.tried.clone(),
             seen: entry.seen.clone(),
@@ -303,7 +304,7 @@ impl Keeper {
     }
 }
 
-/// Loads a model on a thread of its own priority, which is made when it is first needed.
+/// Loads a model on a compute thread of the lowest priority, which is made when it is first needed.
 fn load_one(
     compute: &mut Option<ComputeThread>,
     version: crate::config::ModelConfig,
@@ -312,14 +313,14 @@ fn load_one(
 ) -> Result<LoadedModel, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();
-        // It inherits the priority of the thread that makes it on most systems; this makes it sure.
+        // The new thread inherits the priority of its maker on most systems; this makes sure of it.
         let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
         compute
     });
     LoadedModel::load(version, executors, compute, progress)
 }
 
-/// `version 2` or `versions 1, 2`.
+/// Returns `version 2` or `versions 1, 2`.
 fn versions(entry: &RepositoryEntry, ids: &[ModelId]) -> String {
     let numbers =
         entry.versions.iter().filter(|(_, id)| ids.contains(id)).map(|(number, _)| number.to_string());
