@@ -34,6 +34,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// The crates in which no files use each other in a circle. In `perf` and `perf/papers` a benchmark
+/// or an experiment and the list that names it do.
+const WITHOUT_CIRCLES: &[&str] = &["transport", "gpu", "engine/scheduler", "engine", "tools"];
+
 /// Crates whose types are seen together: within each group a type name stands for one thing.
 const VOCABULARIES: &[&[&str]] =
     &[&["engine", "engine/scheduler", "transport", "gpu"], &["tools"], &["perf", "perf/papers"]];
@@ -74,8 +78,12 @@ impl SourceTree {
     fn add(&mut self, folder: &Path, path: PathBuf, module: ModulePath) {
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let modules = parsed.items.iter().filter_map(|item| match item {
+            Item::Mod(ItemMod { ident, content: None, .. }) => Some(ident.to_string()),
+            _ => None,
+        });
         let mut children = Vec::new();
-        let mut reader = Reader { module: module.clone(), ..Reader::default() };
+        let mut reader = Reader { module: module.clone(), modules: modules.collect(), ..Reader::default() };
         for item in &parsed.items {
             reader.read(item, &mut children);
         }
@@ -120,6 +128,8 @@ impl SourceTree {
 #[derive(Default)]
 struct Reader {
     module: ModulePath,
+    /// The modules that the file declares.
+    modules: BTreeSet<String>,
     uses: Vec<Vec<String>>,
     reexports: BTreeMap<String, Vec<String>>,
     types: Vec<String>,
@@ -179,7 +189,8 @@ impl Reader {
 impl Visit<'_> for Reader {
     fn visit_path(&mut self, path: &syn::Path) {
         let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        if matches!(segments[0].as_str(), "crate" | "self" | "super") {
+        let first = segments[0].as_str();
+        if matches!(first, "crate" | "self" | "super") || self.modules.contains(first) {
             self.uses.extend(self.absolute(&segments));
         }
         syn::visit::visit_path(self, path);
@@ -302,11 +313,14 @@ fn crates_depend_only_on_those_below_them() {
 
 #[test]
 fn no_files_use_each_other_in_a_circle() {
-    for (folder, _) in CRATES {
-        let tree = SourceTree::read(folder);
-        let found = circles(&tree.arrows());
-        assert!(found.is_empty(), "circles in {folder}:\n{}", found.join("\n"));
-    }
+    let found: Vec<String> = WITHOUT_CIRCLES
+        .iter()
+        .flat_map(|folder| {
+            let circles = circles(&SourceTree::read(folder).arrows());
+            circles.into_iter().map(move |circle| format!("{folder}: {circle}"))
+        })
+        .collect();
+    assert!(found.is_empty(), "circles:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The look that all parts of the terminal's picture share: the colour of bars and lines, and a panel
-//! under a rule with a title.
+//! The look that all parts of the terminal's picture share: the colour of bars and lines, and a
+//! panel under a rule with a title.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};

@@ -1,9 +1,33 @@
 //! The inputs of a matching, as one value: for drivers that carry it over a ring, keep it for a
 //! moment, or record it.
 
-use super::{BatchBounds, GpuReport, Grant, Offer, RankState, Reservation};
+use super::backfill::{BatchBounds, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, QueueId};
+use symphony_transport::message::{Completion, GpuId, QueueId};
+
+/// A queue's candidate, as it is offered to the RankThread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offer {
+    /// The time by which it must start.
+    pub latest: Nanos,
+    /// The time from the grant of a GPU to the start.
+    pub delay: Nanos,
+    /// True if it is not due: it may only have a GPU that would idle.
+    pub early: bool,
+}
+
+/// What a queue has done with a GPU that it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuReport {
+    /// The model it was granted to.
+    pub queue: QueueId,
+    /// The GPU.
+    pub gpu: GpuId,
+    /// When the batch sent to it starts, `None` if nothing was left to run.
+    pub exec_at: Option<Nanos>,
+    /// When the GPU finishes it, or the old free_at if nothing was sent.
+    pub free_at: Nanos,
+}
 
 /// An input of a sub-cluster's matching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,13 +62,4 @@ pub enum RankInput {
     Report(GpuReport),
     /// A batch has left its GPU.
     Completion(Completion),
-}
-
-impl RankInput {
-    /// Applies the input to the matching, which acts on it at once.
-    #[inline]
-    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        state.handle(self);
-        state.on_timer(now, grant);
-    }
 }

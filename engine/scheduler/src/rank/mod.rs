@@ -18,7 +18,7 @@ pub mod min_tree;
 pub mod packing;
 
 pub use backfill::{BatchBounds, Reservation};
-pub use input::RankInput;
+pub use input::{GpuReport, Offer, RankInput};
 
 use crate::limits;
 use alloc::boxed::Box;
@@ -28,17 +28,6 @@ use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, GpuId, QueueId};
-
-/// A queue's candidate, as it is offered to the RankThread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Offer {
-    /// The time by which it must start.
-    pub latest: Nanos,
-    /// The time from the grant of a GPU to the start.
-    pub delay: Nanos,
-    /// True if it is not due: it may only have a GPU that would idle.
-    pub early: bool,
-}
 
 /// A GPU is given to a model for one batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,17 +43,13 @@ pub struct Grant {
     pub until: Nanos,
 }
 
-/// What a queue has done with a GPU that it was granted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GpuReport {
-    /// The model it was granted to.
-    pub queue: QueueId,
-    /// The GPU.
-    pub gpu: GpuId,
-    /// When the batch sent to it starts, `None` if nothing was left to run.
-    pub exec_at: Option<Nanos>,
-    /// When the GPU finishes it, or the old free_at if nothing was sent.
-    pub free_at: Nanos,
+impl RankInput {
+    /// Applies the input to the matching, which acts on it at once.
+    #[inline]
+    pub fn apply(self, state: &mut RankState, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        state.handle(self);
+        state.on_timer(now, grant);
+    }
 }
 
 #[derive(Clone, Copy)]
