@@ -10,6 +10,7 @@ use std::time::Duration;
 use symphony_gpu::{DataType, TensorSpec};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
+use symphony_scheduler::policy::served;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
@@ -239,15 +240,18 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
         (String::new(), "symphony.toml:1: models: is missing; add at least 1 table under a line `[[models]]`".into()),
         (
             format!("policy = \"symphonie\"\n{CPU}{MODEL}"),
-            "symphony.toml:1: policy: is \"symphonie\"; it must be one of \"symphony\", \"symphony-published\", \
-             \"work-conserving\" (did you mean \"symphony\"?)"
-                .into(),
+            format!(
+                "symphony.toml:1: policy: is \"symphonie\"; it must be one of \"{}\" (did you mean \
+                 \"symphony\"?)",
+                served().join("\", \"")
+            ),
         ),
         (
             format!("policy = \"clockwork\"\n{CPU}{MODEL}"),
-            "symphony.toml:1: policy: \"clockwork\" runs in `simulate` only; serve with one of symphony, \
-             symphony-published, work-conserving"
-                .into(),
+            format!(
+                "symphony.toml:1: policy: \"clockwork\" runs in `simulate` only; serve with one of {}",
+                served().join(", ")
+            ),
         ),
         (
             format!("when = \"latest\"\n{CPU}{MODEL}"),
