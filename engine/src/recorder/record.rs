@@ -679,7 +679,11 @@ impl fmt::Display for Named<'_> {
         write!(f, "request {id} of frontend {frontend}")?;
         match (row, rows_after) {
             (0, 0) => Ok(()),
-            _ => write!(f, " (row {} of {})", row + 1, row + rows_after + 1),
+            // A damaged file may hold any numbers.
+            _ => {
+                let at = u32::from(*row) + 1;
+                write!(f, " (row {at} of {})", at + u32::from(*rows_after))
+            }
         }
     }
 }
@@ -700,6 +704,12 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_row_number_is_shown_and_does_not_overflow() {
+        let request = Request { row: u16::MAX, rows_after: u16::MAX, ..Request::default() };
+        assert!(Named(&request).to_string().ends_with("(row 65536 of 131071)"));
+    }
 
     #[test]
     fn a_kind_survives_its_number() {
