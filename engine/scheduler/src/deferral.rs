@@ -10,7 +10,8 @@ use symphony_transport::message::QueueId;
 
 /// A rule for how long a batch is held back.
 pub trait Deferral: Sync + Send + core::fmt::Debug {
-    /// The name of the rule, unique among them: [`deferral`] finds it again, for recordings.
+    /// The name of the rule, unique among them: [`crate::policy::deferral`] finds it
+    /// again, for recordings.
     fn name(&self) -> &'static str;
     /// The time from which the candidate of this moment may start (the `when` of
     /// docs/design/specification.md, "Deferral"). It is never held beyond `latest`, whatever this

@@ -1,5 +1,5 @@
 //! A model's state as plain data: what the flight recorder writes at the start of a stretch of
-//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
+//! history, and what replay goes on from. Called by the flight recorder alone.
 //!
 //! Only what an event reads before it computes it anew is kept: the candidate and the timer follow
 //! from the rest at the next event, the target from the rate.

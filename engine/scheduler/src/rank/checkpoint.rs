@@ -1,5 +1,5 @@
 //! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of
-//! history, and what replay goes on from. Called by [`crate::recorder`] alone.
+//! history, and what replay goes on from. Called by the flight recorder alone.
 
 use super::packing::Packing;
 use super::{BatchBounds, GpuState, Offer, RankState, Reservation};

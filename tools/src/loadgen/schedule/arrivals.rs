@@ -39,7 +39,7 @@ impl Iterator for Stream {
     }
 }
 
-/// The merged arrivals of a plan's models. See [`Plan::schedule`].
+/// The merged arrivals of a plan's models. See [`Plan::schedule`](super::plan::Plan::schedule).
 pub struct Schedule {
     streams: Vec<Stream>,
     next: BinaryHeap<Reverse<(Nanos, usize)>>,
