@@ -318,18 +318,21 @@ mod tests {
         assert_eq!(hosted, [0, 1, 2, 3, 4]);
     }
 
+    /// The profile and the SLO of models given as alpha and beta in ms, slack and rate.
+    fn profiles_and_slos(models: &[(f64, f64, f64, f64)]) -> Vec<(Profile, Nanos)> {
+        let profile_and_slo = |&(alpha, beta, slack, _): &(f64, f64, f64, f64)| {
+            let linear = Profile::linear(Nanos::from_millis_f64(alpha), Nanos::from_millis_f64(beta), 100);
+            (linear.unwrap(), Nanos::from_millis_f64((alpha + beta) * slack))
+        };
+        models.iter().map(profile_and_slo).collect()
+    }
+
     proptest! {
         #[test]
         fn every_rate_is_served_and_every_cycle_meets_its_slos(
             models in prop::collection::vec((0.1f64..4.0, 0.1f64..12.0, 2.1f64..9.0, 0.1f64..3_000.0), 1..30),
         ) {
-            let profiles: Vec<_> = models
-                .iter()
-                .map(|&(alpha, beta, slack, _)| {
-                    let linear = Profile::linear(Nanos::from_millis_f64(alpha), Nanos::from_millis_f64(beta), 100);
-                    (linear.unwrap(), Nanos::from_millis_f64((alpha + beta) * slack))
-                })
-                .collect();
+            let profiles = profiles_and_slos(&models);
             let rates: Vec<_> = models.iter().map(|model| model.3).collect();
             let sessions = sessions(&profiles, &rates);
             let nodes = pack(&sessions);
@@ -354,13 +357,7 @@ mod tests {
             models in prop::collection::vec((0.1f64..4.0, 0.1f64..12.0, 1.0f64..9.0, 0.0f64..3_000.0), 1..12),
             gpus in 1usize..20,
         ) {
-            let profiles: Vec<_> = models
-                .iter()
-                .map(|&(alpha, beta, slack, _)| {
-                    let linear = Profile::linear(Nanos::from_millis_f64(alpha), Nanos::from_millis_f64(beta), 100);
-                    (linear.unwrap(), Nanos::from_millis_f64((alpha + beta) * slack))
-                })
-                .collect();
+            let profiles = profiles_and_slos(&models);
             let rates: Vec<_> = models.iter().map(|model| model.3 + 1.0).collect();
             let nodes = fit(&sessions(&profiles, &rates), gpus);
             prop_assert!(nodes.len() <= gpus);

@@ -2,7 +2,7 @@
 
 use super::super::epoch::EPOCH;
 use super::*;
-use crate::sim::{Audit, Fault, simulate, simulate_observed};
+use crate::sim::{Audit, Fault, simulate_observed};
 
 const MS: u64 = 1_000_000;
 
@@ -145,8 +145,10 @@ fn busy_time_includes_wasted_time() {
     let models = vec![model("slow", 10.0, 100.0), model("tight", 10.0, 40.0)];
     let workload = Workload::of_models(2, 300.0, models);
     let options = PolicyOptions { preempt: 2.0, ..PolicyOptions::default() };
-    let report = simulate(&workload, &Shepherd, &options).unwrap();
-    assert!(report.preemptions > 0);
+    let mut audit = Audit::new(&workload);
+    let report = simulate_observed(&workload, &Shepherd, &options, Fault::default(), &mut audit).unwrap();
+    assert_eq!(audit.check(), Ok(()));
+    assert!(audit.preemptions() > 0 && report.preemptions > 0);
     let run: f64 =
         report.batch_histogram.iter().enumerate().skip(1).map(|(b, &n)| n as f64 * (10.0 + b as f64)).sum();
     let busy: f64 = report.gpu_busy.iter().sum::<f64>() * 20_000.0;
