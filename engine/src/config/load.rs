@@ -45,9 +45,7 @@ pub fn read_config_with(
         }
     };
     config.repository = flags.apply_to(config.repository.take())?;
-    config.add_models_of_repository(note)?;
-    config.check_rank_threads(rank_threads)?;
-    Ok(config)
+    config.completed(rank_threads, note)
 }
 
 /// Reads the engine's configuration from TOML `text`, for programs that have the engine as a
@@ -56,13 +54,23 @@ pub fn read_config_with(
 /// Errors: those of [`read_config`].
 pub fn parse_config(text: &str) -> Result<Config, Diagnostics> {
     let file = Path::new("symphony.toml");
-    let (mut config, rank_threads) = read_text(file, text, |root| read_root(root, file, false))?;
-    config.add_models_of_repository(&mut |_| ())?;
-    config.check_rank_threads(rank_threads)?;
-    Ok(config)
+    let (config, rank_threads) = read_text(file, text, |root| read_root(root, file, false))?;
+    config.completed(rank_threads, &mut |_| ())
 }
 
 impl Config {
+    /// Adds the models of the repository and checks what depends on all models together.
+    /// `rank_threads` is where the file gives their number.
+    fn completed(
+        mut self,
+        rank_threads: Option<Location>,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Config, Diagnostics> {
+        self.add_models_of_repository(note)?;
+        self.check_rank_threads(rank_threads)?;
+        Ok(self)
+    }
+
     /// Adds the models of the repository that are served from the start.
     fn add_models_of_repository(&mut self, note: &mut dyn FnMut(&str)) -> Result<(), Diagnostics> {
         let Some(repository) = &self.repository else { return Ok(()) };
@@ -97,8 +105,7 @@ impl Config {
                 .push(repository.location.diagnostic(wrong, "set max_versions in [repository] to more"));
         }
         if self.model_slots().len() > limits::MAX_MODELS {
-            let wrong =
-                format!("{} models and locations for later ones are too many", self.model_slots().len());
+            let wrong = format!("{} models and slots for later ones are too many", self.model_slots().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
             diagnostics.push(repository.location.diagnostic(wrong, right));
         }
