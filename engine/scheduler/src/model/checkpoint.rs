@@ -51,8 +51,9 @@ impl ModelQueue {
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
         let mut losses = self.losses;
-        if rate.advance(now) {
-            losses.sample_ended(rate.rate());
+        let ended = rate.advance(now);
+        if ended > 0 {
+            losses.samples_ended(ended, rate.rate());
         }
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);

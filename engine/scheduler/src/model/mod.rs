@@ -215,7 +215,8 @@ impl ModelQueue {
     }
 
     /// Sends the RankThread the first reservation.
-    fn start_reserving(&mut self, sink: &mut impl ModelSink) {
+    fn start_reserving(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        self.update_rate(now);
         match self.role {
             ClassRole::Alone => {
                 let last = LastReservation { head: NOT_SENT, budget: self.promise() };
@@ -279,7 +280,7 @@ impl ModelQueue {
             ModelEvent::Settle => self.settle(now, sink),
             ModelEvent::Timer => self.on_timer(now, sink),
             ModelEvent::Grant(grant) => self.on_grant(now, grant, sink),
-            ModelEvent::StartReserving => self.start_reserving(sink),
+            ModelEvent::StartReserving => self.start_reserving(now, sink),
             ModelEvent::Stop => self.stop(now, sink),
         }
         false
@@ -320,6 +321,7 @@ impl ModelQueue {
     /// or has ended.
     #[cold]
     fn cancel(&mut self, now: Nanos, first_row: &Request, sink: &mut impl ModelSink) -> bool {
+        self.update_rate(now);
         let from = self.queue.partition_point(|queued| queued.deadline < first_row.deadline);
         let same = self.queue.range(from..).take_while(|queued| queued.deadline == first_row.deadline);
         let Some(skipped) = same.into_iter().position(|queued| queued.is_of_one_with(first_row)) else {
@@ -369,6 +371,7 @@ impl ModelQueue {
 
     /// Ends every request that still waits.
     fn stop(&mut self, now: Nanos, sink: &mut impl ModelSink) {
+        self.update_rate(now);
         for request in self.queue.drain(..) {
             sink.end(&request, Ending::Stopped, now);
         }
@@ -394,8 +397,9 @@ impl ModelQueue {
 
     #[inline]
     fn update_rate(&mut self, now: Nanos) {
-        if self.rate.advance(now) {
-            self.losses.sample_ended(self.rate.rate());
+        let ended = self.rate.advance(now);
+        if ended > 0 {
+            self.losses.samples_ended(ended, self.rate.rate());
             self.read_rate();
         }
     }

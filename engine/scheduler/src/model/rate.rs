@@ -47,14 +47,11 @@ impl RateMeter {
         }
     }
 
-    /// Ends the samples that are over at `now`. True if the rate has changed its value.
+    /// Ends the samples that are over at `now` and returns their number. If there are any, the rate
+    /// has changed its value.
     #[inline]
-    pub fn advance(&mut self, now: Nanos) -> bool {
-        if now < self.sample_ends {
-            return false;
-        }
-        self.roll(now);
-        true
+    pub fn advance(&mut self, now: Nanos) -> u64 {
+        if now < self.sample_ends { 0 } else { self.roll(now) }
     }
 
     /// Counts one request in the sample under way.
@@ -92,16 +89,21 @@ impl RateMeter {
         possible.then_some(RateMeter { counts, at, filled, sum, current, sample_ends })
     }
 
-    fn roll(&mut self, now: Nanos) {
+    fn roll(&mut self, now: Nanos) -> u64 {
         let ended = 1 + (now - self.sample_ends).0 / RATE_SAMPLE.0;
-        for _ in 0..ended.min(RATE_SAMPLES as u64 + 1) {
+        let counted = ended.min(RATE_SAMPLES as u64 + 1);
+        for _ in 0..counted {
             self.sum = self.sum + u64::from(self.current) - u64::from(self.counts[self.at]);
             self.counts[self.at] = self.current;
             self.current = 0;
             self.at = (self.at + 1) % RATE_SAMPLES;
             self.filled = (self.filled + 1).min(RATE_SAMPLES);
         }
+        // Every count is zero after so long a silence: the samples left only move the position. It
+        // is the same whether the meter is asked once or at each sample's end.
+        self.at = (self.at + ((ended - counted) % RATE_SAMPLES as u64) as usize) % RATE_SAMPLES;
         self.sample_ends += Nanos(ended * RATE_SAMPLE.0);
+        ended
     }
 }
 
@@ -116,10 +118,10 @@ mod tests {
         for _ in 0..10 {
             meter.count();
         }
-        assert!(!meter.advance(Nanos::from_millis(49)));
-        assert!(meter.advance(Nanos::from_millis(50)));
+        assert_eq!(meter.advance(Nanos::from_millis(49)), 0);
+        assert_eq!(meter.advance(Nanos::from_millis(50)), 1);
         assert_eq!(meter.rate(), 200.0);
-        assert!(meter.advance(Nanos::from_millis(100)));
+        assert_eq!(meter.advance(Nanos::from_millis(100)), 1);
         assert_eq!(meter.rate(), 100.0);
     }
 
