@@ -8,6 +8,10 @@ pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
 /// The header of a request that gives the time until its answer is due, in milliseconds, or `none`.
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
 
+/// The metadata of a stream by which a client asks for answers in the order of its requests: `true`
+/// or `false`.
+pub(super) const STREAM_ORDER: HeaderName = HeaderName::from_static("symphony-ordered");
+
 /// The headers of W3C Trace Context, which name the span that a request belongs to.
 pub(super) const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 /// See [`TRACE_PARENT`].

@@ -53,7 +53,7 @@ fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
     let Some(repository) = explicit else { return (Vec::new(), Vec::new()) };
     let kinds: Vec<ExecutorKind> = config.executors.iter().map(|executor| executor.kind).collect();
     let (mut models, mut diagnostics) = (Vec::new(), Vec::new());
-    let names = repository.names().unwrap_or_else(|Diagnostics(more)| {
+    let names = repository.names(&mut |line| eprintln!("{line}")).unwrap_or_else(|Diagnostics(more)| {
         diagnostics.extend(more);
         Vec::new()
     });

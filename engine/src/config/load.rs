@@ -77,7 +77,7 @@ impl Config {
         let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
         let every = repository.control != RepositoryControl::Explicit
             || repository.load.iter().any(|name| name == "*");
-        let names = if every { repository.names()? } else { repository.load.clone() };
+        let names = if every { repository.names(note)? } else { repository.load.clone() };
         let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
         let mut diagnostics = Vec::new();
         for name in names {

@@ -147,7 +147,7 @@ impl ControlThread {
     /// Loads and unloads what has changed in the folder. Returns true if something has changed that
     /// may still be changing.
     fn poll_folder(&mut self, repository: &RepositoryConfig) -> bool {
-        let names: BTreeSet<String> = match repository.names() {
+        let names: BTreeSet<String> = match repository.names(&mut |_| ()) {
             Ok(names) => names.into_iter().collect(),
             Err(error) => {
                 (self.progress)(&format!("the repository is left as it is: {error}"));
@@ -284,7 +284,7 @@ impl ControlThread {
             let version = Some(model.version);
             entries.push(IndexEntry { name: model.name.clone(), version, state, reason: String::new() });
         }
-        let folder = repository.names().unwrap_or_default();
+        let folder = repository.names(&mut |_| ()).unwrap_or_default();
         let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
         for name in known {
             let entry = self.models.get(name);

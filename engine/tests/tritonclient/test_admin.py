@@ -26,6 +26,11 @@ def test_a_models_metadata_and_configuration_name_its_tensors(adapter, client):
     assert config["parameters"]["priority"]["string_value"] == "3"
 
 
+def test_an_unknown_model_or_version_is_not_ready(client):
+    assert not client.is_model_ready("nobody")
+    assert not client.is_model_ready("wide", "7")
+
+
 def test_an_unknown_model_or_version_is_not_found(adapter, client):
     for call in [
         lambda: client.get_model_metadata("nobody"),

@@ -3,11 +3,11 @@
 use super::framing::{self, Envelope};
 use super::status::{GrpcCode, GrpcStatus};
 use super::{admin, infer, stream};
-use crate::api::headers::DEADLINE;
+use crate::api::headers::{DEADLINE, STREAM_ORDER};
 use crate::api::inference::{Inference, RequestDeadline};
 use crate::api::net::peer::Peer;
 use crate::api::net::response::{ApiResponse, ResponseBody};
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
 use crate::api::services::shared_memory::Regions;
@@ -47,10 +47,15 @@ pub(in crate::api) async fn respond(
         Err(problem) => return refuse(services, &problem),
     };
     if method == "ModelStreamInfer" {
+        let ordered = match ordered(&head.headers) {
+            Ok(ordered) => ordered,
+            Err(problem) => return refuse(services, &problem),
+        };
         services.metrics.responded(StatusCode::OK.as_u16());
         let client = stream::StreamClient {
             caller,
             peer,
+            ordered,
             deadline: deadline_header(&head.headers),
             span: services.accounting.parent_span(&head.headers),
         };
@@ -146,6 +151,20 @@ fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<
         deadline.within(framing::timeout(timeout.as_bytes())?);
     }
     headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))
+}
+
+/// Returns true if a stream's metadata ask for answers in the order of its requests.
+///
+/// Errors: 400.
+fn ordered(headers: &HeaderMap) -> Result<bool, Problem> {
+    match headers.get(STREAM_ORDER).map(|value| value.as_bytes()) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(other) => {
+            let is = quoted(&String::from_utf8_lossy(other));
+            Err(Problem::bad(format!("{STREAM_ORDER} is {is}; it must be true or false")))
+        }
+    }
 }
 
 /// Returns the header that gives each request of a stream a deadline of its own; `grpc-timeout` is

@@ -12,10 +12,11 @@ use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
 use crate::api::services::describe;
+use crate::api::services::models::{self, ModelState};
+use crate::api::services::repository;
 use crate::api::services::settings::{SettingValue, TRACE, update_trace};
 use crate::api::services::shared_memory::no_cuda_memory;
 use crate::api::services::statistics::{self, BatchStatistics, TimeSum};
-use crate::api::services::{models, repository};
 use crate::control::State;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
@@ -52,8 +53,8 @@ pub(super) async fn call(
         }),
         "ModelReady" => {
             let ModelReadyRequest { name, version } = decode(message)?;
-            models::find(&services.engine, caller, &name, &version)?;
-            envelope.seal(&ModelReadyResponse { ready: services.telemetry.readiness().is_ok() })
+            let ready = models::state(services, caller, &name, &version)? == ModelState::Ready;
+            envelope.seal(&ModelReadyResponse { ready })
         }
         "ModelMetadata" => {
             let ModelMetadataRequest { name, version } = decode(message)?;

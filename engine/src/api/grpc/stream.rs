@@ -1,10 +1,12 @@
-//! `ModelStreamInfer`: many requests and their answers, in the order in which they are ready, over
-//! one call. The whole call is the response's body, so when the client resets the stream or
-//! disconnects, all its state is dropped and its queued requests are withdrawn. No more requests
-//! are read from a client that does not take its answers.
+//! `ModelStreamInfer`: many requests and their answers over one call, in the order in which the
+//! answers are ready or, where the client asks for it, in that of the requests. The whole call is
+//! the response's body, so when the client resets the stream or disconnects, all its state is
+//! dropped and its queued requests are withdrawn. No more requests are read from a client that does
+//! not take its answers.
 
 use super::framing::{Envelope, decode};
 use super::infer::infer;
+use super::messages::infer_parameter::ParameterChoice;
 use super::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use super::status::{GrpcCode, GrpcStatus};
 use crate::api::inference::RequestDeadline;
@@ -15,7 +17,7 @@ use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
 use crate::telemetry::otlp::Parent;
 use bytes::{Bytes, BytesMut};
-use futures_util::stream::{FuturesUnordered, Stream as _};
+use futures_util::stream::{FuturesOrdered, FuturesUnordered, Stream as _};
 use glommio::timer::Timer;
 use http_body::{Body, Frame};
 use hyper::StatusCode;
@@ -28,6 +30,11 @@ use std::time::Duration;
 
 /// The time without requests after which a stream is closed.
 const IDLE: Duration = Duration::from_secs(600);
+
+/// The parameter of a stream's first request, and in other form its metadata
+/// ([`STREAM_ORDER`](crate::api::headers::STREAM_ORDER)), by which a client asks for answers in the
+/// order of its requests.
+const ORDERED: &str = "symphony_ordered";
 
 /// Bytes taken from the budget for request bodies, returned when dropped.
 struct BufferLease {
@@ -47,10 +54,54 @@ pub(super) struct StreamClient {
     pub(super) caller: Caller,
     /// The connection's client.
     pub(super) peer: Peer,
+    /// True if answers come in the order of the requests.
+    pub(super) ordered: bool,
     /// The deadline header, which applies to each request.
     pub(super) deadline: Option<Vec<u8>>,
     /// The span that the requests belong to.
     pub(super) span: Option<Parent>,
+}
+
+/// A request that runs, and ends with its message.
+type RunningRequest = Pin<Box<dyn Future<Output = Bytes>>>;
+
+/// The requests that run, by the order of their answers.
+enum RunningRequests {
+    /// Answers come as they are ready.
+    AsReady(FuturesUnordered<RunningRequest>),
+    /// Answers come in the order of the requests; those that are ready early count as running.
+    InOrder(FuturesOrdered<RunningRequest>),
+}
+
+impl RunningRequests {
+    fn new(ordered: bool) -> RunningRequests {
+        match ordered {
+            false => RunningRequests::AsReady(FuturesUnordered::new()),
+            true => RunningRequests::InOrder(FuturesOrdered::new()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            RunningRequests::AsReady(all) => all.len(),
+            RunningRequests::InOrder(all) => all.len(),
+        }
+    }
+
+    fn push(&mut self, request: RunningRequest) {
+        match self {
+            RunningRequests::AsReady(all) => all.push(request),
+            RunningRequests::InOrder(all) => all.push_back(request),
+        }
+    }
+
+    /// Returns the next answer; `Ready(None)` if nothing runs.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match self {
+            RunningRequests::AsReady(all) => Pin::new(all).poll_next(cx),
+            RunningRequests::InOrder(all) => Pin::new(all).poll_next(cx),
+        }
+    }
 }
 
 /// The call, as its response's body.
@@ -65,7 +116,9 @@ struct InferStream {
     /// The bytes of the next message so far.
     buffer: BytesMut,
     room: BufferLease,
-    running: FuturesUnordered<Pin<Box<dyn Future<Output = Bytes>>>>,
+    running: RunningRequests,
+    /// True until the first request has been read.
+    first: bool,
     /// The problem that ends the call, if any.
     problem: Option<Problem>,
     idle: Option<Timer>,
@@ -84,10 +137,11 @@ pub(super) fn body(
         number: services.idle_streams.number(),
         services,
         envelope,
+        running: RunningRequests::new(client.ordered),
+        first: true,
         client: Rc::new(client),
         incoming: Some(incoming),
         buffer: BytesMut::new(),
-        running: FuturesUnordered::new(),
         problem: None,
         idle: None,
         ended: false,
@@ -126,7 +180,7 @@ impl InferStream {
     /// streams of its connection have.
     fn has_room(&self) -> bool {
         let limit = self.services.max_requests_at_once;
-        self.running.is_empty() || self.running.len().max(self.client.peer.requests_in_flight()) < limit
+        self.running.len() == 0 || self.running.len().max(self.client.peer.requests_in_flight()) < limit
     }
 
     /// Starts the request of the first message in the buffer if it is complete, and returns true if
@@ -143,6 +197,9 @@ impl InferStream {
         }
         let message = self.envelope.open(self.buffer.split_to(length).freeze(), limit)?;
         let request: ModelInferRequest = decode(message)?;
+        if std::mem::take(&mut self.first) && asks_for_order(&request)? {
+            self.running = RunningRequests::new(true);
+        }
         self.room.bytes -= length;
         let room = BufferLease { services: self.services.clone(), bytes: length };
         let (services, envelope, client) = (self.services.clone(), self.envelope, self.client.clone());
@@ -178,6 +235,17 @@ impl InferStream {
     }
 }
 
+/// Returns true if the first request of a stream asks for answers in the order of the requests.
+///
+/// Errors: 400 if the parameter is neither true nor false.
+fn asks_for_order(first: &ModelInferRequest) -> Result<bool, Problem> {
+    let Some(parameter) = first.parameters.get(ORDERED) else { return Ok(false) };
+    match parameter.parameter_choice {
+        Some(ParameterChoice::BoolParam(ordered)) => Ok(ordered),
+        _ => Err(Problem::bad(format!("parameters.{ORDERED} must be true or false, a bool_param"))),
+    }
+}
+
 async fn run(
     services: &CoreServices,
     client: &StreamClient,
@@ -209,13 +277,13 @@ impl Body for InferStream {
             return Poll::Ready(None);
         }
         this.read(cx);
-        if let Poll::Ready(Some(message)) = Pin::new(&mut this.running).poll_next(cx) {
+        if let Poll::Ready(Some(message)) = this.running.poll_next(cx) {
             this.idle = None;
             // Another request may run now.
             cx.waker().wake_by_ref();
             return Poll::Ready(Some(Ok(Frame::data(message))));
         }
-        if !this.running.is_empty() {
+        if this.running.len() > 0 {
             this.idle = None;
             return Poll::Pending;
         }

@@ -16,9 +16,10 @@ use crate::api::services::{dashboard, models, repository};
 use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::NotReady;
 use crate::telemetry::otlp::Call;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
-    ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
+    ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
+    HeaderValue, RETRY_AFTER,
 };
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -37,14 +38,27 @@ pub(in crate::api) async fn respond(
     request: Request<Incoming>,
     peer: &Peer,
 ) -> ApiResponse {
-    let version = request.version();
+    let (version, is_head) = (request.version(), request.method() == Method::HEAD);
     let mut response = route(services, request, peer).await.unwrap_or_else(|problem| refusal(&problem));
     if version == Version::HTTP_2 {
         // HTTP/2 has no such header: its streams end by themselves.
         response.headers_mut().remove(CONNECTION);
+        if is_head {
+            response = without_body(response);
+        }
     }
     services.metrics.responded(response.status().as_u16());
     response
+}
+
+/// Returns the response to HEAD: the headers of the one to GET, and no body. Over HTTP/1.1 hyper
+/// leaves the body out itself.
+fn without_body(response: ApiResponse) -> ApiResponse {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Response::from_parts(head, ResponseBody::whole(Bytes::new()))
 }
 
 async fn route(
@@ -73,7 +87,7 @@ async fn route(
     match route {
         Route::Server => Ok(ok(admin::server_metadata())),
         Route::Live => Ok(ok(r#"{"live":true}"#)),
-        Route::Ready => Ok(readiness(services, json!({}))),
+        Route::Ready => Ok(readiness(services.telemetry.readiness(), json!({}))),
         Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, services.telemetry.metrics())),
         Route::Dashboard(part) => dashboard_part(services, part, request.uri().query().unwrap_or_default()),
         Route::Statistics => Ok(ok(admin::statistics(services, caller, "", "")?)),
@@ -120,10 +134,14 @@ async fn model(
     part: ModelPart,
     request: Request<Incoming>,
 ) -> Result<ApiResponse, Problem> {
-    let model = models::find(&services.engine, caller, name, version)?;
+    let model = models::find(&services.engine, caller, name, version).map_err(|problem| match part {
+        // As Triton answers: what is asked for is known, and the model is not ready.
+        ModelPart::Ready if problem.status == StatusCode::NOT_FOUND => Problem::bad(problem.message),
+        _ => problem,
+    })?;
     match part {
         ModelPart::Metadata => Ok(ok(admin::model_metadata(services, &model))),
-        ModelPart::Ready => Ok(readiness(services, json!({ "name": model.name }))),
+        ModelPart::Ready => Ok(readiness(models::readiness(services, &model), json!({ "name": model.name }))),
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
         ModelPart::Statistics => Ok(ok(admin::statistics(services, caller, name, version)?)),
         ModelPart::Trace => settings(services, request, admin::update_trace, |_| admin::trace()).await,
@@ -267,8 +285,8 @@ fn ok(body: impl Into<Bytes>) -> ApiResponse {
 }
 
 /// Answers a readiness check: adds to `body` `"ready"` and, if false, `"reasons"`.
-fn readiness(services: &CoreServices, mut body: Value) -> ApiResponse {
-    let reasons = services.telemetry.readiness().err();
+fn readiness(is_ready: Result<(), Vec<NotReady>>, mut body: Value) -> ApiResponse {
+    let reasons = is_ready.err();
     body["ready"] = reasons.is_none().into();
     let Some(reasons) = reasons else { return ok(body.to_string()) };
     body["reasons"] = reasons.iter().map(NotReady::to_string).collect();

@@ -1,9 +1,11 @@
 //! Finds the served models that requests name.
 
+use super::CoreServices;
 use super::access::Caller;
 use super::engine_client::EngineClient;
 use crate::api::problem::{Problem, names, quoted};
 use crate::runtime::frontend::ModelInfo;
+use crate::telemetry::NotReady;
 use hyper::StatusCode;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,6 +22,39 @@ impl Deref for FoundModel {
 
     fn deref(&self) -> &ModelInfo {
         &self.table[self.at]
+    }
+}
+
+/// The answer to the question whether a model can serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::api) enum ModelState {
+    /// A model that can.
+    Ready,
+    /// A model that is loaded, while requests would not be served now.
+    NotReady,
+    /// A model or version that is not served.
+    Unknown,
+}
+
+/// Returns the reasons why a served model can't serve now.
+pub(in crate::api) fn readiness(services: &CoreServices, _: &ModelInfo) -> Result<(), Vec<NotReady>> {
+    services.telemetry.readiness()
+}
+
+/// Returns the state of the model of this name and version, which need not exist.
+///
+/// Errors: 403 if `caller` may not use it.
+pub(in crate::api) fn state(
+    services: &CoreServices,
+    caller: &Caller,
+    name: &str,
+    version: &str,
+) -> Result<ModelState, Problem> {
+    match find(&services.engine, caller, name, version) {
+        Ok(model) if readiness(services, &model).is_ok() => Ok(ModelState::Ready),
+        Ok(_) => Ok(ModelState::NotReady),
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => Ok(ModelState::Unknown),
+        Err(problem) => Err(problem),
     }
 }
 

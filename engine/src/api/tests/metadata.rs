@@ -1,7 +1,47 @@
 //! Health, metadata, settings, and the refusals of paths and methods that do not exist.
 
+use super::grpc_client::*;
 use super::server::*;
+use crate::api::grpc::messages::{ModelReadyRequest, ModelReadyResponse};
+use http_body_util::BodyExt;
+use hyper::Request;
 use serde_json::json;
+
+#[test]
+fn a_model_that_is_not_served_is_not_ready() {
+    let server = TestServer::new(|_| {});
+    let ready = with_client(&server, async |mut client| {
+        let mut ready = Vec::new();
+        for (name, version) in [("echo", ""), ("echo", "1"), ("echo", "2"), ("echo", "x"), ("nobody", "")] {
+            let request = ModelReadyRequest { name: name.into(), version: version.into() };
+            let answer = client.call("inference.GRPCInferenceService/ModelReady", &[], &request).await;
+            ready.push(answer.map(|answer: ModelReadyResponse| answer.ready));
+        }
+        ready
+    });
+    assert_eq!(ready, [Ok(true), Ok(true), Ok(false), Ok(false), Ok(false)]);
+    // Over HTTP as Triton: 400, and why.
+    let answer = server.get("/v2/models/nobody/ready");
+    assert!(answer.status == 400 && answer.error().contains("no model \"nobody\""), "{answer:?}");
+}
+
+#[test]
+fn head_is_answered_as_get_without_a_body_over_http_2_too() {
+    let server = TestServer::new(|_| {});
+    let get = server.get("/v2/models/echo");
+    let head = server.client().head("/v2/models/echo");
+    assert_eq!(head.header("content-length"), get.header("content-length"));
+    with_client(&server, async |mut client| {
+        for (path, status, length) in [("/v2/models/echo", 200, get.text.len()), ("/v1", 404, 300)] {
+            let (_, response) = client.request(Request::head(format!("http://test{path}"))).await;
+            let response = response.await;
+            assert_eq!(response.status(), status);
+            let said: usize = response.headers()["content-length"].to_str().unwrap().parse().unwrap();
+            assert!(said == length || status == 404 && said > 0, "{said}");
+            assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+        }
+    });
+}
 
 #[test]
 fn health_and_metadata_are_as_the_protocol_says() {

@@ -1,11 +1,12 @@
 //! Tests of the API over real sockets on loopback: `server` starts one, `raw` speaks HTTP/2 frame
-//! by frame; the other files have the tests, each about one theme.
+//! by frame, `grpc_client` gRPC; the other files have the tests, each about one theme.
 
 mod abuse;
 mod access;
 mod bodies;
 mod connections;
 mod deadlines;
+mod grpc_client;
 mod infer;
 mod lifecycle;
 mod metadata;

@@ -1,9 +1,87 @@
 //! `ModelStreamInfer` at the server's end.
 
+use super::grpc_client::*;
 use super::raw::*;
 use super::server::*;
 use crate::api::ApiConfig;
+use crate::api::grpc::messages::infer_parameter::ParameterChoice;
+use crate::api::grpc::messages::model_infer_request::InferInputTensor;
+use crate::api::grpc::messages::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+const STREAM: &str = "inference.GRPCInferenceService/ModelStreamInfer";
+
+fn infer_request(model: &str) -> ModelInferRequest {
+    let input = |name: &str, datatype: &str, shape: &[i64]| InferInputTensor {
+        name: name.into(),
+        datatype: datatype.into(),
+        shape: shape.into(),
+        ..InferInputTensor::default()
+    };
+    ModelInferRequest {
+        model_name: model.into(),
+        id: model.into(),
+        inputs: vec![input("image", "FP32", &[1, 2, 2]), input("flag", "BOOL", &[1])],
+        raw_input_contents: vec![vec![0; 16].into(), vec![1].into()],
+        ..ModelInferRequest::default()
+    }
+}
+
+/// Asks `held`, which answers once it is let go, and `echo`, and returns the models in the order of
+/// their answers.
+fn answered(metadata: &[(&str, &str)], parameter: Option<ParameterChoice>) -> Vec<String> {
+    let server = TestServer::new(|_| {});
+    with_client(&server, async |mut client| {
+        let mut first = infer_request("held");
+        let parameter = parameter.map(|choice| InferParameter { parameter_choice: Some(choice) });
+        first.parameters.extend(parameter.map(|parameter| ("symphony_ordered".to_owned(), parameter)));
+        let mut call = client.begin(STREAM, metadata, &first).await;
+        call.send(&infer_request("echo"));
+        call.finish();
+        let mut order = Vec::new();
+        // Both are with the engine, and `echo` is answered, before `held` may end.
+        let answered = |count: usize| {
+            let line = "symphony_requests_total{model=\"echo\",outcome=\"good\",version=\"1\"}";
+            server.metric(line).ends_with(&format!(" {count}"))
+        };
+        while server.control.taken.load(Ordering::Relaxed) < 2 || !answered(1) {
+            glommio::timer::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        server.control.release.store(true, Ordering::Relaxed);
+        while let Some(answer) = call.next::<ModelStreamInferResponse>().await {
+            assert_eq!(answer.error_message, "");
+            order.push(answer.infer_response.unwrap().id);
+        }
+        assert_eq!(call.status(), (0, String::new()));
+        order
+    })
+}
+
+#[test]
+fn answers_come_as_they_are_ready_or_in_order_where_the_client_asks_for_that() {
+    assert_eq!(answered(&[], None), ["echo", "held"]);
+    assert_eq!(answered(&[("symphony-ordered", "false")], None), ["echo", "held"]);
+    assert_eq!(answered(&[("symphony-ordered", "true")], None), ["held", "echo"]);
+    assert_eq!(answered(&[], Some(ParameterChoice::BoolParam(true))), ["held", "echo"]);
+}
+
+#[test]
+fn an_order_that_is_neither_true_nor_false_is_refused() {
+    let server = TestServer::new(|_| {});
+    with_client(&server, async |mut client| {
+        let request = infer_request("echo");
+        let mut call = client.begin(STREAM, &[("symphony-ordered", "yes")], &request).await;
+        assert!(call.next::<ModelStreamInferResponse>().await.is_none());
+        assert_eq!(call.status(), (3, "symphony-ordered is \"yes\"; it must be true or false".into()));
+        let mut request = request;
+        let wrong = InferParameter { parameter_choice: Some(ParameterChoice::StringParam("yes".into())) };
+        request.parameters.insert("symphony_ordered".into(), wrong);
+        let mut call = client.begin(STREAM, &[], &request).await;
+        assert!(call.next::<ModelStreamInferResponse>().await.is_none());
+        assert!(call.status().0 == 3 && call.status().1.contains("symphony_ordered"), "{:?}", call.status());
+    });
+}
 
 #[test]
 fn a_stop_ends_a_stream_that_has_nothing_to_do_at_once() {

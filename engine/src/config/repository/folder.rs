@@ -1,7 +1,7 @@
 //! The folder of a repository: names of models, their versions, and changes of their files.
 
 use super::section::RepositoryConfig;
-use crate::config::diagnostics::{Diagnostics, Location};
+use crate::config::diagnostics::Diagnostics;
 use crate::config::models::is_model_name;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -12,10 +12,12 @@ use symphony_scheduler::limits;
 const MAX_ENTRIES: usize = limits::MAX_MODELS;
 
 impl RepositoryConfig {
-    /// Returns the names of the models, which are those of the folders, sorted.
+    /// Returns the names of the models, which are those of the folders, sorted. Files and hidden
+    /// folders are no models, and neither is a folder whose name can't be a model's, such as a file
+    /// system's `lost+found`: `note` gets a line for each of the latter.
     ///
-    /// Errors: it can't be read, or has a folder whose name can't be a model's.
-    pub fn names(&self) -> Result<Vec<String>, Diagnostics> {
+    /// Errors: it can't be read.
+    pub fn names(&self, note: &mut dyn FnMut(&str)) -> Result<Vec<String>, Diagnostics> {
         let failed = |error: std::io::Error| {
             let wrong = format!("{} can't be read ({error})", self.path.display());
             Diagnostics(vec![
@@ -23,7 +25,6 @@ impl RepositoryConfig {
             ])
         };
         let mut names = Vec::new();
-        let mut diagnostics = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)?.take(MAX_ENTRIES) {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -34,14 +35,16 @@ impl RepositoryConfig {
             if is_model_name(&name) {
                 names.push(name);
             } else {
-                let location = Location { file: entry.path(), line: 1, field: "name".into() };
-                let right =
-                    "call the folder by 1 to 128 letters, digits, `_`, `-` and `.`: the name stands in URLs";
-                diagnostics.push(location.diagnostic("can't be a model's name", right));
+                let folder = entry.path();
+                note(&format!(
+                    "{}: is passed over: no model can have this name; 1 to 128 letters, digits, `_`, `-` \
+                     and `.` can be one",
+                    folder.display()
+                ));
             }
         }
         names.sort();
-        if diagnostics.is_empty() { Ok(names) } else { Err(Diagnostics(diagnostics)) }
+        Ok(names)
     }
 
     /// True if the repository has a folder for this model. The name may be any text of a client.

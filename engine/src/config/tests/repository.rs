@@ -84,6 +84,20 @@ fn a_models_newest_version_is_served_unless_its_policy_says_otherwise() {
 }
 
 #[test]
+fn a_folder_that_can_be_no_model_does_not_hide_the_models() {
+    let files = [("m/model.toml", SLO), ("m/1/model.onnx", "x"), (".hidden/x", ""), ("readme.md", "x")];
+    let folder = repository(CONFIG, &files);
+    std::fs::create_dir(folder.path().join("models/lost+found")).unwrap();
+    let mut notes = Vec::new();
+    let flags = RepositoryFlags::default();
+    let config =
+        read_config_with(Some(folder.path()), &flags, &mut |line| notes.push(line.to_owned())).unwrap();
+    assert_eq!(versions(&config), [("m", 1)]);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.contains("models/lost+found: is passed over"), "{note}");
+}
+
+#[test]
 fn both_files_words_are_heeded() {
     let pbtxt = "name: \"m\"\nplatform: \"onnxruntime_onnx\"\nmax_batch_size: 8\n\
                  default_model_filename: \"net.onnx\"\n";

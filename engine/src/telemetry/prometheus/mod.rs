@@ -69,12 +69,18 @@ const OF_MODELS: [ModelFamily; 6] = [
 
 /// The names that Triton has for metrics that this server has too. Durations are of all successful
 /// requests together.
-const AS_TRITON: [ModelFamily; 8] = [
+const AS_TRITON: [ModelFamily; 9] = [
     ("nv_inference_request_success", MetricKind::Counter, "Infer requests answered in time.", |of| {
         of.requests.ended(InferOutcome::Good) as f64
     }),
     ("nv_inference_count", MetricKind::Counter, "Rows inferred.", |of| of.requests.rows as f64),
     ("nv_inference_exec_count", MetricKind::Counter, "Batches run.", |of| of.executions.batches as f64),
+    (
+        "nv_inference_pending_request_count",
+        MetricKind::Gauge,
+        "Infer requests accepted and not yet answered by the engine.",
+        |of| of.requests.in_flight() as f64,
+    ),
     ("nv_inference_request_duration_us", MetricKind::Counter, "Time from queued to answered.", |of| {
         in_us(of.requests.whole.sum)
     }),
