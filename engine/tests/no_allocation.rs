@@ -114,6 +114,7 @@ fn serve(config: Config, record: Option<RecordConfig>, meanwhile: impl FnOnce(&m
             }
         })),
         idle: Some(Idle::Spin),
+        ..Options::default()
     };
     let (mut engine, mut frontend) = start_with(config, options);
     // Once these requests are answered, every thread is past its start.

@@ -115,6 +115,7 @@ fn serve() {
             }
         })),
         idle: Some(Idle::Spin),
+        ..Options::default()
     };
     let (engine, mut frontend) = start_with(config, options);
     let began = Instant::now();

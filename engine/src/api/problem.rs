@@ -52,7 +52,7 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Problem {
         let (status, outcome) = match refusal {
             Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, InferOutcome::Overloaded),
-            Refusal::Draining => (StatusCode::SERVICE_UNAVAILABLE, InferOutcome::Draining),
+            Refusal::Draining | Refusal::Broken => (StatusCode::SERVICE_UNAVAILABLE, InferOutcome::Draining),
             Refusal::TooManyRows { .. } => (StatusCode::BAD_REQUEST, InferOutcome::Invalid),
             Refusal::Unloaded => (StatusCode::NOT_FOUND, InferOutcome::Invalid),
         };

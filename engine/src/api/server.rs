@@ -10,6 +10,7 @@ use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::net::open_connections::OpenConnections;
 use super::net::peer::ListenerRules;
 use crate::runtime::frontend::Frontend;
+use crate::runtime::panics::catch;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
 use std::future::poll_fn;
@@ -55,9 +56,9 @@ pub enum ApiError {
     /// The system refused to create the thread.
     #[error("can't start the API's thread: {0}")]
     Thread(io::Error),
-    /// The thread ended by a panic: a bug.
-    #[error("the API's thread broke down; this is a bug, its message is on standard error")]
-    Died,
+    /// The thread ended by a panic, which is a bug.
+    #[error("the API's thread died; this is a bug: {0}")]
+    Died(String),
 }
 
 /// A running API core. Dropping it stops the core as [`ApiHandle::stop`] does.
@@ -67,7 +68,7 @@ pub struct ApiHandle {
     grpc_addr: Option<SocketAddr>,
     admin_addr: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ApiError>>>,
 }
 
 /// Starts an API core that serves `frontend`'s models. When this returns, its ports are open.
@@ -89,19 +90,32 @@ pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiErro
         |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
     let admin_addr = config.admin.map(|addr| open(addr, admin_rules(addr))).transpose()?;
     config.admin = admin_addr;
+    let role = role_of(frontend.id());
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
-        .name("api".into())
-        .spawn(move || run(frontend, config, listeners, stopped, started))
+        .name(role.clone())
+        .spawn(move || {
+            let faults = frontend.faults().clone();
+            let lived = catch(|| run(frontend, config, listeners, stopped, started));
+            lived.map_err(|panic| {
+                faults.report(&role, format_args!("died: {panic}"));
+                ApiError::Died(panic)
+            })
+        })
         .map_err(ApiError::Thread)?;
     match start.recv() {
         Ok(Ok(())) => {
             Ok(ApiHandle { local_addr, grpc_addr, admin_addr, stop: Some(stop), thread: Some(thread) })
         }
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(ApiError::Died),
+        Err(_) => Err(joined(thread).err().unwrap_or_else(|| ApiError::Died("it has ended".into()))),
     }
+}
+
+/// Returns the name of the thread of the API core that owns the frontend of this number.
+fn role_of(frontend: u32) -> String {
+    if frontend == 0 { "api".to_owned() } else { format!("api-{frontend}") }
 }
 
 fn listen(addr: SocketAddr, share_port: bool) -> Result<(Listener, SocketAddr), ApiError> {
@@ -146,16 +160,18 @@ impl ApiHandle {
 
     fn end(&mut self) -> Result<(), ApiError> {
         drop(self.stop.take());
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Err(_)) => Err(ApiError::Died),
-            _ => Ok(()),
-        }
+        self.thread.take().map_or(Ok(()), joined)
     }
+}
+
+/// Waits for the end of a core's thread.
+fn joined(thread: JoinHandle<Result<(), ApiError>>) -> Result<(), ApiError> {
+    thread.join().unwrap_or_else(|_| Err(ApiError::Died("its message is on standard error".into())))
 }
 
 impl Drop for ApiHandle {
     fn drop(&mut self) {
-        // The panic's own message is on standard error already.
+        // A panic was reported as a fault already.
         let _ = self.end();
     }
 }

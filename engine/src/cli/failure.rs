@@ -7,8 +7,8 @@ use crate::runtime::StartError;
 use std::fmt;
 
 /// The text about exit codes at the end of `--help`.
-pub(super) const EXIT_CODES: &str =
-    "Exit codes: 0 done; 1 the run failed; 2 bad usage or configuration; 3 the machine lacks something.";
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 done; 1 the run failed; 2 bad usage or configuration; 3 the machine lacks something; \
+     5 a thread of the engine died or hung.";
 
 /// A command's failure, with the message for the user.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) enum CommandFailure {
     Input(String),
     /// The machine lacks something: exit code 3.
     Machine(String),
+    /// A thread of the engine died or hung: exit code 5.
+    Fault(String),
 }
 
 impl CommandFailure {
@@ -28,13 +30,17 @@ impl CommandFailure {
             CommandFailure::Run(_) => 1,
             CommandFailure::Input(_) => 2,
             CommandFailure::Machine(_) => 3,
+            CommandFailure::Fault(_) => 5,
         }
     }
 }
 
 impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (CommandFailure::Run(text) | CommandFailure::Input(text) | CommandFailure::Machine(text)) = self;
+        let (CommandFailure::Run(text)
+        | CommandFailure::Input(text)
+        | CommandFailure::Machine(text)
+        | CommandFailure::Fault(text)) = self;
         f.write_str(text)
     }
 }
@@ -54,7 +60,7 @@ impl From<StartError> for CommandFailure {
             }
             StartError::Record(error) => error.into(),
             StartError::Slab(_) | StartError::Thread(_) => CommandFailure::Machine(text),
-            StartError::Died(_) => CommandFailure::Run(text),
+            StartError::Died(_) => CommandFailure::Fault(text),
         }
     }
 }
@@ -79,7 +85,7 @@ impl From<ApiError> for CommandFailure {
             ApiError::Listen(..) | ApiError::Machine(_) | ApiError::Thread(_) => {
                 CommandFailure::Machine(text)
             }
-            ApiError::Died => CommandFailure::Run(text),
+            ApiError::Died(_) => CommandFailure::Fault(text),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::api::{self, ApiConfig, SharedState};
 use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, Options, Placement, Progress};
+use crate::runtime::{Engine, FatalFault, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log;
 use crate::telemetry::otlp::Exporter;
@@ -71,7 +71,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let addresses = Addresses { http: api.addr, grpc: api.grpc.unwrap_or(addresses.grpc) };
     print_ready(&config, &engine, &access, addresses, api.admin);
 
-    let dead = wait(&engine, &telemetry, &signals, &access);
+    let fault = wait(&engine, &telemetry, &signals, &access).cloned();
     tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
     engine.drain();
     for server in servers {
@@ -84,12 +84,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     if let Some(exporter) = exporter {
         exporter.stop();
     }
-    match dead {
-        Some(thread) => {
-            Err(CommandFailure::Run(format!("the engine's thread {thread} died; its panic message is above")))
-        }
-        None => Ok(()),
-    }
+    fault.map_or(Ok(()), |fault| Err(CommandFailure::Fault(fault.to_string())))
 }
 
 /// Prints that the server is ready, and logs what its addresses permit and a sample request.
@@ -191,22 +186,23 @@ fn watch_signals() -> Result<SignalFlags, CommandFailure> {
     Ok(SignalFlags { stop, reload })
 }
 
-/// Waits for a signal to stop, or for a thread to die, whose name it returns. Meanwhile it updates
-/// the telemetry and reloads certificates and tokens on SIGHUP.
-fn wait(
-    engine: &Engine,
+/// Waits for a signal to stop, or for a fault that the engine can't survive, which it logs and
+/// returns. Meanwhile it updates the telemetry and reloads certificates and tokens on SIGHUP.
+fn wait<'a>(
+    engine: &'a Engine,
     telemetry: &Telemetry,
     signals: &SignalFlags,
     access: &ServeAccess,
-) -> Option<String> {
+) -> Option<&'a FatalFault> {
     while !signals.stop.load(Ordering::Relaxed) {
         if signals.reload.swap(false, Ordering::Relaxed) {
             access.reload();
         }
-        let dead = engine.dead();
-        telemetry.observe(dead.as_deref());
-        if dead.is_some() {
-            return dead;
+        let fault = engine.fault();
+        telemetry.observe(fault.map(|fault| fault.thread.as_str()));
+        if let Some(FatalFault { thread, what }) = fault {
+            tracing::error!("the engine's thread {thread} {what}");
+            return fault;
         }
         std::thread::sleep(WATCH_EVERY);
     }

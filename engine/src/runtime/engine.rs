@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::counters::Counters;
+use super::fault::{FatalFault, FaultLatch};
 use super::frontend::{ModelInfo, ModelTable};
 use super::model_slots::ModelSlots;
 use super::start::layout::Layout;
@@ -22,6 +23,7 @@ pub struct Engine {
     pub(super) clock: Clock,
     pub(super) lateness: Nanos,
     pub(super) accepting: Arc<AtomicBool>,
+    pub(super) faults: FaultLatch,
     pub(super) counters: Counters,
     pub(super) model_slots: Option<ModelSlots>,
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
@@ -110,12 +112,19 @@ impl Engine {
         self.accepting.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the name of a thread that has died, which only a defect makes happen.
-    pub fn dead(&self) -> Option<String> {
-        self.threads
-            .iter()
-            .find(|thread| thread.is_finished())
-            .map(|thread| thread.thread().name().unwrap_or("a thread").to_owned())
+    /// Returns the fault for which the engine can't go on, if there is one: a thread that died,
+    /// which only a defect makes happen. It accepts no more requests then, and is to be stopped.
+    pub fn fault(&self) -> Option<&FatalFault> {
+        if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()) {
+            // Without effect if it has reported itself.
+            self.faults.report(thread.thread().name().unwrap_or("without a name"), "ended");
+        }
+        self.faults.get()
+    }
+
+    /// Returns the latch by which threads report faults that the engine can't survive.
+    pub fn faults(&self) -> &FaultLatch {
+        &self.faults
     }
 
     /// Stops every thread, in the order in which requests pass through them. Requests still under
@@ -129,7 +138,7 @@ impl Engine {
         self.stages.iter().for_each(Stage::end);
         self.stop_executors.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic has been printed already, and Engine::dead reports it.
+            // A panic has been reported: Engine::fault returns it.
             let _ = thread.join();
         }
     }

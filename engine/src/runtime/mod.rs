@@ -24,6 +24,7 @@
 //! | `backends` | threads that run batches: CPU executors, emulated GPUs | none starts before exec_at or after latest |
 //! | [`counters`] | what threads count and others read | a counter has one writer, which no reader holds up |
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
+//! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
 //!
@@ -35,9 +36,11 @@ mod callbacks;
 pub mod clock;
 pub mod counters;
 mod engine;
+mod fault;
 pub mod frontend;
 mod model_setup;
 mod model_slots;
+pub(crate) mod panics;
 mod queue_ids;
 mod start;
 // Public for the benchmarks, which connect the threads otherwise than an engine does.
@@ -46,6 +49,7 @@ pub mod threads;
 
 pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;
+pub use fault::{FatalFault, FaultLatch};
 pub use frontend::Frontend;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};

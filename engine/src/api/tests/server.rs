@@ -2,6 +2,7 @@
 //! thread at the other end of the real rings; a model's name says what becomes of its requests.
 
 use crate::api::{ApiConfig, ApiHandle, start};
+use crate::runtime::FaultLatch;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
 use serde_json::{Value, json};
@@ -77,6 +78,7 @@ pub(super) fn frontend(
         capacity,
         result_delay: Nanos::ZERO,
         lateness: Nanos::ZERO,
+        faults: FaultLatch::new(Arc::clone(&accepting)),
         accepting,
     })
     .unwrap()

@@ -7,6 +7,8 @@ use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource}
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
+use crate::runtime::panics::catch;
 use crate::runtime::threads::agent::{Placement, run};
 use crate::runtime::threads::changes::ChangeReceiver;
 use std::collections::VecDeque;
@@ -65,6 +67,7 @@ pub(crate) struct ExecutorSetup {
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) progress: Progress,
+    pub(crate) faults: FaultLatch,
 }
 
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
@@ -83,7 +86,13 @@ pub(crate) fn start(
         // The whole loop runs on the compute thread: a batch then costs no hand-over between
         // threads.
         let compute = ComputeThread::new();
-        compute.clone().run(move || live(index, placement, setup, &compute, report, rings));
+        // The report is over only when the fault is known.
+        let (faults, _reporting) = (setup.faults.clone(), report.clone());
+        compute.clone().run(move || {
+            if let Err(panic) = catch(|| live(index, placement, setup, &compute, report, rings)) {
+                faults.report(&role, format_args!("died: {panic}"));
+            }
+        });
     })?;
     Ok(LoadingExecutor { reports, wiring, thread })
 }

@@ -25,6 +25,7 @@ pub use symphony_transport::message::Class;
 pub use timeline::Timeline;
 
 use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
 use answer::Output;
 use in_flight::{InFlight, SentRequest};
@@ -58,6 +59,7 @@ pub struct Frontend {
     reserves: Vec<ResponseReserve>,
     least_reserve: Nanos,
     accepting: Arc<AtomicBool>,
+    faults: FaultLatch,
     slab: SlabOwner,
     view: SlabView,
     requests: Vec<Producer<Request>>,
@@ -102,6 +104,7 @@ impl Frontend {
             replaced: Vec::new(),
             models: setup.models,
             accepting: setup.accepting,
+            faults: setup.faults,
             in_flight: InFlight::new(slab.capacity()),
             cancellations: VecDeque::new(),
             slab,
@@ -114,6 +117,11 @@ impl Frontend {
             frontend,
             FrontendPeer { requests: request_consumers, responses: response_producers, slab: view },
         ))
+    }
+
+    /// Returns its number among the engine's frontends.
+    pub fn id(&self) -> u32 {
+        self.id
     }
 
     /// Returns every model slot of the engine, by id, as of the last call of [`Frontend::submit`]
@@ -142,6 +150,12 @@ impl Frontend {
     /// Returns the flag that is cleared when the engine drains.
     pub fn accepting_flag(&self) -> &Arc<AtomicBool> {
         &self.accepting
+    }
+
+    /// Returns the latch by which the thread that owns the frontend reports faults that the engine
+    /// can't survive.
+    pub fn faults(&self) -> &FaultLatch {
+        &self.faults
     }
 
     /// Returns the model slots that have got another model since the last call, for side tables.
@@ -208,7 +222,8 @@ impl Frontend {
 
     /// Returns true while new requests are accepted.
     pub fn accepting(&self) -> bool {
-        self.accepting.load(Ordering::Relaxed)
+        // Acquire: of the fault for which it was cleared, if there is one.
+        self.accepting.load(Ordering::Acquire)
     }
 
     /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
@@ -218,7 +233,7 @@ impl Frontend {
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
         if !self.accepting() {
-            return Err(Refusal::Draining);
+            return Err(self.refusal());
         }
         self.refresh_models();
         if self.models[ask.model.0 as usize].state == SlotState::Vacant {
@@ -236,6 +251,12 @@ impl Frontend {
         self.next_id += 1;
         self.send(index, id, &Ask { class, ..*ask });
         Ok(Ticket { index, id })
+    }
+
+    /// Returns the reason why nothing is accepted any more.
+    #[cold]
+    fn refusal(&self) -> Refusal {
+        if self.faults.get().is_some() { Refusal::Broken } else { Refusal::Draining }
     }
 
     /// Sends the request whose input lies in the slots from `index` on.

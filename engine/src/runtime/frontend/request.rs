@@ -62,6 +62,9 @@ pub enum Refusal {
     /// The engine is shutting down.
     #[error("the engine is shutting down and accepts no more requests")]
     Draining,
+    /// The engine can't go on: see [`Engine::fault`](crate::runtime::Engine::fault).
+    #[error("the engine has broken down and accepts no more requests")]
+    Broken,
     /// A request of this number of rows is never accepted.
     #[error("a request of {rows} rows is not possible: give 1 to {limit} for this model and priority")]
     TooManyRows {

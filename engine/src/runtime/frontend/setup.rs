@@ -2,6 +2,7 @@
 
 use super::model_info::{ModelInfo, row_bytes};
 use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_scheduler::limits;
@@ -55,6 +56,8 @@ pub struct FrontendSetup {
     pub lateness: Nanos,
     /// The flag that is cleared when the engine drains.
     pub accepting: Arc<AtomicBool>,
+    /// The latch for faults that the engine can't survive.
+    pub faults: FaultLatch,
 }
 
 /// Returns the slab's size classes: one per distinct row size, each with `capacity` slots or as

@@ -7,10 +7,12 @@ use super::sub_clusters::SubClusters;
 use crate::config::{Config, RepositoryControl};
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::slack_for;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use symphony_scheduler::deferral::{Deferral, QueueConfig};
 use symphony_scheduler::limits;
 use symphony_scheduler::policy;
@@ -31,6 +33,10 @@ pub(super) struct EngineBuilder {
     pub(super) sub_clusters: SubClusters,
     pub(super) deferral: &'static dyn Deferral,
     pub(super) options: Options,
+    /// The flag that is cleared when the engine accepts no more requests.
+    pub(super) accepting: Arc<AtomicBool>,
+    /// The latch for faults that the engine can't survive.
+    pub(super) faults: FaultLatch,
 }
 
 impl EngineBuilder {
@@ -52,6 +58,7 @@ impl EngineBuilder {
             own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
         let deferral = config.when.map_or(own, |rule| rule);
         let sub_clusters = SubClusters::new(&config, layout.ranks.len())?;
+        let accepting = Arc::new(AtomicBool::new(true));
         Ok(EngineBuilder {
             config: Arc::new(config),
             layout,
@@ -60,6 +67,8 @@ impl EngineBuilder {
             sub_clusters,
             deferral,
             options,
+            faults: FaultLatch::new(Arc::clone(&accepting)),
+            accepting,
         })
     }
 

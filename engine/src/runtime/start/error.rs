@@ -2,6 +2,7 @@
 
 use crate::config::Diagnostics;
 use crate::recorder::RecordError;
+use crate::runtime::fault::FatalFault;
 use symphony_transport::slab::SlabError;
 
 /// The reason why an engine did not start.
@@ -33,8 +34,8 @@ pub enum StartError {
     #[error("{0}")]
     Record(#[from] RecordError),
     /// A thread died while it loaded its models.
-    #[error("executor {0} died while it loaded its models; its panic message is above")]
-    Died(usize),
+    #[error("while models were loaded, {0}")]
+    Died(FatalFault),
 }
 
 impl StartError {

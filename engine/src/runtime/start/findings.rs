@@ -30,6 +30,7 @@ impl EngineBuilder {
             clock: self.clock.clone(),
             stop: Arc::clone(stop),
             progress: Arc::clone(&self.progress),
+            faults: self.faults.clone(),
         };
         let placements = self.layout.executors.iter().enumerate();
         Ok(placements
@@ -42,7 +43,7 @@ impl EngineBuilder {
     pub(super) fn find_out(&self, loading: &[LoadingExecutor]) -> Result<Findings, StartError> {
         let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
         for (at, executor) in loading.iter().enumerate().rev() {
-            let report = executor.wait().ok_or(StartError::Died(at))?;
+            let report = executor.wait().ok_or_else(|| self.death_of(at))?;
             found = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
         }
         let mut infos = Vec::new();
@@ -68,5 +69,11 @@ impl EngineBuilder {
         let lateness =
             self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
         Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
+    }
+
+    /// Returns the error for an executor whose thread has died.
+    fn death_of(&self, executor: usize) -> StartError {
+        self.faults.report(&format!("cpu-{executor}"), "ended");
+        StartError::Died(self.faults.get().expect("one was just reported").clone())
     }
 }

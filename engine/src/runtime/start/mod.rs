@@ -25,6 +25,7 @@ use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
 use crate::runtime::model_setup::output_range;
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
+use crate::runtime::threads::agent::{Agent, HookedAgent, Member};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use agents::CompositeAgents;
 use builder::EngineBuilder;
@@ -79,10 +80,10 @@ impl EngineBuilder {
         let stop_executors = Arc::new(AtomicBool::new(false));
         let loading = self.start_executors(&stop_executors)?;
         let findings = self.find_out(&loading)?;
-        let accepting = Arc::new(AtomicBool::new(true));
+        let (accepting, faults) = (Arc::clone(&self.accepting), self.faults.clone());
         let backends = self.backends(loading.len() as u32);
         let backend_threads = backends.len();
-        let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings, &accepting)?;
+        let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings)?;
         let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends);
         let mut rings = self.rings(&findings, backend_threads, peers, counters.clone());
         let mut channels = self.changes_later().then(|| ChangeChannels {
@@ -102,22 +103,24 @@ impl EngineBuilder {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;
             thread.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
-            agents.add(placement, stages[0].member(format!("model-{at}"), thread));
+            agents.add(placement, self.member(&mut stages[0], format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            agents.add(placement, stages[1].member(rank_role(at), self.rank_thread(at, &mut rings)?));
+            let thread = self.rank_thread(at, &mut rings)?;
+            agents.add(placement, self.member(&mut stages[1], rank_role(at), thread));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
             backend.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
-            agents.add(placement, stages[2].member("emulated".to_owned(), backend));
+            agents.add(placement, self.member(&mut stages[2], "emulated".to_owned(), backend));
         }
         for (placement, composite) in agents.0 {
             threads.push(composite.spawn(
                 placement,
                 self.clock.clone(),
                 self.options.on_thread_start.clone(),
+                faults.clone(),
             )?);
         }
         let model_table = ModelTable::new(Arc::clone(&findings.models));
@@ -138,6 +141,7 @@ impl EngineBuilder {
             clock: self.clock,
             lateness,
             accepting,
+            faults,
             counters,
             model_slots,
             stages,
@@ -147,13 +151,20 @@ impl EngineBuilder {
         Ok((engine, frontends))
     }
 
+    /// Makes an agent a member of a stage, with the callback of the options.
+    fn member(&self, stage: &mut Stage, role: String, agent: impl Agent + Send + 'static) -> Member {
+        match self.options.before_cycle.clone() {
+            Some(before) => stage.member(role.clone(), HookedAgent { before, role, agent }),
+            None => stage.member(role, agent),
+        }
+    }
+
     /// Makes the frontends and the engine's ends of them.
     fn frontends(
         &self,
         count: usize,
         backend_threads: usize,
         findings: &Findings,
-        accepting: &Arc<AtomicBool>,
     ) -> Result<(Vec<Frontend>, Vec<FrontendPeer>), StartError> {
         let frontend = |id| {
             Frontend::new(FrontendSetup {
@@ -166,7 +177,8 @@ impl EngineBuilder {
                 capacity: self.config.http.max_in_flight,
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
-                accepting: Arc::clone(accepting),
+                accepting: Arc::clone(&self.accepting),
+                faults: self.faults.clone(),
             })
         };
         let made: Result<Vec<_>, _> = (0..count).map(frontend).collect();

@@ -6,6 +6,8 @@
 
 use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
+use crate::runtime::panics::{catch, install_hook};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,6 +100,17 @@ impl Member {
         self.stop_signal.done.load(Ordering::Relaxed)
     }
 
+    /// Ends a member that has panicked. Its agent is dropped: the ends of its rings say so to those
+    /// that ask.
+    #[cold]
+    fn die(&mut self, faults: &FaultLatch, panic: &str) {
+        faults.report(&self.role, format_args!("died: {panic}"));
+        let agent = std::mem::replace(&mut self.agent, Box::new(EndedAgent));
+        // Its state may be such that not even this succeeds; the fault is reported already.
+        let _ = catch(|| drop(agent));
+        self.stop_signal.done.store(true, Ordering::Release);
+    }
+
     fn duty_cycle(&mut self, now: Nanos) -> usize {
         if self.has_ended() {
             return 0;
@@ -119,31 +132,80 @@ impl Drop for Member {
     }
 }
 
+/// An agent with a callback before each of its duty cycles.
+pub(crate) struct HookedAgent<A> {
+    pub(crate) before: ThreadHook,
+    pub(crate) role: String,
+    pub(crate) agent: A,
+}
+
+impl<A: Agent> Agent for HookedAgent<A> {
+    fn poll(&mut self, now: Nanos) -> usize {
+        (self.before)(&self.role);
+        self.agent.poll(now)
+    }
+
+    fn stop(&mut self, now: Nanos) {
+        self.agent.stop(now);
+    }
+}
+
+/// The agent of a member that has died.
+struct EndedAgent;
+
+impl Agent for EndedAgent {
+    fn poll(&mut self, _: Nanos) -> usize {
+        0
+    }
+
+    fn stop(&mut self, _: Nanos) {}
+}
+
 /// Agents that share a thread, in the order of their duty cycles.
 pub(crate) struct CompositeAgent(pub(crate) Vec<Member>);
 
 impl CompositeAgent {
     /// Starts the composite agent's thread; it ends when all its members have. `on_thread_start` is
-    /// called on it first.
+    /// called on it first. A member that panics is reported to `faults` and ends alone: the others
+    /// go on until they are stopped, so that they answer what they hold.
     ///
     /// Errors: the system gives no thread.
     pub(crate) fn spawn(
         mut self,
         placement: Placement,
         clock: Clock,
-        on_thread_start: Option<ThreadHook>,
+        mut on_thread_start: Option<ThreadHook>,
+        faults: FaultLatch,
     ) -> std::io::Result<JoinHandle<()>> {
         let name = self.0.iter().map(|member| member.role.as_str()).collect::<Vec<_>>().join("+");
+        install_hook();
         std::thread::Builder::new().name(name.clone()).spawn(move || {
             placement.take(&name);
-            if let Some(on_thread_start) = on_thread_start {
-                on_thread_start(&name);
+            let mut running = 0;
+            while let Err(panic) = catch(|| {
+                if let Some(on_thread_start) = on_thread_start.take() {
+                    on_thread_start(&name);
+                }
+                self.live(placement.idle, &clock, &mut running);
+            }) {
+                self.0[running].die(&faults, &panic);
             }
-            run_cycles(placement.idle, &clock, |now| {
-                let going_on = !self.0.iter().all(Member::has_ended);
-                going_on.then(|| self.0.iter_mut().map(|member| member.duty_cycle(now)).sum())
-            });
         })
+    }
+
+    /// Runs duty cycles until all members have ended. `running` is the member whose turn it is.
+    fn live(&mut self, idle: Idle, clock: &Clock, running: &mut usize) {
+        run_cycles(idle, clock, |now| {
+            if self.0.iter().all(Member::has_ended) {
+                return None;
+            }
+            let mut work = 0;
+            for (at, member) in self.0.iter_mut().enumerate() {
+                *running = at;
+                work += member.duty_cycle(now);
+            }
+            Some(work)
+        });
     }
 }
 

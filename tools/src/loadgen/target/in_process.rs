@@ -278,7 +278,9 @@ impl InProcessRun<'_> {
             }
             Err(refusal) => {
                 let end = match refusal {
-                    Refusal::Overloaded | Refusal::Draining | Refusal::Unloaded => End::Rejected,
+                    Refusal::Overloaded | Refusal::Draining | Refusal::Broken | Refusal::Unloaded => {
+                        End::Rejected
+                    }
                     Refusal::TooManyRows { .. } => End::Failed,
                 };
                 let tally = &mut self.watch.tally;
@@ -356,6 +358,7 @@ mod tests {
     use crate::loadgen::report::{Report, tests::report};
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use symphony::runtime::FaultLatch;
     use symphony::runtime::clock::Clock;
     use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, SlotState};
     use symphony_gpu::{DataType, Signature, TensorSpec};
@@ -375,6 +378,7 @@ mod tests {
             state: SlotState::Serving,
             class: Class::HIGHEST,
         };
+        let accepting = Arc::new(AtomicBool::new(true));
         let setup = FrontendSetup {
             id: 0,
             clock: Clock::start(),
@@ -385,7 +389,8 @@ mod tests {
             capacity: 64,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
-            accepting: Arc::new(AtomicBool::new(true)),
+            faults: FaultLatch::new(Arc::clone(&accepting)),
+            accepting,
         };
         Frontend::new(setup).unwrap()
     }

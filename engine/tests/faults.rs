@@ -1,0 +1,46 @@
+//! Threads of the engine that die, each in turn: the fault names the thread and its panic, requests
+//! in flight and new ones get an error, and the engine can be stopped.
+
+mod harness;
+
+use harness::engine::{EmulatedModel, answer_all, config, emulated_gpus, start_with};
+use harness::process::wait_until;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use symphony::runtime::frontend::{Ask, Refusal};
+use symphony::runtime::{Options, ThreadHook};
+use symphony_transport::message::ModelId;
+
+const MODEL: EmulatedModel = EmulatedModel { slo_ms: 60_000.0, alpha_ms: 1.0, beta_ms: 5.0, more: "" };
+
+/// Makes options with which the role `role` panics in its next duty cycle once the flag is set.
+fn panicking(role: &'static str) -> (Options, Arc<AtomicBool>) {
+    let now = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&now);
+    let before: ThreadHook = Arc::new(move |running: &str| {
+        assert!(!(running == role && seen.load(Ordering::Relaxed)), "a fault for {role}");
+    });
+    (Options { before_cycle: Some(before), ..Options::default() }, now)
+}
+
+#[test]
+fn a_thread_that_dies_is_named_with_its_panic_and_the_engine_refuses_and_stops() {
+    for role in ["model-0", "rank", "emulated"] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = emulated_gpus(1) + &MODEL.sections(1);
+        let (options, die) = panicking(role);
+        let (engine, mut frontend) = start_with(config(folder.path(), &text), options);
+        frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+        let mut good = 0;
+        answer_all(&mut frontend, |_, _| good += 1);
+        assert_eq!((good, engine.fault()), (1, None));
+        die.store(true, Ordering::Relaxed);
+        wait_until("the fault is known", || engine.fault().is_some());
+        let fault = engine.fault().unwrap();
+        assert_eq!(fault.thread, role);
+        assert!(fault.what.starts_with("died: panicked at engine/tests/faults.rs:"), "{fault}");
+        assert!(fault.what.ends_with(&format!("a fault for {role}")), "{fault}");
+        assert_eq!(frontend.submit(&Ask::one(ModelId(0)), |_, _| ()), Err(Refusal::Broken));
+        engine.stop();
+    }
+}
