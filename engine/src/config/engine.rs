@@ -3,6 +3,7 @@
 use super::api::AccessConfig;
 use super::cores::Cores;
 use super::executors::{ExecutorGroup, ExecutorKind};
+use super::faults::FaultConfig;
 use super::http::HttpLimits;
 use super::log::LogConfig;
 use super::models::ModelConfig;
@@ -33,6 +34,8 @@ pub struct Config {
     pub http: HttpLimits,
     /// Access control of the API.
     pub access: AccessConfig,
+    /// The bounds on what a fault may cost.
+    pub faults: FaultConfig,
     /// The format and the level of log lines.
     pub log: LogConfig,
     /// The tracing of requests.
@@ -98,6 +101,7 @@ impl Config {
             cores: Cores::default(),
             http: HttpLimits::default(),
             access: AccessConfig::default(),
+            faults: FaultConfig::default(),
             log: LogConfig::default(),
             trace: TraceConfig::default(),
             executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],

@@ -6,6 +6,7 @@ use super::cores::read_cores;
 use super::diagnostics::{Diagnostics, Location};
 use super::engine::Config;
 use super::executors::{ExecutorKind, read_executors};
+use super::faults::FaultConfig;
 use super::http::read_http;
 use super::log::LogConfig;
 use super::models::read_models;
@@ -143,6 +144,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let cores = read_cores(root);
     let http = read_http(root);
     let access = AccessConfig::read(root);
+    let faults = FaultConfig::read(root);
     let log = LogConfig::read(root);
     let trace = TraceConfig::read(root);
     let (executors, kinds) = read_executors(root);
@@ -159,6 +161,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         cores,
         http: http?,
         access: access?,
+        faults: faults?,
         log: log?,
         trace: trace?,
         executors,

@@ -11,6 +11,7 @@
 //! | `[network]` | `network.rs` |
 //! | `[cores]` | `cores.rs` |
 //! | `[http]` | `http.rs` |
+//! | `[faults]` | `faults.rs` |
 //! | `[api]` | `api.rs`; the file of tokens that it names is `tokens.rs` |
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
@@ -32,6 +33,7 @@ mod cores;
 mod diagnostics;
 mod engine;
 mod executors;
+mod faults;
 mod http;
 mod linear_profile;
 mod load;
@@ -50,6 +52,7 @@ pub use cores::Cores;
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine::Config;
 pub use executors::{ExecutorGroup, ExecutorKind};
+pub use faults::FaultConfig;
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};

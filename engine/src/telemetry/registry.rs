@@ -55,7 +55,7 @@ impl Telemetry {
             clock: frontend.clock().clone(),
             model_table: Arc::clone(frontend.model_table()),
             profiles: Vec::new(),
-            counters: Counters::default(),
+            counters: Counters::default().with_frontends(std::iter::once(Arc::clone(frontend.counts()))),
             accepting: Arc::clone(frontend.accepting_flag()),
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(&[])),

@@ -35,6 +35,14 @@ fn why(model: &ModelInfo, reply: &EngineReply) -> Problem {
                 in_ms(by)
             ),
         ),
+        Outcome::Overdue(by) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            InferOutcome::Late,
+            format!(
+                "late: it was given up {} after the deadline, which was {budget}; it had not ended",
+                in_ms(by)
+            ),
+        ),
         Outcome::Bad(Ending::DroppedInQueue) => (
             StatusCode::GATEWAY_TIMEOUT,
             InferOutcome::Dropped,

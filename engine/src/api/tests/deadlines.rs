@@ -3,6 +3,8 @@
 use super::server::*;
 use serde_json::json;
 use std::io::Write;
+use std::sync::atomic::Ordering;
+use symphony_transport::Nanos;
 
 #[test]
 fn a_client_may_shorten_its_deadline() {
@@ -52,4 +54,28 @@ fn a_deadline_may_come_in_a_header_and_the_tightest_counts() {
     assert!(server.infer("dropped", &request).error().contains("no limit"));
     request["parameters"] = json!({ "priority": 9 });
     assert!(server.infer("echo", &request).error().contains("parameters.priority"));
+}
+
+#[test]
+fn a_request_that_the_engine_does_not_end_is_answered_after_its_deadline_and_the_grace() {
+    let server = TestServer::with_grace(2, Nanos::from_millis(20), |_| {});
+    let mut request = body();
+    request["parameters"] = json!({ "timeout": 5_000 });
+    for _ in 0..2 {
+        let answer = server.infer("held", &request);
+        assert_eq!((answer.status, answer.header("symphony-outcome")), (504, Some("late")), "{answer:?}");
+        assert!(
+            answer.error().contains("after the deadline, which was 5.000 ms after arrival"),
+            "{answer:?}"
+        );
+    }
+    // Both slots are the engine's until it lets go.
+    assert_eq!(server.infer("echo", &body()).status, 429);
+    assert_eq!(server.metric("symphony_slots_held"), "symphony_slots_held 2");
+    server.control.release.store(true, Ordering::Relaxed);
+    server.wait_until("the slots are back", || server.infer("echo", &body()).status == 200);
+    let count = |name: &str| server.metric(name);
+    assert_eq!(count("symphony_requests_abandoned_total"), "symphony_requests_abandoned_total 2");
+    assert_eq!(count("symphony_late_answers_discarded_total"), "symphony_late_answers_discarded_total 2");
+    assert_eq!(count("symphony_slots_held"), "symphony_slots_held 0");
 }

@@ -68,6 +68,15 @@ pub(super) fn frontend(
     clock: Clock,
     accepting: Arc<AtomicBool>,
 ) -> (Frontend, FrontendPeer) {
+    frontend_with_grace(capacity, Nanos::MAX, clock, accepting)
+}
+
+fn frontend_with_grace(
+    capacity: usize,
+    grace: Nanos,
+    clock: Clock,
+    accepting: Arc<AtomicBool>,
+) -> (Frontend, FrontendPeer) {
     Frontend::new(FrontendSetup {
         id: 0,
         clock,
@@ -79,6 +88,7 @@ pub(super) fn frontend(
         result_delay: Nanos::ZERO,
         lateness: Nanos::ZERO,
         faults: FaultLatch::new(Arc::clone(&accepting)),
+        grace,
         accepting,
     })
     .unwrap()
@@ -90,8 +100,17 @@ impl TestServer {
     }
 
     pub(super) fn with_capacity(capacity: usize, configure: impl FnOnce(&mut ApiConfig)) -> TestServer {
+        TestServer::with_grace(capacity, Nanos::MAX, configure)
+    }
+
+    /// Starts a server that ends requests itself this long after they are due.
+    pub(super) fn with_grace(
+        capacity: usize,
+        grace: Nanos,
+        configure: impl FnOnce(&mut ApiConfig),
+    ) -> TestServer {
         let (clock, accepting) = (Clock::start(), Arc::new(AtomicBool::new(true)));
-        let (frontend, peer) = frontend(capacity, clock.clone(), accepting.clone());
+        let (frontend, peer) = frontend_with_grace(capacity, grace, clock.clone(), accepting.clone());
         let control = Arc::new(EngineControl::default());
         let shared = control.clone();
         let engine = std::thread::spawn(move || engine(peer, &clock, &shared));

@@ -30,9 +30,14 @@ impl Count {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
+    /// Sets the count to this number. Called by its owner only.
+    pub fn set(&self, to: u64) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+
     /// Sets the count to zero. Called by its owner only.
     pub fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.set(0);
     }
 
     /// Returns the current number.

@@ -7,8 +7,10 @@
 
 pub mod count;
 pub mod executions;
+pub mod frontends;
 
 use crate::runtime::counters::executions::Executions;
+use crate::runtime::counters::frontends::{FrontendCounts, FrontendTotals};
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
@@ -283,6 +285,7 @@ pub struct Counters {
     backends: Arc<[Arc<Board<BackendTally>>]>,
     backend_roles: Arc<[String]>,
     executions: Executions,
+    frontends: Arc<[Arc<FrontendCounts>]>,
 }
 
 /// The counters of all threads at a moment.
@@ -307,7 +310,13 @@ impl Counters {
             ranks: (0..ranks).map(|_| Board::new()).collect(),
             backends: backend_roles.iter().map(|_| Board::new()).collect(),
             backend_roles: backend_roles.into(),
+            frontends: Arc::default(),
         }
+    }
+
+    /// Adds the counts of these frontends.
+    pub(crate) fn with_frontends(self, frontends: impl Iterator<Item = Arc<FrontendCounts>>) -> Counters {
+        Counters { frontends: frontends.collect(), ..self }
     }
 
     pub(crate) fn of_models(&self, at: usize) -> Counting<ModelTally> {
@@ -325,6 +334,11 @@ impl Counters {
     /// Returns the executed batches of the backends, by model and by GPU.
     pub fn executions(&self) -> &Executions {
         &self.executions
+    }
+
+    /// Returns the counts of all frontends together.
+    pub fn frontends(&self) -> FrontendTotals {
+        self.frontends.iter().fold(FrontendTotals::default(), |sum, counts| sum.add(counts))
     }
 
     /// Reads all counters. Numbers of different threads are of slightly different moments.

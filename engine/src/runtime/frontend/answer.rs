@@ -14,6 +14,8 @@ pub enum Outcome {
     Good,
     /// The request ran, but its answer came this long after it was due.
     Late(Nanos),
+    /// The frontend ended the request this long after it was due, as the engine had not.
+    Overdue(Nanos),
     /// The request did not run, or failed; never [`Ending::Done`].
     Bad(Ending),
 }

@@ -23,6 +23,8 @@ pub(crate) struct SentRequest {
     pub(crate) rows: u32,
     /// True if the engine was asked to cancel it, or is about to be.
     pub(crate) taken_back: bool,
+    /// True if its client was answered before the engine let go of it.
+    pub(crate) abandoned: bool,
     /// The number of rows that have not ended.
     pub(crate) missing: u32,
     /// The ending of its worst row so far.
@@ -43,6 +45,7 @@ impl SentRequest {
             deadline: Nanos::ZERO,
             rows: rows as u32,
             taken_back: false,
+            abandoned: false,
             missing: rows as u32,
             ending: Ending::Done,
             last: Response::default(),
@@ -55,7 +58,7 @@ struct InFlightEntry {
     slot: SlotId,
     /// The entry of its request's next row.
     next: u32,
-    /// The entry of its request's first row.
+    /// The entry of its request's first row; [`NONE`] once the row has ended.
     head: u32,
     /// The request whose first row this is.
     sent: SentRequest,
@@ -66,6 +69,8 @@ pub(crate) struct InFlight {
     entries: Vec<InFlightEntry>,
     /// The number of requests that wait for their answer.
     requests: usize,
+    /// The number of rows of abandoned requests that the engine has not let go of.
+    held_rows: usize,
 }
 
 impl InFlight {
@@ -73,7 +78,7 @@ impl InFlight {
     pub(crate) fn new(slots: usize) -> InFlight {
         let sent = SentRequest::new(0, ModelId::default(), Class::HIGHEST, 0);
         let entry = InFlightEntry { slot: SlotId::default(), next: NONE, head: NONE, sent };
-        InFlight { entries: vec![entry; slots], requests: 0 }
+        InFlight { entries: vec![entry; slots], requests: 0, held_rows: 0 }
     }
 
     /// Returns the number of requests that wait for their answer.
@@ -131,11 +136,20 @@ impl InFlight {
     }
 
     /// Notes that the row in the slot of this index has ended. Returns the index at which its
-    /// request begins.
-    pub(crate) fn row_ended(&mut self, index: usize, response: Response) -> usize {
-        let head = self.entries[index].head as usize;
+    /// request begins; `None` if the response is stale: its slot has been given to another request,
+    /// or its row has ended before.
+    #[inline]
+    pub(crate) fn row_ended(&mut self, index: usize, response: Response) -> Option<usize> {
+        let entry = self.entries.get(index)?;
+        if entry.slot != response.slot {
+            return None;
+        }
+        let head = entry.head as usize;
+        if self.entries.get(head)?.sent.id != response.id {
+            return None;
+        }
+        self.entries[index].head = NONE;
         let sent = &mut self.entries[head].sent;
-        debug_assert_eq!(sent.id, response.id, "an answer for a request that is not in flight");
         let ending = Ending::from_code(response.ending).unwrap_or(Ending::Failed);
         if severity(ending) > severity(sent.ending) {
             sent.ending = ending;
@@ -144,13 +158,38 @@ impl InFlight {
             sent.last = response;
         }
         sent.missing -= 1;
-        head
+        Some(head)
     }
 
     /// Removes the request that begins at `head`, which is answered.
     pub(crate) fn answered(&mut self, head: usize) {
         debug_assert_eq!(self.entries[head].sent.missing, 0, "it has rows that have not ended");
         self.requests -= 1;
+    }
+
+    /// Returns true if the request that begins at `head` waits for its answer.
+    pub(crate) fn waits(&self, head: usize) -> bool {
+        let sent = &self.entries[head].sent;
+        sent.missing > 0 && !sent.abandoned
+    }
+
+    /// Notes that the client of the request that begins at `head` has an answer, while the engine
+    /// still holds its rows.
+    pub(crate) fn abandon(&mut self, head: usize) {
+        let sent = &mut self.entries[head].sent;
+        sent.abandoned = true;
+        self.requests -= 1;
+        self.held_rows += sent.rows as usize;
+    }
+
+    /// Removes an abandoned request, whose last row has ended.
+    pub(crate) fn let_go(&mut self, head: usize) {
+        self.held_rows -= self.entries[head].sent.rows as usize;
+    }
+
+    /// Returns the number of rows of abandoned requests that the engine has not let go of.
+    pub(crate) fn held_rows(&self) -> usize {
+        self.held_rows
     }
 }
 

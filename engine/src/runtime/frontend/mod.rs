@@ -2,16 +2,20 @@
 //! request to the ModelThread that owns its model, and hands each answer out once. One thread owns
 //! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
 //!
-//! Invariant: whatever a frontend accepts, it answers exactly once. It reads models from a
-//! [`ModelTable`]; it never reads another thread's state.
+//! Invariant: whatever a frontend accepts, it answers exactly once, and at its deadline plus a
+//! grace at the latest, whatever becomes of the engine. It reads models from a [`ModelTable`]; it
+//! never reads another thread's state.
 
 mod answer;
 mod in_flight;
 mod model_info;
 pub(crate) mod model_table;
+mod overdue;
 mod request;
 mod response_delay;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod timeline;
 
 pub use answer::{Answer, Outcome};
@@ -25,12 +29,14 @@ pub use symphony_transport::message::Class;
 pub use timeline::Timeline;
 
 use crate::runtime::clock::Clock;
+use crate::runtime::counters::frontends::FrontendCounts;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
 use answer::Output;
 use in_flight::{InFlight, SentRequest};
 use model_info::row_bytes;
 use model_table::InFlightCounts;
+use overdue::Overdue;
 use response_delay::ResponseReserve;
 use setup::{HOPS_OF_AN_ANSWER, slot_classes};
 use std::collections::VecDeque;
@@ -65,6 +71,8 @@ pub struct Frontend {
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
     in_flight: InFlight,
+    overdue: Overdue,
+    counts: Arc<FrontendCounts>,
     /// The cancellations that have not been sent yet: at most one per request, so no more than slab
     /// slots.
     cancellations: VecDeque<Ticket>,
@@ -106,6 +114,8 @@ impl Frontend {
             accepting: setup.accepting,
             faults: setup.faults,
             in_flight: InFlight::new(slab.capacity()),
+            overdue: Overdue::new(slab.capacity(), setup.grace),
+            counts: Arc::default(),
             cancellations: VecDeque::new(),
             slab,
             view: view.clone(),
@@ -163,6 +173,11 @@ impl Frontend {
         self.replaced.drain(..)
     }
 
+    /// Returns the counts of its irregular ends.
+    pub fn counts(&self) -> &Arc<FrontendCounts> {
+        &self.counts
+    }
+
     /// Returns the model table that it reads.
     pub fn model_table(&self) -> &Arc<ModelTable> {
         &self.model_table
@@ -208,7 +223,8 @@ impl Frontend {
         self.slab.capacity()
     }
 
-    /// Returns the number of requests accepted and not yet answered.
+    /// Returns the number of requests accepted and not yet answered. Those that it answered since
+    /// they were overdue are not among them, though the engine may still hold their slots.
     pub fn in_flight(&self) -> usize {
         self.in_flight.requests()
     }
@@ -279,6 +295,8 @@ impl Frontend {
         };
         self.in_flight
             .send(index, SentRequest { arrival, due, deadline, ..SentRequest::new(id, model, class, rows) });
+        self.overdue.note(arrival);
+        self.overdue.sent(index, due);
         self.in_engine.add(model.0 as usize);
         let queue_id = self.queue_ids.of(model, class);
         let ring = &mut self.requests[thread];
@@ -353,15 +371,22 @@ impl Frontend {
         head.expect("a request has a row")
     }
 
-    /// Hands out every answer that has come, each exactly once, and returns how many there were.
+    /// Hands out every answer that has come, and one for every request that is overdue, each
+    /// exactly once. Returns how many there were.
     pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
         self.refresh_models();
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
-                let head = self.in_flight.row_ended(self.slab.index(response.slot), response);
-                let &SentRequest { id, ending, missing, .. } = self.in_flight.sent(head);
-                if missing == 0 {
+                let index = self.slab.index(response.slot);
+                let Some(head) = self.in_flight.row_ended(index, response) else {
+                    self.counts.stale.add(1);
+                    continue;
+                };
+                let &SentRequest { id, ending, missing, abandoned, .. } = self.in_flight.sent(head);
+                if missing == 0 && abandoned {
+                    self.let_go(head);
+                } else if missing == 0 {
                     self.deliver(head, &mut deliver);
                     delivered += 1;
                 } else if ending != Ending::Done {
@@ -370,8 +395,54 @@ impl Frontend {
                 }
             }
         }
+        if delivered == 0 && self.in_flight() > 0 {
+            self.overdue.note(self.clock.now());
+        }
+        delivered += self.end_overdue(&mut deliver);
         self.send_cancellations();
         delivered
+    }
+
+    /// Answers the requests that are overdue, as far as a slice of the sweep is due. Returns their
+    /// number.
+    #[inline]
+    fn end_overdue(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        if self.in_flight() > 0 && self.overdue.is_due() { self.sweep(deliver) } else { 0 }
+    }
+
+    #[cold]
+    fn sweep(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        let (mut left, mut ended) = (self.overdue.begin_slice(), 0);
+        while let Some(index) = self.overdue.next(&mut left) {
+            if self.in_flight.waits(index) {
+                self.abandon(index, deliver);
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// Answers the request that begins at `index`, and leaves its slots to the engine.
+    fn abandon(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let sent = self.in_flight.sent(index);
+        let (ticket, slo) = (Ticket { index, id: sent.id }, self.models[sent.model.0 as usize].slo);
+        deliver(ticket, overdue::answer_to(sent, slo, self.overdue.now()));
+        self.in_flight.abandon(index);
+        self.counts.abandoned.add(1);
+        self.counts.held_slots.set(self.in_flight.held_rows() as u64);
+        // It may still wait in its queue; then its slots come back at once.
+        self.cancel(ticket);
+    }
+
+    /// Takes back the slots of an abandoned request, whose last row has ended.
+    #[cold]
+    fn let_go(&mut self, index: usize) {
+        let model = self.in_flight.sent(index).model;
+        self.in_flight.let_go(index);
+        self.free_slots(index);
+        self.in_engine.sub(model.0 as usize);
+        self.counts.discarded.add(1);
+        self.counts.held_slots.set(self.in_flight.held_rows() as u64);
     }
 
     /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs
@@ -411,6 +482,7 @@ impl Frontend {
     /// Hands out the answer of the request that begins at `index`, and takes its slots back.
     fn deliver(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let answered = self.clock.now();
+        self.overdue.note(answered);
         let SentRequest { id, model, arrival, due, deadline, rows, ending, last, .. } =
             *self.in_flight.sent(index);
         if due != Nanos::MAX {
@@ -439,11 +511,20 @@ impl Frontend {
             gpu: last.gpu,
         };
         deliver(Ticket { index, id }, answer);
-        for slot in self.in_flight.slots(index) {
-            self.slab.free(slot);
-        }
+        self.free_slots(index);
         self.in_flight.answered(index);
         self.in_engine.sub(model.0 as usize);
+    }
+
+    /// Takes back the slots of the request that begins at `index`, which the engine has let go of.
+    fn free_slots(&mut self, index: usize) {
+        for slot in self.in_flight.slots(index) {
+            if !self.slab.free(slot) {
+                self.counts.lost_slots.add(1);
+                let thread = format!("frontend-{}", self.id);
+                self.faults.report(&thread, "found a slot in use after the end of its request");
+            }
+        }
     }
 
     /// Adjusts the reserve of a model, by which its batches end before they are due, to an answer.

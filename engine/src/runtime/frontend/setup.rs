@@ -54,6 +54,9 @@ pub struct FrontendSetup {
     /// The lateness with which this machine's threads see that a time has come, as measured at
     /// start-up.
     pub lateness: Nanos,
+    /// The time after which a request that is due is ended if the engine has not; [`Nanos::MAX`]
+    /// leaves all to the engine.
+    pub grace: Nanos,
     /// The flag that is cleared when the engine drains.
     pub accepting: Arc<AtomicBool>,
     /// The latch for faults that the engine can't survive.

@@ -84,7 +84,8 @@ impl EngineBuilder {
         let backends = self.backends(loading.len() as u32);
         let backend_threads = backends.len();
         let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings)?;
-        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends);
+        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends)
+            .with_frontends(frontends.iter().map(|frontend| Arc::clone(frontend.counts())));
         let mut rings = self.rings(&findings, backend_threads, peers, counters.clone());
         let mut channels = self.changes_later().then(|| ChangeChannels {
             queues: Vec::new(),
@@ -177,6 +178,7 @@ impl EngineBuilder {
                 capacity: self.config.http.max_in_flight,
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
+                grace: self.config.faults.grace,
                 accepting: Arc::clone(&self.accepting),
                 faults: self.faults.clone(),
             })

@@ -2,6 +2,7 @@
 //! docs/metrics.md.
 
 use super::exposition::{Exposition, MetricKind};
+use crate::runtime::counters::frontends::FrontendTotals;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, DutyCycles, LATENESS_BUCKETS, Lateness, ModelTally, RankTally,
 };
@@ -74,6 +75,46 @@ pub(super) fn write(text: &mut Exposition, counters: &CountersSnapshot) {
     let cycles = cycles.chain(ranks.iter().map(|(role, tally)| (role, tally.cycles)));
     let cycles: Vec<_> = cycles.chain(backends.iter().map(|(role, tally)| (role, tally.cycles))).collect();
     cycle_families(text, &cycles);
+}
+
+/// Adds the irregular ends of all frontends to `text`.
+pub(super) fn frontends(text: &mut Exposition, totals: FrontendTotals) {
+    let FrontendTotals { abandoned, discarded, stale, held_slots, lost_slots } = totals;
+    for (name, kind, help, value) in [
+        (
+            "symphony_requests_abandoned_total",
+            MetricKind::Counter,
+            "Requests answered at their deadline plus the grace, as the engine had not.",
+            abandoned,
+        ),
+        (
+            "symphony_late_answers_discarded_total",
+            MetricKind::Counter,
+            "Abandoned requests that the engine ended later.",
+            discarded,
+        ),
+        (
+            "symphony_stale_answers_total",
+            MetricKind::Counter,
+            "Answers for no request in flight, which were ignored.",
+            stale,
+        ),
+        (
+            "symphony_slots_held",
+            MetricKind::Gauge,
+            "Slots of abandoned requests that the engine still holds.",
+            held_slots,
+        ),
+        (
+            "symphony_slots_lost_total",
+            MetricKind::Counter,
+            "Slots that were still in use after their request's end.",
+            lost_slots,
+        ),
+    ] {
+        text.family(name, kind, help);
+        text.sample(&[], value);
+    }
 }
 
 fn families<T>(text: &mut Exposition, prefix: &str, families: &[TallyFamily<T>], threads: &[(String, &T)]) {

@@ -140,6 +140,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
     gpus(&mut text, telemetry);
     triton(&mut text, &models);
     engine::write(&mut text, &telemetry.counters().snapshot());
+    engine::frontends(&mut text, telemetry.counters().frontends());
     text.finish()
 }
 

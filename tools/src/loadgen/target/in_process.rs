@@ -344,7 +344,7 @@ fn details(answer: &Answer<'_>) -> ServerDetails {
 fn end(outcome: Outcome) -> End {
     match outcome {
         Outcome::Good | Outcome::Bad(Ending::Done) => End::Good,
-        Outcome::Late(_) => End::Late,
+        Outcome::Late(_) | Outcome::Overdue(_) => End::Late,
         Outcome::Bad(Ending::DroppedInQueue | Ending::DroppedAtBackend) => End::Dropped,
         Outcome::Bad(Ending::Overloaded | Ending::Stopped | Ending::Withdrawn) => End::Rejected,
         Outcome::Bad(Ending::Failed) => End::Failed,
@@ -389,6 +389,7 @@ mod tests {
             capacity: 64,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
+            grace: Nanos::MAX,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,
         };

@@ -1,0 +1,139 @@
+//! A frontend whose engine is the test: requests that it does not end, and responses that come
+//! late, twice, or for a slot's earlier request.
+
+use super::*;
+use std::time::{Duration, Instant};
+use symphony_gpu::{DataType, Signature, TensorSpec};
+
+/// The longest time that a test waits, on a machine that may be busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const GRACE: Nanos = Nanos::from_millis(2);
+
+fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
+    let tensor = TensorSpec { name: "t".into(), datatype: DataType::Fp32, shape: vec![4] };
+    let signature = Signature { inputs: vec![tensor.clone()], outputs: vec![tensor] };
+    let model = ModelInfo {
+        signature,
+        slo: Nanos::from_millis(5),
+        state: SlotState::Serving,
+        ..ModelInfo::vacant(ModelId(0), 0)
+    };
+    let accepting = Arc::new(AtomicBool::new(true));
+    let setup = FrontendSetup {
+        id: 0,
+        clock: Clock::start(),
+        models: Arc::new([model]),
+        later_row: 0,
+        model_threads: 1,
+        answering_threads: 1,
+        capacity,
+        result_delay: Nanos::ZERO,
+        lateness: Nanos::ZERO,
+        grace: GRACE,
+        faults: FaultLatch::new(Arc::clone(&accepting)),
+        accepting,
+    };
+    Frontend::new(setup).unwrap()
+}
+
+/// The requests that have come to the engine, without cancellations.
+fn requests(peer: &mut FrontendPeer) -> Vec<Request> {
+    std::iter::from_fn(|| peer.requests[0].pop()).filter(|request| request.takes_back == 0).collect()
+}
+
+fn response(request: &Request) -> Response {
+    Response { id: request.id, slot: request.slot, ending: Ending::Done as u32, ..Response::default() }
+}
+
+/// Polls until this many answers have come. Returns their tickets and outcomes.
+fn answers(frontend: &mut Frontend, count: usize) -> Vec<(Ticket, Outcome)> {
+    let (began, mut answers) = (Instant::now(), Vec::new());
+    while answers.len() < count {
+        assert!(began.elapsed() < PATIENCE, "{answers:?}");
+        frontend.poll(|ticket, answer| {
+            if matches!(answer.outcome, Outcome::Overdue(_)) {
+                assert!(answer.timeline.answered >= answer.timeline.due + GRACE, "{answer:?}");
+                assert!(answer.row(0).is_empty());
+            }
+            answers.push((ticket, answer.outcome));
+        });
+    }
+    answers
+}
+
+#[test]
+fn a_request_that_the_engine_forgets_is_ended_once_and_its_slots_stay_taken() {
+    let (mut frontend, mut peer) = frontend(3);
+    let ask = Ask { rows: 2, ..Ask::one(ModelId(0)) };
+    let two = frontend.submit(&ask, |_, _| ()).unwrap();
+    let one = frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+    let ended: Vec<Ticket> = answers(&mut frontend, 2).iter().map(|(ticket, _)| *ticket).collect();
+    assert!(ended.contains(&two) && ended.contains(&one) && frontend.in_flight() == 0);
+    assert_eq!(frontend.submit(&Ask::one(ModelId(0)), |_, _| ()), Err(Refusal::Overloaded));
+    assert_eq!(frontend.in_engine.count(0), 2, "the model may not be unloaded yet");
+    let counts = Arc::clone(frontend.counts());
+    assert_eq!((counts.abandoned.get(), counts.held_slots.get()), (2, 3));
+    let late = requests(&mut peer);
+    peer.responses[0].push(response(&late[0])).unwrap();
+    assert_eq!(frontend.poll(|_, _| panic!("it was answered")), 0);
+    assert_eq!(counts.held_slots.get(), 3, "a row of it has not ended");
+    late[1..].iter().for_each(|request| peer.responses[0].push(response(request)).unwrap());
+    assert_eq!(frontend.poll(|_, _| panic!("it was answered")), 0);
+    assert_eq!((counts.discarded.get(), counts.held_slots.get(), counts.lost_slots.get()), (2, 0, 0));
+    assert_eq!(frontend.in_engine.count(0), 0);
+    frontend.submit(&Ask { rows: 3, ..ask }, |_, _| ()).unwrap();
+}
+
+#[test]
+fn the_engine_is_asked_to_cancel_what_is_overdue() {
+    let (mut frontend, mut peer) = frontend(1);
+    let ticket = frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+    answers(&mut frontend, 1);
+    let sent: Vec<Request> = std::iter::from_fn(|| peer.requests[0].pop()).collect();
+    let cancelled: Vec<u64> =
+        sent.iter().filter(|request| request.takes_back == 1).map(|request| request.id).collect();
+    assert_eq!(cancelled, [ticket.id]);
+}
+
+#[test]
+fn a_request_without_a_deadline_is_left_to_the_engine() {
+    let (mut frontend, mut peer) = frontend(2);
+    let never = frontend.submit(&Ask { due: Due::Never, ..Ask::one(ModelId(0)) }, |_, _| ()).unwrap();
+    let due = frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+    assert_eq!(answers(&mut frontend, 1)[0].0, due);
+    let request = requests(&mut peer)[0];
+    peer.responses[0].push(response(&request)).unwrap();
+    assert_eq!(answers(&mut frontend, 1), [(never, Outcome::Good)]);
+}
+
+#[test]
+fn a_stale_or_doubled_response_is_counted_and_goes_to_no_other_request() {
+    let (mut frontend, mut peer) = frontend(8);
+    let two = Ask { rows: 2, due: Due::Never, ..Ask::one(ModelId(0)) };
+    frontend.submit(&two, |_, _| ()).unwrap();
+    let first = requests(&mut peer);
+    // One row ends twice: the other one is still waited for.
+    for _ in 0..2 {
+        peer.responses[0].push(response(&first[0])).unwrap();
+    }
+    assert_eq!(frontend.poll(|_, _| panic!("a row has not ended")), 0);
+    assert_eq!(frontend.counts().stale.get(), 1);
+    peer.responses[0].push(response(&first[1])).unwrap();
+    assert_eq!(answers(&mut frontend, 1).len(), 1);
+    // The slots' next request gets nothing of what comes for the one before.
+    let next = frontend.submit(&two, |_, _| ()).unwrap();
+    let second = requests(&mut peer);
+    let other_id = Response { id: first[0].id, ..response(&second[0]) };
+    let other_slot = Response { id: second[0].id, ..response(&first[0]) };
+    let of_no_slot = Response { slot: Default::default(), ..response(&second[0]) };
+    for stale in [response(&first[0]), response(&first[1]), other_id, other_slot, of_no_slot] {
+        // The ring holds as much as can be in flight.
+        peer.responses[0].push(stale).unwrap();
+        assert_eq!(frontend.poll(|_, _| panic!("{next:?} has not ended")), 0);
+    }
+    assert_eq!(frontend.counts().stale.get(), 6);
+    second.iter().for_each(|request| peer.responses[0].push(response(request)).unwrap());
+    assert_eq!(answers(&mut frontend, 1), [(next, Outcome::Good)]);
+    assert_eq!((frontend.counts().stale.get(), frontend.counts().lost_slots.get()), (6, 0));
+}
