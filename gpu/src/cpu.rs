@@ -16,6 +16,7 @@ use rten::{Dimension, Model, ModelOptions, NodeId, RunOptions, Value, ValueOrVie
 use rten_tensor::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The limit of the bytes that the inputs of a full batch take: above it a wrong shape or
 /// `max_batch` is likelier than a real need.
@@ -31,13 +32,19 @@ pub const MAX_STAGED_BYTES: usize = 4 << 30;
 /// Weights are kept twice, as they are and in the order in which the kernels read them. So a model
 /// takes about twice its file in memory, besides the memory of a batch.
 pub struct CpuModel {
-    model: Model,
+    graph: Arc<OnnxGraph>,
     thread: ComputeThread,
+    inputs: Vec<StagedInput>,
+    outputs: Vec<Value>,
+}
+
+/// The part of a loaded model that a run only reads: its operators and weights. Another
+/// [`CpuModel`] is made of it without reading the file again.
+pub struct OnnxGraph {
+    model: Model,
     signature: Signature,
     max_batch: usize,
-    inputs: Vec<StagedInput>,
     output_ids: Vec<NodeId>,
-    outputs: Vec<Value>,
     weights_bytes: u64,
 }
 
@@ -76,19 +83,32 @@ impl CpuModel {
             .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
     }
 
+    /// Makes another model of a loaded graph, to compute on `thread`: the weights are shared, the
+    /// buffers of a batch are its own.
+    pub fn of_graph(graph: &Arc<OnnxGraph>, thread: &ComputeThread) -> CpuModel {
+        let inputs = staged_inputs(&graph.model, &graph.signature.inputs, graph.max_batch);
+        CpuModel { graph: Arc::clone(graph), thread: thread.clone(), inputs, outputs: Vec::new() }
+    }
+
+    /// Returns the graph, of which [`CpuModel::of_graph`] makes another model, even while this one
+    /// runs.
+    pub fn graph(&self) -> &Arc<OnnxGraph> {
+        &self.graph
+    }
+
     /// Returns the inputs and outputs of one row.
     pub fn signature(&self) -> &Signature {
-        &self.signature
+        &self.graph.signature
     }
 
     /// Returns the largest batch that [`CpuModel::run`] accepts.
     pub fn max_batch(&self) -> usize {
-        self.max_batch
+        self.graph.max_batch
     }
 
     /// Returns the size in bytes of the model's file and of the files that hold its weights.
     pub fn weights_bytes(&self) -> u64 {
-        self.weights_bytes
+        self.graph.weights_bytes
     }
 
     /// Makes the model compute on `thread` from now on, if that is not the thread that loaded it.
@@ -101,8 +121,9 @@ impl CpuModel {
     /// # Panics
     /// If `row` is not below [`CpuModel::max_batch`], or `input` is shorter than a row.
     pub fn stage(&mut self, row: usize, input: &[u8]) {
-        for (index, (staged_input, spec)) in self.inputs.iter_mut().zip(&self.signature.inputs).enumerate() {
-            let bytes = &input[self.signature.input_range(index)];
+        let signature = &self.graph.signature;
+        for (index, (staged_input, spec)) in self.inputs.iter_mut().zip(&signature.inputs).enumerate() {
+            let bytes = &input[signature.input_range(index)];
             staged_input.buffer.stage(row, spec, bytes);
         }
     }
@@ -114,12 +135,13 @@ impl CpuModel {
     /// that is out of range in one of the rows: then no row has an output, and the batch may be run
     /// again in parts. A model that panics gives an error too.
     pub fn run(&mut self, rows: usize) -> Result<(), RunError> {
-        if rows == 0 || rows > self.max_batch {
-            return Err(RunError::Rows { rows, max_batch: self.max_batch });
+        let OnnxGraph { model, signature, max_batch, output_ids, .. } = &*self.graph;
+        if rows == 0 || rows > *max_batch {
+            return Err(RunError::Rows { rows, max_batch: *max_batch });
         }
         self.outputs.clear();
-        let outputs = execute(&self.model, &self.thread, &mut self.inputs, &self.output_ids, rows)?;
-        for (output, spec) in outputs.iter().zip(&self.signature.outputs) {
+        let outputs = execute(model, &self.thread, &mut self.inputs, output_ids, rows)?;
+        for (output, spec) in outputs.iter().zip(&signature.outputs) {
             check_output(output, spec, rows)?;
         }
         self.outputs = outputs;
@@ -133,9 +155,10 @@ impl CpuModel {
     /// If the last [`CpuModel::run`] had no such row or failed, or if `output` is shorter than a
     /// row.
     pub fn unstage(&self, row: usize, output: &mut [u8]) {
-        assert_eq!(self.outputs.len(), self.signature.outputs.len(), "no run has succeeded");
-        for (index, (value, spec)) in self.outputs.iter().zip(&self.signature.outputs).enumerate() {
-            buffer::unstage(value, row, spec, &mut output[self.signature.output_range(index)]);
+        let signature = &self.graph.signature;
+        assert_eq!(self.outputs.len(), signature.outputs.len(), "no run has succeeded");
+        for (index, (value, spec)) in self.outputs.iter().zip(&signature.outputs).enumerate() {
+            buffer::unstage(value, row, spec, &mut output[signature.output_range(index)]);
         }
     }
 }
@@ -168,8 +191,8 @@ fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel
     }
     let signature = Signature { inputs, outputs };
     let weights_bytes = declared.weights_bytes;
-    let outputs = Vec::new();
-    Ok(CpuModel { model, thread, signature, max_batch, inputs: staged, output_ids, outputs, weights_bytes })
+    let graph = Arc::new(OnnxGraph { model, signature, max_batch, output_ids, weights_bytes });
+    Ok(CpuModel { graph, thread, inputs: staged, outputs: Vec::new() })
 }
 
 /// Runs `rows` rows of the staged inputs and returns the outputs, each contiguous.

@@ -11,7 +11,7 @@ pub mod memory;
 pub mod signature;
 pub mod table;
 
-pub use cpu::{ComputeThread, CpuModel, LoadError, RunError};
+pub use cpu::{ComputeThread, CpuModel, LoadError, OnnxGraph, RunError};
 pub use emulated::{EmulatedGpus, EmulatedStartError, Finished};
 pub use measure::{MeasureOptions, MeasuredBy, measure};
 pub use signature::{DataType, Signature, TensorSpec};

@@ -175,6 +175,22 @@ fn models_share_a_compute_thread_and_run_inside_it() {
 }
 
 #[test]
+fn a_graph_makes_another_model_with_rows_of_its_own() {
+    let thread = ComputeThread::new();
+    let mut first = CpuModel::load_on(&thread, &fixture("linear"), 2).unwrap();
+    first.stage(0, &bytes(&[1.0, 0.0, 0.0, 0.0]));
+    let mut second = CpuModel::of_graph(first.graph(), &ComputeThread::new());
+    second.stage(0, &bytes(&[0.0, 1.0, 0.0, 0.0]));
+    std::thread::scope(|scope| {
+        scope.spawn(|| first.run(1).unwrap());
+        scope.spawn(|| second.run(1).unwrap());
+    });
+    assert_eq!(floats(&output(&first, 0)[..12]), linear([1.0, 0.0, 0.0, 0.0]));
+    assert_eq!(floats(&output(&second, 0)[..12]), linear([0.0, 1.0, 0.0, 0.0]));
+    assert_eq!(second.max_batch(), 2);
+}
+
+#[test]
 fn a_batch_of_none_or_of_too_many_is_refused() {
     let mut model = load("linear");
     for rows in [0, MAX_BATCH + 1] {

@@ -4,7 +4,7 @@
 
 use super::order::{ControlError, IndexEntry, Order, State};
 use crate::config::{Config, Diagnostics, ExecutorKind, FileStamp, RepositoryConfig, RepositoryControl};
-use crate::runtime::frontend::SlotState;
+use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,6 +106,9 @@ impl ControlThread {
             if repository.control == RepositoryControl::Poll && now >= poll_at {
                 let settling = self.poll_folder(repository);
                 poll_at = now + if settling { SETTLED.min(repository.poll) } else { repository.poll };
+                index_at = now;
+            }
+            if self.unload_condemned() {
                 index_at = now;
             }
             match self.model_slots.reclaim() {
@@ -271,6 +274,21 @@ impl ControlThread {
             ..RepositoryEntry::default()
         };
         Ok(())
+    }
+
+    /// Unloads the versions that were found at fault. Returns true if there were any.
+    fn unload_condemned(&mut self) -> bool {
+        let condemned = self.model_slots.take_condemned();
+        for (id, reason) in &condemned {
+            for entry in self.models.values_mut().filter(|entry| entry.versions.values().any(|of| of == id)) {
+                entry.versions.retain(|_, of| of != id);
+                entry.failure.clone_from(reason);
+            }
+            let ModelInfo { name, version, .. } = &self.model_slots.models()[id.0 as usize];
+            (self.progress)(&format!("model {name}, version {version}, is {reason}"));
+            self.model_slots.switch(&[], &[*id]);
+        }
+        !condemned.is_empty()
     }
 
     fn write_index(&self, repository: &RepositoryConfig) {

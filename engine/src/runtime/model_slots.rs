@@ -8,6 +8,7 @@ use super::frontend::{Class, ModelInfo, SlotState};
 use super::model_setup::{ServableModel, check_model, output_range, platform, queue_of_class};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{self, LoadReport};
+use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
@@ -110,6 +111,7 @@ pub(crate) struct SlotContext {
     /// profile.
     pub(crate) queue_config: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) queue_ids: QueueIds,
+    pub(crate) faults: Arc<ModelFaults>,
     /// The bytes of the largest row that the slab slots hold.
     pub(crate) largest_row: usize,
 }
@@ -199,6 +201,7 @@ impl ModelSlots {
         })?;
         let id = self.models[at].id;
         self.set_backends(at, &signature, copies)?;
+        self.context.faults.forget(id);
         let now = self.context.clock.now();
         let own = Class::new(config.priority).unwrap_or(Class::LOWEST);
         let queues = self.queues_of(id, |class, queue_id| {
@@ -280,6 +283,12 @@ impl ModelSlots {
     /// Errors: [`ModelSlotError::Silent`].
     pub fn release(&mut self, id: ModelId) -> Result<(), ModelSlotError> {
         self.vacate(id)
+    }
+
+    /// Returns the models that were found at fault since the last call and are to be unloaded, with
+    /// the reasons.
+    pub fn take_condemned(&mut self) -> Vec<(ModelId, String)> {
+        self.context.faults.take_condemned()
     }
 
     /// Returns true while the model is draining.

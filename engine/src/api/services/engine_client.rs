@@ -12,7 +12,9 @@
 
 use crate::api::net::glommio_io::within;
 use crate::runtime::Idle;
-use crate::runtime::frontend::{Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket, Timeline};
+use crate::runtime::frontend::{
+    Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket, Timeline, Withdrawal,
+};
 use crate::telemetry::Metrics;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
@@ -112,6 +114,21 @@ impl EngineClient {
         let models = Arc::clone(frontend.newest_models());
         frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
         models
+    }
+
+    /// Returns the reason for which this model is not served, if it was withdrawn for a fault; of
+    /// any version if none is given.
+    pub(in crate::api) fn withdrawal(&self, name: &str, version: &str) -> Option<String> {
+        let withdrawn = self.frontend.borrow().model_table().withdrawn();
+        let is_meant = |of: &Withdrawal| {
+            of.name == name && (version.is_empty() || version.parse::<u64>() == Ok(of.version))
+        };
+        withdrawn.into_iter().find(is_meant).map(|of| of.reason)
+    }
+
+    /// Returns the versions that were withdrawn for a fault.
+    pub(in crate::api) fn withdrawn(&self) -> Vec<Withdrawal> {
+        self.frontend.borrow().model_table().withdrawn()
     }
 
     /// Returns the number of requests sent and not yet answered, withdrawn ones included.

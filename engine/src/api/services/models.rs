@@ -86,6 +86,10 @@ pub(in crate::api) fn find(
         let at = model.id.0 as usize;
         return Ok(FoundModel { table, at });
     }
+    if let Some(reason) = engine.withdrawal(name, version) {
+        let message = format!("model {name:?} is {reason}");
+        return Err(Problem::invalid(StatusCode::NOT_FOUND, message));
+    }
     let served_versions = versions(engine, name);
     let message = if served_versions.is_empty() {
         let served = ModelInfo::served(&table).map(|model| model.name.as_str());

@@ -5,7 +5,7 @@ use super::engine_client::EngineClient;
 use super::shared::SharedState;
 use crate::api::problem::Problem;
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, Withdrawal};
 use futures_channel::oneshot;
 use hyper::StatusCode;
 
@@ -17,6 +17,11 @@ pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller:
         if !index.iter().any(|of| of.name == model.name && of.version == Some(model.version)) {
             let (name, version) = (model.name.clone(), Some(model.version));
             index.push(IndexEntry { name, version, state: State::Ready, reason: String::new() });
+        }
+    }
+    for Withdrawal { name, version, reason } in engine.withdrawn() {
+        if !index.iter().any(|of| of.name == name && of.state != State::Ready) {
+            index.push(IndexEntry { name, version: Some(version), state: State::Unavailable, reason });
         }
     }
     index.retain(|entry| caller.may_use(&entry.name));

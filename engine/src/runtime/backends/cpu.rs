@@ -1,125 +1,150 @@
 //! The backend thread of one CPU executor, which is a GPU to the scheduler: it runs one batch at a
 //! time on its core, between the batch's exec_at and its latest; one that can't start in time is
-//! cancelled and answered.
+//! cancelled and answered. A batch that fails is run once more, one request at a time, so that only
+//! the request that is at fault fails.
 
-use super::batches::{Answers, Batch, Inbox};
+use super::batches::Batch;
+use super::executor_state::ExecutorState;
+use super::lease::ExecutorLease;
+use super::model_faults::ModelFaults;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::Agent;
-use crate::runtime::threads::changes::ChangeReceiver;
-use std::collections::VecDeque;
-use symphony_gpu::{ComputeThread, CpuModel};
+use std::ops::Range;
+use std::sync::Arc;
+use symphony_gpu::{ComputeThread, CpuModel, RunError};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Ending, ModelId};
+use symphony_transport::message::{BatchHeader, Ending};
 
 /// The time before a batch's start within which it is waited for without a nap.
 const SOON: Nanos = Nanos::from_micros(200);
 
+/// The multiple of its profile that a batch may take before its executor counts as hung.
+const SLOWER_THAN_PROFILED: u64 = 10;
+
+/// The least time between two log lines about failed batches.
+const LOG_EVERY: Nanos = Nanos::from_secs(1);
+
 /// The agent of a CPU executor. See the module's description.
 pub(crate) struct CpuBackend {
-    pub(crate) inbox: Inbox,
-    pub(crate) answers: Answers,
+    /// The state; `None` while a model runs, and once it was taken over: the thread is to end.
+    pub(crate) state: Option<Box<ExecutorState>>,
+    pub(crate) lease: Arc<ExecutorLease>,
+    pub(crate) faults: Arc<ModelFaults>,
     pub(crate) clock: Clock,
-    /// The models that it can run, by the engine's numbers; `None` for those of other executors.
-    pub(crate) models: Vec<Option<Box<CpuModel>>>,
-    /// The models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<ChangeReceiver<Option<Box<CpuModel>>>>,
     /// The handle of this thread, on which the models compute.
     pub(crate) compute: ComputeThread,
-    /// The batches that it has been given, in order.
-    pub(crate) waiting: VecDeque<Batch>,
+    /// The least time that a batch may take before the executor counts as hung.
+    pub(crate) hung_after: Nanos,
+    /// The time from which a failure is logged.
+    pub(crate) log_at: Nanos,
 }
 
 impl CpuBackend {
-    fn run(&mut self, batch: &Batch, now: Nanos) {
-        let Some(model) = self.models[batch.header.model.0 as usize].as_mut() else {
-            self.answers.answer_all(batch, Ending::Failed, Nanos::ZERO, now);
-            self.answers.complete(batch, now, now);
-            return;
-        };
-        let in_one_go = run_rows(model, &self.answers, &batch.entries);
-        if in_one_go {
-            let finished = self.clock.now();
-            self.answers.answer_all(batch, Ending::Done, now, finished);
-        } else {
-            // One row with, progress, an index out of range fails the whole run: alone, only that
-            // one fails.
-            for &entry in &batch.entries {
-                let ran = run_rows(model, &self.answers, &[entry]);
+    /// Runs a batch, if its model is there and has not been given up.
+    fn run(&mut self, batch: Batch, now: Nanos) {
+        let Some(state) = &mut self.state else { return };
+        let model_id = batch.header.model;
+        let at = model_id.0 as usize;
+        let model = if self.faults.is_condemned(model_id) { None } else { state.models[at].take() };
+        let Some(mut model) = model else { return state.refuse(batch, now) };
+        let header = batch.header;
+        state.begin(batch, &model, now);
+        self.run_requests(&header, &mut model, now);
+        if let Some(state) = &mut self.state {
+            state.models[at] = Some(model);
+            state.finish(self.clock.now());
+        }
+    }
+
+    /// Runs all requests of the batch together and, if that fails, once more each by itself.
+    /// Returns `None` if the state was taken over meanwhile.
+    fn run_requests(&mut self, header: &BatchHeader, model: &mut CpuModel, now: Nanos) -> Option<()> {
+        let rows = self.state.as_ref()?.rows();
+        let mut ran = self.run_part(header, model, 0..rows, now)?;
+        if !ran && self.state.as_ref()?.next_request().end < rows {
+            loop {
+                let part = self.state.as_ref()?.next_request();
+                if part.is_empty() {
+                    break;
+                }
+                ran = self.run_part(header, model, part.clone(), self.clock.now())?;
                 let ending = if ran { Ending::Done } else { Ending::Failed };
-                self.answers.answer(batch, entry, ending, now, self.clock.now());
+                self.state.as_mut()?.answer_to(part.end, ending, self.clock.now());
             }
         }
-        let finished = self.clock.now();
-        self.answers.ran(batch, now, finished);
-    }
-}
-
-/// Stages the inputs of these requests, runs the model and puts the outputs into their slots.
-/// Returns false if it failed.
-fn run_rows(
-    model: &mut CpuModel,
-    answers: &Answers,
-    entries: &[symphony_transport::message::BatchEntry],
-) -> bool {
-    let input_bytes = model.signature().input_bytes();
-    let output_bytes = model.signature().output_bytes();
-    for (row, &entry) in entries.iter().enumerate() {
-        let Some(slot) = answers.slot(entry) else { return false };
-        model.stage(row, &slot[..input_bytes]);
-    }
-    if model.run(entries.len()).is_err() {
-        return false;
-    }
-    for (row, &entry) in entries.iter().enumerate() {
-        let Some(mut slot) = answers.slot(entry) else { return false };
-        model.unstage(row, &mut slot[input_bytes..input_bytes + output_bytes]);
-    }
-    true
-}
-
-impl CpuBackend {
-    fn take_changes(&mut self, now: Nanos) -> usize {
-        let CpuBackend { changes, models, compute, answers, .. } = self;
-        let Some(changes) = changes else { return 0 };
-        changes.take(now, |change| {
-            change.value.iter_mut().for_each(|model| model.compute_on(compute));
-            std::mem::swap(&mut models[change.index], &mut change.value);
-            answers.executing.forget(ModelId(change.index as u32));
-        })
+        let ending = if ran { Ending::Done } else { Ending::Failed };
+        self.state.as_mut()?.answer_to(rows, ending, self.clock.now());
+        Some(())
     }
 
-    fn run_batches(&mut self, now: Nanos) -> usize {
-        let CpuBackend { inbox, waiting, .. } = self;
-        let received = inbox.receive(now, |batch| waiting.push_back(batch));
-        let Some(next) = self.waiting.front().map(|batch| batch.header) else { return received };
+    /// Runs these rows of the batch. Returns false if the model failed, `None` if the state was
+    /// taken over meanwhile.
+    fn run_part(
+        &mut self,
+        header: &BatchHeader,
+        model: &mut CpuModel,
+        part: Range<usize>,
+        now: Nanos,
+    ) -> Option<bool> {
+        if !self.state.as_ref()?.stage(model, part.clone()) {
+            return Some(false);
+        }
+        let patience = Nanos(header.duration.0.saturating_mul(SLOWER_THAN_PROFILED)).max(self.hung_after);
+        self.lease.put_down(self.state.take()?, now + patience);
+        let result = model.run(part.len());
+        self.state = self.lease.take_back();
+        let state = self.state.as_ref()?;
+        match result {
+            Ok(()) => Some(state.unstage(model, part)),
+            Err(error) => {
+                self.log(header, part.len(), &error);
+                Some(false)
+            }
+        }
+    }
+
+    #[cold]
+    fn log(&mut self, header: &BatchHeader, rows: usize, error: &RunError) {
+        let now = self.clock.now();
+        if now >= self.log_at {
+            self.log_at = now + LOG_EVERY;
+            let (model, gpu) = (self.faults.name_of(header.model), header.gpu.0);
+            tracing::warn!(model, gpu, rows, "a model failed on a batch: {error}");
+        }
+    }
+
+    fn run_next(&mut self, now: Nanos) -> usize {
+        let Some(state) = &mut self.state else { return 0 };
+        let Some(next) = state.waiting.front().map(|batch| batch.header) else { return 0 };
         if next.exec_at > now {
-            return received + usize::from(next.exec_at < now + SOON);
+            return usize::from(next.exec_at < now + SOON);
         }
-        let Some(batch) = self.waiting.pop_front() else { return received };
+        let Some(batch) = state.waiting.pop_front() else { return 0 };
         if now > next.latest {
-            self.answers.cancel(&batch, now);
+            state.answers.cancel(&batch, now);
+            state.inbox.recycle(batch);
         } else {
-            self.run(&batch, now);
+            self.run(batch, now);
         }
-        self.inbox.recycle(batch);
-        received + 1
+        1
     }
 }
 
 impl Agent for CpuBackend {
     fn poll(&mut self, now: Nanos) -> usize {
-        self.answers.counting.cycle_begins(now);
-        let work = self.run_batches(now) + self.take_changes(now);
-        self.answers.counting.cycle_ends(now, work);
+        let Some(state) = &mut self.state else { return 0 };
+        state.answers.counting.cycle_begins(now);
+        let mut work = state.receive(now) + self.run_next(now);
+        if let Some(state) = &mut self.state {
+            work += state.take_changes(now, Some(&self.compute));
+            state.answers.counting.cycle_ends(now, work);
+        }
         work
     }
 
     fn stop(&mut self, now: Nanos) {
-        let CpuBackend { inbox, waiting, answers, .. } = self;
-        inbox.receive(now, |batch| waiting.push_back(batch));
-        for batch in waiting.drain(..) {
-            answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+        if let Some(state) = &mut self.state {
+            state.stop(now);
         }
-        answers.counting.publish();
     }
 }

@@ -1,22 +1,24 @@
 //! The start of the CPU executors: each thread is pinned and loads every CPU model for itself, and
 //! the first one measures the profiles that the configuration leaves to measuring. Then each waits
-//! for its rings and runs.
+//! for its rings and runs. A thread that is given up is replaced by one that takes its state over.
 
 use super::batches::{Answers, Inbox};
+use super::executor_state::{ExecutorState, ModelChangeReceiver};
+use super::lease::ExecutorLease;
+use super::model_faults::ModelFaults;
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::panics::catch;
-use crate::runtime::threads::agent::{Placement, run};
-use crate::runtime::threads::changes::ChangeReceiver;
-use std::collections::VecDeque;
+use crate::runtime::threads::agent::{Placement, run_while};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
+use symphony_transport::Nanos;
 
 /// The findings of an executor about a model.
 pub(crate) struct LoadReport {
@@ -24,9 +26,6 @@ pub(crate) struct LoadReport {
     /// The measured profile, only from the executor that measures.
     pub(crate) measured: Option<ProfileTable>,
 }
-
-/// The receiving end of models that are loaded and unloaded while an executor runs.
-pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
 
 /// An executor's rings.
 pub(crate) struct ExecutorRings {
@@ -38,11 +37,31 @@ pub(crate) struct ExecutorRings {
 /// executors' models; or the error of one.
 type LoadResult = Result<Vec<Option<LoadReport>>, Diagnostic>;
 
+/// The parts that an executor gets once it has loaded its models.
+struct ExecutorWiring {
+    rings: ExecutorRings,
+    changes: Option<ModelChangeReceiver>,
+    lease: Arc<ExecutorLease>,
+    faults: Arc<ModelFaults>,
+}
+
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct LoadingExecutor {
+    index: usize,
+    placement: Placement,
     reports: Receiver<LoadResult>,
-    wiring: Sender<(ExecutorRings, Option<ModelChangeReceiver>)>,
+    wiring: Sender<ExecutorWiring>,
     thread: JoinHandle<()>,
+}
+
+/// A running executor, as the watchdog sees it.
+pub(crate) struct WatchedExecutor {
+    pub(crate) index: usize,
+    placement: Placement,
+    pub(crate) thread: JoinHandle<()>,
+    pub(crate) lease: Arc<ExecutorLease>,
+    /// The state of the executor, while it has no thread.
+    pub(crate) held: Option<Box<ExecutorState>>,
 }
 
 impl LoadingExecutor {
@@ -53,10 +72,76 @@ impl LoadingExecutor {
 
     /// Gives the executor its rings, and the channel of later models if there may be some; it runs
     /// from here on.
-    pub(crate) fn wire(self, wiring: ExecutorRings, changes: Option<ModelChangeReceiver>) -> JoinHandle<()> {
+    pub(crate) fn wire(
+        self,
+        rings: ExecutorRings,
+        changes: Option<ModelChangeReceiver>,
+        faults: &Arc<ModelFaults>,
+    ) -> WatchedExecutor {
+        let LoadingExecutor { index, placement, wiring, thread, .. } = self;
+        let (lease, faults) = (Arc::new(ExecutorLease::new()), Arc::clone(faults));
         // Sending fails only if the thread has ended, which its handle shows.
-        let _ = self.wiring.send((wiring, changes));
-        self.thread
+        let _ = wiring.send(ExecutorWiring { rings, changes, lease: Arc::clone(&lease), faults });
+        WatchedExecutor { index, placement, thread, lease, held: None }
+    }
+}
+
+impl WatchedExecutor {
+    /// Starts another thread, which takes over the state that is held, and returns the old one.
+    ///
+    /// Errors: the system gives no thread; the state is still held then.
+    pub(crate) fn replace_thread(
+        &mut self,
+        setup: &ExecutorSetup,
+        faults: &Arc<ModelFaults>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let (role, placement, lease) = (format!("cpu-{}", self.index), self.placement, ExecutorLease::new());
+        let (setup, faults, lease) = (setup.clone(), Arc::clone(faults), Arc::new(lease));
+        let (give, state) = channel::<Box<ExecutorState>>();
+        let own_lease = Arc::clone(&lease);
+        let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
+            placement.take(&role);
+            let compute = ComputeThread::new();
+            compute.clone().run(move || {
+                if let Ok(mut state) = state.recv() {
+                    state.restore(&compute, setup.clock.now());
+                    serve(state, &compute, placement, &setup, &own_lease, faults);
+                }
+            });
+        })?;
+        if let Some(state) = self.held.take() {
+            // The thread waits for it.
+            let _ = give.send(state);
+        }
+        self.lease = lease;
+        Ok(std::mem::replace(&mut self.thread, thread))
+    }
+}
+
+/// Runs an executor's duty cycles until the engine stops, or until its state is taken over.
+fn serve(
+    state: Box<ExecutorState>,
+    compute: &ComputeThread,
+    placement: Placement,
+    setup: &ExecutorSetup,
+    lease: &Arc<ExecutorLease>,
+    faults: Arc<ModelFaults>,
+) {
+    lease.begin();
+    let mut backend = CpuBackend {
+        state: Some(state),
+        lease: Arc::clone(lease),
+        faults,
+        clock: setup.clock.clone(),
+        compute: compute.clone(),
+        hung_after: setup.config.faults.hung_after,
+        log_at: Nanos::ZERO,
+    };
+    let run = || run_while(&mut backend, placement.idle, &setup.clock, &setup.stop, |of| of.state.is_some());
+    // What a panic leaves behind is the watchdog's, which answers for it.
+    if let Err(panic) = catch(run) {
+        tracing::error!("the thread of a CPU executor died: {panic}");
+        lease.leave(backend.state.take());
     }
 }
 
@@ -79,7 +164,7 @@ pub(crate) fn start(
     setup: ExecutorSetup,
 ) -> std::io::Result<LoadingExecutor> {
     let (report, reports) = channel();
-    let (wiring, rings) = channel();
+    let (wiring, wired) = channel();
     let role = format!("cpu-{index}");
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
         placement.take(&role);
@@ -89,12 +174,12 @@ pub(crate) fn start(
         // The report is over only when the fault is known.
         let (faults, _reporting) = (setup.faults.clone(), report.clone());
         compute.clone().run(move || {
-            if let Err(panic) = catch(|| live(index, placement, setup, &compute, report, rings)) {
+            if let Err(panic) = catch(|| live(index, placement, setup, &compute, report, wired)) {
                 faults.report(&role, format_args!("died: {panic}"));
             }
         });
     })?;
-    Ok(LoadingExecutor { reports, wiring, thread })
+    Ok(LoadingExecutor { index, placement, reports, wiring, thread })
 }
 
 fn live(
@@ -103,7 +188,7 @@ fn live(
     setup: ExecutorSetup,
     compute: &ComputeThread,
     report: Sender<LoadResult>,
-    rings: Receiver<(ExecutorRings, Option<ModelChangeReceiver>)>,
+    wired: Receiver<ExecutorWiring>,
 ) {
     let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
     let mut found = Vec::new();
@@ -126,12 +211,10 @@ fn live(
     }
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
-    let Ok((ExecutorRings { inbox, answers }, changes)) = rings.recv() else { return };
+    let Ok(ExecutorWiring { rings, changes, lease, faults }) = wired.recv() else { return };
     models.resize_with(setup.config.model_slots().len(), || None);
-    let (clock, compute) = (setup.clock.clone(), compute.clone());
-    let mut backend =
-        CpuBackend { inbox, answers, clock, models, changes, compute, waiting: VecDeque::new() };
-    run(&mut backend, placement.idle, &setup.clock, &setup.stop);
+    let state = Box::new(ExecutorState::new(rings.inbox, rings.answers, models, changes));
+    serve(state, compute, placement, &setup, &lease, faults);
 }
 
 /// Loads a model if it is one for CPU executors, and measures it with the options of `measuring` if

@@ -32,6 +32,8 @@ struct ModelExecutionCounts {
     busy_ns: Count,
     cancelled_batches: Count,
     cancelled_rows: Count,
+    failed_rows: Count,
+    hung_batches: Count,
     sizes: [Count; SIZE_BOUNDS.len()],
 }
 
@@ -175,12 +177,34 @@ impl Executing {
         self.trace(batch, now, now, true);
     }
 
+    /// Counts rows of a batch on which the model failed.
+    pub(crate) fn failed(&mut self, batch: &BatchHeader, rows: usize) {
+        if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
+            counts.failed_rows.add(rows as u64);
+        }
+    }
+
+    /// Counts a batch in which the model hung.
+    pub(crate) fn hung(&mut self, batch: &BatchHeader) {
+        if let Some(counts) = self.0.by_model.get(batch.model.0 as usize) {
+            counts.hung_batches.add(1);
+        }
+    }
+
     /// Clears the counts of a model slot, which has got another model.
     pub(crate) fn forget(&mut self, model: ModelId) {
         let Some(counts) = self.0.by_model.get(model.0 as usize) else { return };
-        let ModelExecutionCounts { batches, rows, busy_ns, cancelled_batches, cancelled_rows, sizes } =
-            counts;
-        [batches, rows, busy_ns, cancelled_batches, cancelled_rows]
+        let ModelExecutionCounts {
+            batches,
+            rows,
+            busy_ns,
+            cancelled_batches,
+            cancelled_rows,
+            failed_rows,
+            hung_batches,
+            sizes,
+        } = counts;
+        [batches, rows, busy_ns, cancelled_batches, cancelled_rows, failed_rows, hung_batches]
             .into_iter()
             .chain(sizes)
             .for_each(Count::clear);
@@ -207,6 +231,10 @@ pub struct ModelExecutions {
     pub cancelled_batches: u64,
     /// The number of requests' rows in those.
     pub cancelled_rows: u64,
+    /// The number of rows on which the model failed.
+    pub failed_rows: u64,
+    /// The number of batches in which the model made its executor hang.
+    pub hung_batches: u64,
     /// The number of batches run by size: up to each of [`SIZE_BOUNDS`] and above the one before.
     pub sizes: [u64; SIZE_BOUNDS.len()],
 }
@@ -256,6 +284,8 @@ impl Executions {
             all.busy += Nanos(counts.busy_ns.get());
             all.cancelled_batches += counts.cancelled_batches.get();
             all.cancelled_rows += counts.cancelled_rows.get();
+            all.failed_rows += counts.failed_rows.get();
+            all.hung_batches += counts.hung_batches.get();
             all.sizes.iter_mut().zip(&counts.sizes).for_each(|(sum, count)| *sum += count.get());
         }
         all

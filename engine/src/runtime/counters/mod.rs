@@ -142,6 +142,8 @@ pub struct BackendTally {
     pub batches: u64,
     /// The number of batches that could not start in time.
     pub cancelled: u64,
+    /// The number of times that its thread was given up, in a batch that hung or since it died.
+    pub hung: u64,
     /// The lateness of batches' starts after exec_at.
     pub start: Lateness,
     /// The lateness of batches' ends after exec_at + l(b).

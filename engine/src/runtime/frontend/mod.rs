@@ -20,7 +20,7 @@ mod timeline;
 
 pub use answer::{Answer, Outcome};
 pub use model_info::{ModelInfo, SlotState};
-pub use model_table::ModelTable;
+pub use model_table::{ModelTable, Withdrawal};
 pub use request::{Ask, Due, Refusal, Ticket};
 // Public for tests of the load generator, which run a frontend without an engine.
 #[doc(hidden)]

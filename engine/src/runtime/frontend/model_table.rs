@@ -4,9 +4,10 @@
 //! the models that it lists: a slot is given to another model only when no table that lists the old
 //! one is held, and none of its requests is left.
 
-use super::model_info::ModelInfo;
+use super::model_info::{ModelInfo, SlotState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use symphony_transport::message::ModelId;
 
 /// The current table. See the module's description.
 #[derive(Debug)]
@@ -14,12 +15,29 @@ pub struct ModelTable {
     /// The number of tables published after the first.
     number: AtomicU64,
     current: Mutex<Arc<[ModelInfo]>>,
+    /// The versions that were withdrawn for a fault, with the reason.
+    withdrawn: Mutex<Vec<Withdrawal>>,
+}
+
+/// A version that was withdrawn for a fault.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Withdrawal {
+    /// The name of the model.
+    pub name: String,
+    /// The version of the model.
+    pub version: u64,
+    /// The reason.
+    pub reason: String,
 }
 
 impl ModelTable {
     /// Makes the first table.
     pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
-        Arc::new(ModelTable { number: AtomicU64::new(0), current: Mutex::new(models) })
+        Arc::new(ModelTable {
+            number: AtomicU64::new(0),
+            current: Mutex::new(models),
+            withdrawn: Mutex::default(),
+        })
     }
 
     /// Returns the number of tables published after the first. It is cheap to read; the table
@@ -46,6 +64,29 @@ impl ModelTable {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         self.number.fetch_add(1, Ordering::Relaxed);
         std::mem::replace(&mut current, models)
+    }
+
+    /// Publishes the current table without this model. Only where nobody else publishes.
+    pub(crate) fn close(&self, model: ModelId) {
+        let mut models = self.models().to_vec();
+        models[model.0 as usize].state = SlotState::Draining;
+        self.publish(models.into());
+    }
+
+    /// Notes the reason for which a model is withdrawn.
+    pub(crate) fn note_withdrawal(&self, model: ModelId, reason: &str) {
+        let ModelInfo { name, version, .. } = self.models()[model.0 as usize].clone();
+        let mut withdrawn = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
+        withdrawn.retain(|of| (&of.name, of.version) != (&name, version));
+        withdrawn.push(Withdrawal { name, version, reason: reason.to_owned() });
+    }
+
+    /// Returns the versions that were withdrawn for a fault and are not served again.
+    pub fn withdrawn(&self) -> Vec<Withdrawal> {
+        let models = self.models();
+        let mut withdrawn = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        withdrawn.retain(|of| ModelInfo::find(&models, &of.name, Some(of.version)).is_none());
+        withdrawn
     }
 }
 

@@ -24,14 +24,19 @@ pub(super) struct Findings {
 }
 
 impl EngineBuilder {
-    pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<LoadingExecutor>, StartError> {
-        let setup = ExecutorSetup {
+    /// Returns the parameters of every executor.
+    pub(super) fn executor_setup(&self, stop: &Arc<AtomicBool>) -> ExecutorSetup {
+        ExecutorSetup {
             config: Arc::clone(&self.config),
             clock: self.clock.clone(),
             stop: Arc::clone(stop),
             progress: Arc::clone(&self.progress),
             faults: self.faults.clone(),
-        };
+        }
+    }
+
+    pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<LoadingExecutor>, StartError> {
+        let setup = self.executor_setup(stop);
         let placements = self.layout.executors.iter().enumerate();
         Ok(placements
             .map(|(at, &placement)| executors::start(at, placement, setup.clone()))

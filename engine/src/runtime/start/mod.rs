@@ -18,6 +18,8 @@ pub use options::Options;
 
 use crate::config::Config;
 use crate::recorder::RecordConfig;
+use crate::runtime::backends::model_faults::ModelFaults;
+use crate::runtime::backends::watchdog::Watchdog;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
@@ -92,11 +94,18 @@ impl EngineBuilder {
             executors: Vec::new(),
             emulated: None,
         });
-        let mut threads = Vec::new();
+        let model_table = ModelTable::new(Arc::clone(&findings.models));
+        let model_faults = Arc::new(ModelFaults::new(Arc::clone(&model_table), self.changes_later()));
+        let mut executors = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
             let changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.executors.push(sender)));
-            threads.push(loading.wire(rings.backend(at), changes));
+            executors.push(loading.wire(rings.backend(at), changes, &model_faults));
+        }
+        let mut threads = Vec::new();
+        if !executors.is_empty() {
+            let setup = self.executor_setup(&stop_executors);
+            threads.push(Watchdog::spawn(executors, setup, Arc::clone(&model_faults))?);
         }
         let mut stages: [Stage; 3] = Default::default();
         let mut agents = CompositeAgents::default();
@@ -124,11 +133,11 @@ impl EngineBuilder {
                 faults.clone(),
             )?);
         }
-        let model_table = ModelTable::new(Arc::clone(&findings.models));
         let held: Vec<InFlightCounts> =
             frontends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
-        let model_slots =
-            channels.map(|channels| self.model_slots(channels, &findings, Arc::clone(&model_table), held));
+        let model_slots = channels.map(|channels| {
+            self.model_slots(channels, &findings, Arc::clone(&model_table), model_faults, held)
+        });
         let Findings { models, profiles, lateness } = findings;
         let layout = self.layout;
         // A table of its own: one that frontends read must not be held for as long as the engine
@@ -216,6 +225,7 @@ impl EngineBuilder {
         channels: ChangeChannels,
         findings: &Findings,
         model_table: Arc<ModelTable>,
+        faults: Arc<ModelFaults>,
         held: Vec<InFlightCounts>,
     ) -> ModelSlots {
         let (queue_config, lateness) = (self.queue_config(), findings.lateness);
@@ -226,6 +236,7 @@ impl EngineBuilder {
                 queue_config(queue_id, slo, profile, lateness)
             }),
             queue_ids: self.queue_ids(),
+            faults,
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)

@@ -226,6 +226,18 @@ pub fn spawn<A: Agent>(
     })
 }
 
+/// Runs an agent's duty cycles until `stop` is set or `goes_on` is false, then stops the agent.
+pub(crate) fn run_while<A: Agent>(
+    agent: &mut A,
+    idle: Idle,
+    clock: &Clock,
+    stop: &AtomicBool,
+    goes_on: impl Fn(&A) -> bool,
+) {
+    run_cycles(idle, clock, |now| (!stop.load(Ordering::Relaxed) && goes_on(agent)).then(|| agent.poll(now)));
+    agent.stop(clock.now());
+}
+
 /// Runs an agent's duty cycles until `stop` is set, then stops the agent.
 pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
     run_cycles(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));

@@ -48,9 +48,10 @@ const OF_RANKS: [TallyFamily<RankTally>; 7] = [
     }),
 ];
 
-const OF_BACKENDS: [TallyFamily<BackendTally>; 2] = [
+const OF_BACKENDS: [TallyFamily<BackendTally>; 3] = [
     ("batches_total", "Batches run.", |tally| tally.batches),
     ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
+    ("hung_total", "Times that the executor's thread was given up.", |tally| tally.hung),
 ];
 
 /// A lateness of backends: its name, its help, and its histogram in a tally.

@@ -39,7 +39,7 @@ impl ModelSample<'_> {
 /// A family of one number per model: its name, its kind, its help, and its value.
 type ModelFamily = (&'static str, MetricKind, &'static str, fn(&ModelSample<'_>) -> f64);
 
-const OF_MODELS: [ModelFamily; 6] = [
+const OF_MODELS: [ModelFamily; 8] = [
     (
         "symphony_requests_in_flight",
         MetricKind::Gauge,
@@ -55,6 +55,18 @@ const OF_MODELS: [ModelFamily; 6] = [
         MetricKind::Counter,
         "Batches that could not start in time.",
         |of| of.executions.cancelled_batches as f64,
+    ),
+    (
+        "symphony_model_failed_rows_total",
+        MetricKind::Counter,
+        "Rows on which the model failed or hung.",
+        |of| of.executions.failed_rows as f64,
+    ),
+    (
+        "symphony_model_hung_batches_total",
+        MetricKind::Counter,
+        "Batches in which the model made its executor hang.",
+        |of| of.executions.hung_batches as f64,
     ),
     (
         "symphony_model_gpu_busy_seconds_total",

@@ -1,0 +1,200 @@
+//! The state of a CPU executor that outlives its thread: its rings, its models and its batches. The
+//! thread owns it, but for the time in which a model runs: then it lies in an
+//! [`ExecutorLease`](super::lease::ExecutorLease), where the watchdog can take it over.
+
+use super::batches::{Answers, Batch, Inbox};
+use crate::runtime::threads::changes::ChangeReceiver;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use symphony_gpu::{ComputeThread, CpuModel, OnnxGraph};
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchEntry, BatchHeader, Ending, ModelId};
+
+/// The receiving end of models that are loaded and unloaded while an executor runs.
+pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
+
+/// A batch that a model runs.
+struct RunningBatch {
+    batch: Batch,
+    /// The graph of the model that runs it, of which another model can be made; `None` once its
+    /// slot has another model.
+    graph: Option<Arc<OnnxGraph>>,
+    started: Nanos,
+    /// The number of its entries that have been answered, the first ones.
+    ended: usize,
+}
+
+/// The state of an executor. See the module's description.
+pub(crate) struct ExecutorState {
+    pub(crate) inbox: Inbox,
+    pub(crate) answers: Answers,
+    /// The models that it can run, by the engine's numbers; `None` for those of other executors,
+    /// and for the one that runs.
+    pub(crate) models: Vec<Option<Box<CpuModel>>>,
+    /// The models that are loaded and unloaded meanwhile, where that may be.
+    pub(crate) changes: Option<ModelChangeReceiver>,
+    /// The batches that it has been given, in order.
+    pub(crate) waiting: VecDeque<Batch>,
+    running: Option<RunningBatch>,
+    /// The batches whose requests have been answered while it had no thread, and whose completions
+    /// are held back until it has one: until then its GPU is granted to nobody.
+    answered: Vec<Batch>,
+}
+
+impl ExecutorState {
+    /// Makes the state of an executor that has been given nothing.
+    pub(crate) fn new(
+        inbox: Inbox,
+        answers: Answers,
+        models: Vec<Option<Box<CpuModel>>>,
+        changes: Option<ModelChangeReceiver>,
+    ) -> ExecutorState {
+        let (waiting, running, answered) = (VecDeque::new(), None, Vec::new());
+        ExecutorState { inbox, answers, models, changes, waiting, running, answered }
+    }
+
+    /// Takes in the batches that have come. Returns their number.
+    pub(crate) fn receive(&mut self, now: Nanos) -> usize {
+        let ExecutorState { inbox, waiting, .. } = self;
+        inbox.receive(now, |batch| waiting.push_back(batch))
+    }
+
+    /// Swaps in the models that were loaded or unloaded. They compute on `compute`, if there is a
+    /// thread at the moment.
+    pub(crate) fn take_changes(&mut self, now: Nanos, compute: Option<&ComputeThread>) -> usize {
+        let ExecutorState { changes, models, answers, running, .. } = self;
+        let Some(changes) = changes else { return 0 };
+        changes.take(now, |change| {
+            if let (Some(model), Some(compute)) = (&mut change.value, compute) {
+                model.compute_on(compute);
+            }
+            std::mem::swap(&mut models[change.index], &mut change.value);
+            answers.executing.forget(ModelId(change.index as u32));
+            if let Some(running) =
+                running.as_mut().filter(|of| of.batch.header.model.0 as usize == change.index)
+            {
+                running.graph = None;
+            }
+        })
+    }
+
+    /// Notes that `model` is about to run a batch.
+    pub(crate) fn begin(&mut self, batch: Batch, model: &CpuModel, started: Nanos) {
+        let graph = Some(Arc::clone(model.graph()));
+        self.running = Some(RunningBatch { batch, graph, started, ended: 0 });
+    }
+
+    /// Returns the number of rows of the running batch.
+    pub(crate) fn rows(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.batch.entries.len())
+    }
+
+    /// Returns the entries of the running batch's next request that has not been answered, whose
+    /// rows follow each other.
+    pub(crate) fn next_request(&self) -> Range<usize> {
+        let Some(RunningBatch { batch, ended, .. }) = &self.running else { return 0..0 };
+        let rest = &batch.entries[*ended..];
+        let is_same =
+            |entry: &&BatchEntry| entry.id == rest[0].id && entry.slot.frontend() == rest[0].slot.frontend();
+        *ended..*ended + rest.iter().take_while(is_same).count()
+    }
+
+    /// Copies the inputs of these entries of the running batch into the model. Returns false if a
+    /// slot is not theirs.
+    pub(crate) fn stage(&self, model: &mut CpuModel, part: Range<usize>) -> bool {
+        let Some(RunningBatch { batch, .. }) = &self.running else { return false };
+        let bytes = model.signature().input_bytes();
+        batch.entries[part].iter().enumerate().all(|(row, &entry)| {
+            self.answers.slot(entry).map(|slot| model.stage(row, &slot[..bytes])).is_some()
+        })
+    }
+
+    /// Copies the model's outputs into the slots of these entries. Returns false if a slot is not
+    /// theirs.
+    pub(crate) fn unstage(&self, model: &CpuModel, part: Range<usize>) -> bool {
+        let Some(RunningBatch { batch, .. }) = &self.running else { return false };
+        let (input, output) = (model.signature().input_bytes(), model.signature().output_bytes());
+        batch.entries[part].iter().enumerate().all(|(row, &entry)| {
+            let slot = self.answers.slot(entry);
+            slot.map(|mut slot| model.unstage(row, &mut slot[input..input + output])).is_some()
+        })
+    }
+
+    /// Answers the entries of the running batch up to this one.
+    pub(crate) fn answer_to(&mut self, end: usize, ending: Ending, now: Nanos) {
+        let Some(RunningBatch { batch, started, ended, .. }) = &mut self.running else { return };
+        for &entry in &batch.entries[*ended..end] {
+            self.answers.answer(batch, entry, ending, *started, now);
+        }
+        if ending == Ending::Failed {
+            self.answers.executing.failed(&batch.header, end - *ended);
+        }
+        *ended = end;
+    }
+
+    /// Ends the running batch, whose entries have been answered.
+    pub(crate) fn finish(&mut self, now: Nanos) {
+        if let Some(RunningBatch { batch, started, .. }) = self.running.take() {
+            self.answers.ran(&batch, started, now);
+            self.inbox.recycle(batch);
+        }
+    }
+
+    /// Ends a batch whose model is not there.
+    pub(crate) fn refuse(&mut self, batch: Batch, now: Nanos) {
+        self.answers.answer_all(&batch, Ending::Failed, Nanos::ZERO, now);
+        self.answers.executing.failed(&batch.header, batch.entries.len());
+        self.answers.complete(&batch, now, now);
+        self.inbox.recycle(batch);
+    }
+
+    /// Answers what the running batch's model will never answer, since its thread is given up.
+    /// Returns the batch.
+    pub(crate) fn give_up(&mut self, now: Nanos) -> Option<BatchHeader> {
+        self.answer_to(self.rows(), Ending::Failed, now);
+        let header = self.running.as_ref()?.batch.header;
+        self.answers.executing.hung(&header);
+        self.answers.counting.tally.hung += 1;
+        self.answers.counting.publish();
+        Some(header)
+    }
+
+    /// Does what can be done without a thread: fails the batches that come, and swaps models.
+    pub(crate) fn hold(&mut self, now: Nanos) {
+        self.receive(now);
+        while let Some(batch) = self.waiting.pop_front() {
+            self.answers.answer_all(&batch, Ending::Failed, Nanos::ZERO, now);
+            self.answers.executing.failed(&batch.header, batch.entries.len());
+            self.answered.push(batch);
+        }
+        self.take_changes(now, None);
+    }
+
+    /// Makes the state that of a new thread, whose models compute on `compute`: the model that was
+    /// given up is made anew, and the GPU's completions are reported.
+    pub(crate) fn restore(&mut self, compute: &ComputeThread, now: Nanos) {
+        self.models.iter_mut().flatten().for_each(|model| model.compute_on(compute));
+        if let Some(RunningBatch { batch, graph, .. }) = self.running.take() {
+            if let Some(graph) = graph {
+                self.models[batch.header.model.0 as usize] =
+                    Some(Box::new(CpuModel::of_graph(&graph, compute)));
+            }
+            self.answered.push(batch);
+        }
+        for batch in self.answered.drain(..) {
+            self.answers.complete(&batch, now, now);
+            self.inbox.recycle(batch);
+        }
+    }
+
+    /// Ends everything that it has been given.
+    pub(crate) fn stop(&mut self, now: Nanos) {
+        self.receive(now);
+        self.answer_to(self.rows(), Ending::Stopped, now);
+        for batch in self.waiting.drain(..) {
+            self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+        }
+        self.answers.counting.publish();
+    }
+}

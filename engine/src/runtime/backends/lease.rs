@@ -1,0 +1,84 @@
+//! The place where an executor puts its state down while a model runs. A model is foreign code: it
+//! may run for ever, and a thread in it can't be ended. So the thread holds nothing then that
+//! others need; if it comes back too late, the watchdog has taken the state over, and it ends.
+//!
+//! It costs two locks that nobody contends for and two stores a batch.
+
+use super::executor_state::ExecutorState;
+use rustix::process::Pid;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use symphony_transport::Nanos;
+
+/// The niceness of a thread that was given up: it takes what others leave of its core.
+const NICE: i32 = 19;
+
+/// The lease between one executor thread and the watchdog. See the module's description.
+pub(crate) struct ExecutorLease {
+    state: Mutex<Option<Box<ExecutorState>>>,
+    /// The time from which the model that runs counts as hung; never if none runs.
+    hung_at: AtomicU64,
+    /// The system's number of the thread that computes; 0 before it has begun.
+    thread: AtomicI32,
+}
+
+impl ExecutorLease {
+    /// Makes the lease of a thread that has not begun.
+    pub(crate) fn new() -> ExecutorLease {
+        let (hung_at, thread) = (AtomicU64::new(Nanos::MAX.0), AtomicI32::new(0));
+        ExecutorLease { state: Mutex::new(None), hung_at, thread }
+    }
+
+    /// Notes that the calling thread computes.
+    pub(crate) fn begin(&self) {
+        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    }
+
+    /// Puts the state down until [`ExecutorLease::take_back`]; from `hung_at` on the watchdog may
+    /// take it.
+    pub(crate) fn put_down(&self, state: Box<ExecutorState>, hung_at: Nanos) {
+        let mut place = self.lock();
+        *place = Some(state);
+        // Relaxed: the lock orders the two for the watchdog, which looks again once it has it.
+        self.hung_at.store(hung_at.0, Ordering::Relaxed);
+    }
+
+    /// Takes the state back. Returns `None` if it was taken over: the thread is to end.
+    pub(crate) fn take_back(&self) -> Option<Box<ExecutorState>> {
+        let mut place = self.lock();
+        self.hung_at.store(Nanos::MAX.0, Ordering::Relaxed);
+        place.take()
+    }
+
+    /// Leaves the state, if the thread still has it, to the watchdog: the thread has panicked.
+    pub(crate) fn leave(&self, state: Option<Box<ExecutorState>>) {
+        let mut place = self.lock();
+        if let Some(state) = state {
+            *place = Some(state);
+        }
+        self.hung_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the state over if the model that runs counts as hung, or if the thread left it.
+    /// Returns it, and true if the thread has left it.
+    pub(crate) fn take_over(&self, now: Nanos) -> Option<(Box<ExecutorState>, bool)> {
+        let is_overdue = || now.0 >= self.hung_at.load(Ordering::Relaxed);
+        if !is_overdue() {
+            return None;
+        }
+        let mut place = self.lock();
+        let has_left = self.hung_at.load(Ordering::Relaxed) == 0;
+        if is_overdue() { place.take().map(|state| (state, has_left)) } else { None }
+    }
+
+    /// Lowers the priority of the thread, which was given up.
+    pub(crate) fn lower_priority(&self) {
+        let thread = Pid::from_raw(self.thread.load(Ordering::Relaxed));
+        // One that has ended needs no priority.
+        let _ = thread.map(|thread| rustix::process::setpriority_process(Some(thread), NICE));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<ExecutorState>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,139 @@
+//! The watchdog of the CPU executors: it takes over the state of one whose model hangs or whose
+//! thread has died, answers what the thread never will, and starts another thread in its place.
+//! The old one can't be ended; it runs on at the lowest priority, without anything that others
+//! need, and ends when its model does.
+//!
+//! The GPU of such an executor is granted to nobody meanwhile: its batch is overdue, and the
+//! completion is reported by the new thread.
+
+use super::executor_state::ExecutorState;
+use super::executors::{ExecutorSetup, WatchedExecutor};
+use super::model_faults::ModelFaults;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use symphony_transport::Nanos;
+
+/// The pause between two looks at the executors.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+
+/// The time that a stop gives to the batches that run.
+const STOP_TIMEOUT: Nanos = Nanos::from_secs(5);
+
+/// The time between two looks from which on the whole process was stopped, and no model is at
+/// fault.
+const LONGEST_GAP: Nanos = Nanos::from_secs(1);
+
+/// The time by which any batch that runs counts as hung.
+const ANY_TIME: Nanos = Nanos(u64::MAX - 1);
+
+/// The watchdog. See the module's description.
+pub(crate) struct Watchdog {
+    executors: Vec<WatchedExecutor>,
+    setup: ExecutorSetup,
+    faults: Arc<ModelFaults>,
+    /// The threads that were given up and still run.
+    hung: Vec<JoinHandle<()>>,
+    /// The time of the last look.
+    looked: Nanos,
+    /// The time before which no model counts as hung.
+    lenient_until: Nanos,
+}
+
+impl Watchdog {
+    /// Starts the watchdog of these executors. It ends after them, once `setup.stop` is set.
+    ///
+    /// Errors: the system gives no thread.
+    pub(crate) fn spawn(
+        executors: Vec<WatchedExecutor>,
+        setup: ExecutorSetup,
+        faults: Arc<ModelFaults>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let looked = setup.clock.now();
+        let watchdog =
+            Watchdog { executors, setup, faults, hung: Vec::new(), looked, lenient_until: Nanos::ZERO };
+        std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || watchdog.run())
+    }
+
+    fn run(mut self) {
+        while !self.setup.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(CHECK_EVERY);
+            self.look(true);
+        }
+        let give_up_at = self.setup.clock.now() + STOP_TIMEOUT;
+        let has_ended = |of: &WatchedExecutor| of.held.is_some() || of.thread.is_finished();
+        while !self.executors.iter().all(has_ended) {
+            std::thread::sleep(Duration::from_millis(1));
+            self.look(false);
+            if self.looked >= give_up_at {
+                self.take_over_overdue(ANY_TIME);
+            }
+        }
+        // One that died at the last moment has left its state.
+        self.look(false);
+        let now = self.setup.clock.now();
+        self.executors.iter_mut().filter_map(|of| of.held.as_mut()).for_each(|held| held.stop(now));
+    }
+
+    /// Takes over what has to be, and goes on for the executors that have no thread.
+    fn look(&mut self, replacing: bool) {
+        let now = self.setup.clock.now();
+        if now - self.looked > LONGEST_GAP {
+            self.lenient_until = now + self.setup.config.faults.hung_after;
+        }
+        self.looked = now;
+        if now >= self.lenient_until {
+            self.take_over_overdue(now);
+        }
+        for at in 0..self.executors.len() {
+            if replacing && self.executors[at].held.is_some() {
+                self.replace(at);
+            }
+            if let Some(held) = &mut self.executors[at].held {
+                held.hold(now);
+            }
+        }
+    }
+
+    /// Takes over what counts as hung at `now`, and what threads have left.
+    fn take_over_overdue(&mut self, now: Nanos) {
+        for at in 0..self.executors.len() {
+            if let Some((state, has_died)) = self.executors[at].lease.take_over(now) {
+                self.take_over(at, state, has_died, self.looked);
+            }
+        }
+    }
+
+    fn take_over(&mut self, at: usize, mut state: Box<ExecutorState>, has_died: bool, now: Nanos) {
+        let WatchedExecutor { index, lease, held, .. } = &mut self.executors[at];
+        let running = state.give_up(now);
+        *held = Some(state);
+        let Some(batch) = running.filter(|_| !has_died) else {
+            return tracing::error!("the thread of executor cpu-{index} has died");
+        };
+        lease.lower_priority();
+        let (model, rows) = (self.faults.name_of(batch.model), batch.size);
+        tracing::error!(model, rows, "executor cpu-{index} hangs in a batch and is given up");
+        if let Some(reason) = self.faults.hung(batch.model, now) {
+            tracing::error!(model, "{reason}");
+        }
+    }
+
+    /// Starts another thread for an executor, unless too many hang already.
+    fn replace(&mut self, at: usize) {
+        self.hung.retain(|thread| !thread.is_finished());
+        let executor = &mut self.executors[at];
+        let hung = self.hung.len() + usize::from(!executor.thread.is_finished());
+        if hung > self.setup.config.faults.max_hung_threads {
+            return;
+        }
+        match executor.replace_thread(&self.setup, &self.faults) {
+            Ok(old) => {
+                tracing::warn!("executor cpu-{} goes on in another thread", executor.index);
+                self.hung.push(old);
+            }
+            Err(error) => tracing::error!("executor cpu-{} gets no thread: {error}", executor.index),
+        }
+    }
+}
