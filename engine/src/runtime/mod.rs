@@ -25,6 +25,7 @@
 //! | [`counters`] | what threads count and others read | a counter has one writer, which no reader holds up |
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
+//! | `full_ring` | messages that always have room | a lost message ends the engine |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
 //!
@@ -38,6 +39,7 @@ pub mod counters;
 mod engine;
 mod fault;
 pub mod frontend;
+mod full_ring;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;

@@ -4,6 +4,7 @@
 
 use crate::runtime::counters::executions::Executing;
 use crate::runtime::counters::{BackendTally, Counting};
+use crate::runtime::full_ring::AlwaysRoom;
 use std::sync::Arc;
 use symphony_transport::Nanos;
 use symphony_transport::message::{
@@ -107,8 +108,9 @@ impl Answers {
             ..Response::default()
         };
         if let Some(frontend) = self.frontends.get_mut(usize::from(entry.slot.frontend())) {
-            let sent = frontend.push(response);
-            debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+            frontend
+                .push(response)
+                .always_has_room("an answer: a frontend's ring holds all it can have in flight");
         }
     }
 
@@ -134,8 +136,10 @@ impl Answers {
     pub(crate) fn complete(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { batch, model, gpu, .. } = batch.header;
         let rank = self.rank_of[model.0 as usize] as usize;
-        let sent = self.completions[rank].push(Completion { batch, started, finished, model, gpu });
-        debug_assert!(sent.is_ok(), "the ring holds every batch that the GPUs can have been given");
+        let completion = Completion { batch, started, finished, model, gpu };
+        self.completions[rank]
+            .push(completion)
+            .always_has_room("a completion: the ring holds every batch that the GPUs can have been given");
     }
 
     /// Ends a batch that did not start in time: the deadlines of its requests have passed.

@@ -11,6 +11,7 @@ use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::full_ring::FULL_RING;
 use crate::runtime::panics::catch;
 use crate::runtime::threads::agent::{Placement, run_while};
 use std::sync::Arc;
@@ -140,6 +141,9 @@ fn serve(
     let run = || run_while(&mut backend, placement.idle, &setup.clock, &setup.stop, |of| of.state.is_some());
     // What a panic leaves behind is the watchdog's, which answers for it.
     if let Err(panic) = catch(run) {
+        if panic.contains(FULL_RING) {
+            setup.faults.report("of a CPU executor", format_args!("died: {panic}"));
+        }
         tracing::error!("the thread of a CPU executor died: {panic}");
         lease.leave(backend.state.take());
     }

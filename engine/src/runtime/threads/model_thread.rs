@@ -12,6 +12,7 @@ use super::agent::Agent;
 use super::changes::ChangeReceiver;
 use super::monitor::ModelMonitor;
 use crate::runtime::counters::raise;
+use crate::runtime::full_ring::AlwaysRoom;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
@@ -469,8 +470,7 @@ impl<O: Outlets> Outbox<O> {
 
     #[inline]
     fn write(&mut self, rank: usize, message: RankMessage) {
-        let written = self.ranks[rank].write(message);
-        debug_assert!(written.is_ok(), "room was checked before the event");
+        self.ranks[rank].write(message).always_has_room("a message: room was checked before the event");
     }
 
     /// Publishes the messages written to RankThreads: once a duty cycle, since each poll of theirs
@@ -539,7 +539,7 @@ impl Outlets for RingOutlets {
         for frame in frames(batch, requests) {
             written = written.and_then(|()| ring.write(frame));
         }
-        debug_assert!(written.is_ok(), "room was checked before the grant was taken");
+        written.always_has_room("a batch: room was checked before the grant was taken");
         ring.publish();
     }
 
@@ -551,8 +551,9 @@ impl Outlets for RingOutlets {
             ending: ending as u32,
             ..Response::default()
         };
-        let sent = self.frontends[usize::from(request.frontend)].push(response);
-        debug_assert!(sent.is_ok(), "a frontend's ring holds all it can have in flight");
+        self.frontends[usize::from(request.frontend)]
+            .push(response)
+            .always_has_room("an answer: a frontend's ring holds all it can have in flight");
     }
 }
 

@@ -5,6 +5,7 @@
 use super::agent::Agent;
 use crate::recorder::RankRecorder;
 use crate::runtime::counters::{Board, Counting, RankTally, raise};
+use crate::runtime::full_ring::AlwaysRoom;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::rank::{GpuReport, Grant, RankInput, RankState};
@@ -123,16 +124,18 @@ impl Grants {
     fn write(&mut self, grant: Grant, first_gpu: u32) {
         let thread = self.thread_of[grant.queue.0 as usize];
         let message = GrantMessage::from(Grant { gpu: GpuId(grant.gpu.0 + first_gpu), ..grant });
-        let written = self.threads[thread as usize].write(message);
-        debug_assert!(written.is_ok(), "a ModelThread's ring holds a grant for each of its models");
+        self.threads[thread as usize]
+            .write(message)
+            .always_has_room("a grant: a ModelThread's ring holds one for each of its models");
     }
 
     /// Writes the order to send reservations to each ModelThread, which does not see it yet. A ring
     /// has room for it once.
     fn write_start_reserving(&mut self) {
         for thread in &mut self.threads {
-            let written = thread.write(GrantMessage::start_reserving());
-            debug_assert!(written.is_ok(), "a ModelThread's ring holds one besides its grants");
+            thread
+                .write(GrantMessage::start_reserving())
+                .always_has_room("the order to reserve: a ModelThread's ring holds one besides its grants");
         }
     }
 
