@@ -25,7 +25,8 @@ pub struct GpuReport {
     pub gpu: GpuId,
     /// When the batch sent to it starts, `None` if nothing was left to run.
     pub exec_at: Option<Nanos>,
-    /// When the GPU finishes it, or the old free_at if nothing was sent.
+    /// When the GPU finishes it, as far as is known where it is sent. Says nothing if nothing was
+    /// sent.
     pub free_at: Nanos,
 }
 

@@ -263,10 +263,12 @@ impl RankState {
             gpu.outstanding += 1;
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
-        }
-        // Where the completion has overtaken this report, free_at is what it really was.
-        if report.exec_at.is_none() || gpu.outstanding > 0 {
-            gpu.free_at = report.free_at;
+            // The report knows the GPU as it was at its grant: what completions have said since
+            // then of the batches before counts. Where the batch's own completion has overtaken the
+            // report, free_at is what it really was.
+            if gpu.outstanding > 0 {
+                gpu.free_at = exec_at.max(gpu.free_at) + gpu.last_duration;
+            }
         }
         self.busy += usize::from(gpu.is_busy());
         self.note_lower(report.gpu.0 as usize);

@@ -1,6 +1,8 @@
 //! What the RankThread's matching decides, moment by moment.
 
 use super::*;
+use alloc::collections::VecDeque;
+use proptest::prelude::*;
 
 fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
@@ -290,4 +292,84 @@ fn a_place_without_a_model_needs_no_gpu() {
     assert!(bench.grants.is_empty(), "a request that comes now needs the GPU in 4 ms");
     bench.handle(ms(2), RankInput::Reserve { queue: QueueId(0), reservation: Reservation::NEVER });
     assert_eq!(bench.grants, [(1, 0)]);
+}
+
+/// A GPU and the rings from it: a batch is a planned start, a planned duration, and a real finish.
+#[derive(Default)]
+struct DelayedGpu {
+    report: Option<GpuReport>,
+    /// The batches whose completions have not arrived.
+    batches: VecDeque<(Nanos, Nanos, Nanos)>,
+    /// When it really finished the batches whose completions have arrived, and when it finishes
+    /// all.
+    completed: Nanos,
+    finishes: Nanos,
+}
+
+impl DelayedGpu {
+    /// Uses a grant for a batch of `duration` that really takes `real`, or gives it back.
+    fn use_grant(&mut self, now: Nanos, grant: Grant, batch: Option<(Nanos, Nanos)>) {
+        let exec_at = now.max(grant.free_at);
+        let free_at = exec_at + batch.map_or(Nanos::ZERO, |(duration, _)| duration);
+        let sent = batch.map(|_| exec_at);
+        self.report = Some(GpuReport { queue: grant.queue, gpu: grant.gpu, exec_at: sent, free_at });
+        if let Some((duration, real)) = batch {
+            self.finishes = exec_at.max(self.finishes) + real;
+            self.batches.push_back((exec_at, duration, self.finishes));
+        }
+    }
+
+    /// When the GPU is free as far as anyone can know once its report has arrived; `None` if it has
+    /// several batches.
+    fn known_free_at(&self) -> Option<Nanos> {
+        match self.batches.iter().next_back() {
+            None => Some(self.completed),
+            Some(&(exec_at, duration, _)) if self.batches.len() == 1 => {
+                Some(exec_at.max(self.completed) + duration)
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+proptest! {
+    /// Reports and completions of a GPU come on rings of their own, delayed by any amount.
+    #[test]
+    fn a_report_that_comes_late_leaves_what_completions_have_said(
+        steps in prop::collection::vec((0u8..4, 0u64..9, 0u64..9, any::<bool>()), 1..200),
+    ) {
+        let (mut rank, mut now) = (RankState::new(1, 1, false, Nanos::from_secs(1)), ms(1));
+        let mut gpu = DelayedGpu::default();
+        for (step, a, b, used) in steps {
+            match step {
+                0 => now += ms(a),
+                1 => {
+                    let offer = Offer { latest: Nanos::from_secs(1_000), delay: ms(a), early: false };
+                    let batch = used.then_some((ms(1 + a), ms(1 + b)));
+                    let mut granted = None;
+                    let ready = RankInput::Ready { queue: QueueId(0), offer };
+                    ready.apply(&mut rank, now, &mut |grant| granted = Some(grant));
+                    granted.into_iter().for_each(|grant| gpu.use_grant(now, grant, batch));
+                    // Nothing waits: a grant that follows from another input would be lost here.
+                    RankInput::Withdraw(QueueId(0)).apply(&mut rank, now, &mut |_| ());
+                }
+                2 => {
+                    let report = gpu.report.take().map(RankInput::Report);
+                    report.into_iter().for_each(|report| report.apply(&mut rank, now, &mut |_| ()));
+                }
+                _ => {
+                    if let Some((_, _, finished)) = gpu.batches.pop_front_if(|batch| batch.2 <= now) {
+                        gpu.completed = finished;
+                        let completion = Completion { finished, ..Completion::default() };
+                        RankInput::Completion(completion).apply(&mut rank, now, &mut |_| ());
+                    }
+                }
+            }
+            if gpu.report.is_none()
+                && let (Some(known), Some(saved)) = (gpu.known_free_at(), rank.saved_gpus().next())
+            {
+                prop_assert_eq!(saved.free_at, known);
+            }
+        }
+    }
 }
