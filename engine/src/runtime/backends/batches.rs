@@ -5,6 +5,7 @@
 use crate::runtime::counters::executions::Executing;
 use crate::runtime::counters::{BackendTally, Counting};
 use crate::runtime::full_ring::AlwaysRoom;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use symphony_transport::Nanos;
 use symphony_transport::message::{
@@ -59,6 +60,36 @@ impl Inbox {
     /// Takes the list of a batch that is over, for reuse.
     pub(crate) fn recycle(&mut self, batch: Batch) {
         self.spare.push(batch);
+    }
+}
+
+/// The batches that wait for one GPU. Those of different ModelThreads come on different rings, so
+/// they come in any order; they wait in the order in which they start.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingBatches(VecDeque<Batch>);
+
+impl WaitingBatches {
+    /// Adds a batch behind those that start no later than it: mostly behind all, and there are four
+    /// at most.
+    pub(crate) fn add(&mut self, batch: Batch) {
+        let starts_later = |waiting: &&Batch| waiting.header.exec_at > batch.header.exec_at;
+        let behind = self.0.iter().rev().take_while(starts_later).count();
+        self.0.insert(self.0.len() - behind, batch);
+    }
+
+    /// Returns the header of the next batch.
+    pub(crate) fn next(&self) -> Option<&BatchHeader> {
+        self.0.front().map(|batch| &batch.header)
+    }
+
+    /// Takes the next batch out.
+    pub(crate) fn take_next(&mut self) -> Option<Batch> {
+        self.0.pop_front()
+    }
+
+    /// Takes all batches out, the next one first.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Batch> {
+        self.0.drain(..)
     }
 }
 
@@ -148,5 +179,38 @@ impl Answers {
         self.executing.cancelled(&batch.header, now);
         self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
         self.complete(batch, now, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use symphony_transport::ring::ring;
+
+    proptest! {
+        #[test]
+        fn batches_of_several_rings_wait_in_the_order_in_which_they_start(
+            // Of each batch: its ring, its start, and whether it is received at once.
+            batches in prop::collection::vec((0usize..3, 0u64..100, any::<bool>()), 1..40),
+        ) {
+            let (mut senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| ring::<Frame>(128)).unzip();
+            let mut inbox = Inbox::new(receivers);
+            let mut waiting = WaitingBatches::default();
+            for (number, &(of, start, now)) in batches.iter().enumerate() {
+                let header = BatchHeader { batch: number as u64, exec_at: Nanos(start), size: 1, ..BatchHeader::default() };
+                senders[of].write(header.into()).unwrap();
+                senders[of].push([BatchEntry::default(); ENTRIES_PER_FRAME].into()).unwrap();
+                if now {
+                    inbox.receive(Nanos(1), |batch| waiting.add(batch));
+                }
+            }
+            inbox.receive(Nanos(1), |batch| waiting.add(batch));
+            let mut starts: Vec<_> = batches.iter().map(|&(_, start, _)| Nanos(start)).collect();
+            starts.sort_unstable();
+            prop_assert_eq!(waiting.next().map(|next| next.exec_at), starts.first().copied());
+            let order: Vec<_> = std::iter::from_fn(|| waiting.take_next()).map(|batch| batch.header.exec_at).collect();
+            prop_assert_eq!(order, starts);
+        }
     }
 }

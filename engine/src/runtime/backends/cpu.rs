@@ -115,11 +115,11 @@ impl CpuBackend {
 
     fn run_next(&mut self, now: Nanos) -> usize {
         let Some(state) = &mut self.state else { return 0 };
-        let Some(next) = state.waiting.front().map(|batch| batch.header) else { return 0 };
+        let Some(next) = state.waiting.next().copied() else { return 0 };
         if next.exec_at > now {
             return usize::from(next.exec_at < now + SOON);
         }
-        let Some(batch) = state.waiting.pop_front() else { return 0 };
+        let Some(batch) = state.waiting.take_next() else { return 0 };
         if now > next.latest {
             state.answers.cancel(&batch, now);
             state.inbox.recycle(batch);

@@ -2,10 +2,9 @@
 //! takes l(b), and answers zeros of the right shape; one that can't start in time is cancelled and
 //! answered.
 
-use super::batches::{Answers, Batch, Inbox};
+use super::batches::{Answers, Batch, Inbox, WaitingBatches};
 use crate::runtime::threads::agent::Agent;
 use crate::runtime::threads::changes::ChangeReceiver;
-use std::collections::VecDeque;
 use std::ops::Range;
 use symphony_gpu::EmulatedGpus;
 use symphony_transport::Nanos;
@@ -27,8 +26,8 @@ pub(crate) struct EmulatedBackend {
     starts: Wheel,
     /// The batch that each GPU runs.
     running: Vec<Option<Batch>>,
-    /// The further batches that each GPU has been given, in order.
-    waiting: Vec<VecDeque<Batch>>,
+    /// The further batches that each GPU has been given.
+    waiting: Vec<WaitingBatches>,
 }
 
 impl EmulatedBackend {
@@ -51,7 +50,7 @@ impl EmulatedBackend {
             gpus: EmulatedGpus::new(count, now),
             starts: Wheel::new(each, now),
             running: (0..each).map(|_| None).collect(),
-            waiting: (0..each).map(|_| VecDeque::new()).collect(),
+            waiting: (0..each).map(|_| WaitingBatches::default()).collect(),
         }
     }
 
@@ -83,16 +82,16 @@ impl EmulatedBackend {
     /// Sets the timer of an idle GPU to the start of its next batch.
     fn arm(&mut self, gpu: usize) {
         if self.running[gpu].is_none()
-            && let Some(next) = self.waiting[gpu].front()
+            && let Some(next) = self.waiting[gpu].next()
         {
-            self.starts.set(gpu, next.header.exec_at);
+            self.starts.set(gpu, next.exec_at);
         }
     }
 
     fn start(&mut self, now: Nanos) -> usize {
         let mut started = 0;
         while let Some((gpu, _)) = self.starts.pop_expired(now) {
-            if let Some(batch) = self.waiting[gpu].pop_front() {
+            if let Some(batch) = self.waiting[gpu].take_next() {
                 self.start_one(gpu, batch, now);
             }
             started += 1;
@@ -121,10 +120,12 @@ impl Agent for EmulatedBackend {
         let EmulatedBackend { inbox, waiting, running, starts, first_gpu, .. } = self;
         let received = inbox.receive(now, |batch| {
             let gpu = (batch.header.gpu.0 - *first_gpu) as usize;
-            if running[gpu].is_none() && waiting[gpu].is_empty() {
-                starts.set(gpu, batch.header.exec_at);
+            waiting[gpu].add(batch);
+            if running[gpu].is_none()
+                && let Some(next) = waiting[gpu].next()
+            {
+                starts.set(gpu, next.exec_at);
             }
-            waiting[gpu].push_back(batch);
         });
         let mut work = finished + received + self.start(now);
         if let Some(changes) = &mut self.changes {
@@ -140,9 +141,11 @@ impl Agent for EmulatedBackend {
 
     fn stop(&mut self, now: Nanos) {
         let EmulatedBackend { inbox, waiting, running, first_gpu, answers, .. } = self;
-        inbox.receive(now, |batch| waiting[(batch.header.gpu.0 - *first_gpu) as usize].push_back(batch));
-        let held =
-            running.iter_mut().filter_map(Option::take).chain(waiting.iter_mut().flat_map(|w| w.drain(..)));
+        inbox.receive(now, |batch| waiting[(batch.header.gpu.0 - *first_gpu) as usize].add(batch));
+        let held = running
+            .iter_mut()
+            .filter_map(Option::take)
+            .chain(waiting.iter_mut().flat_map(WaitingBatches::drain));
         for batch in held {
             answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }

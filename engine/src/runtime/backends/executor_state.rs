@@ -2,9 +2,8 @@
 //! thread owns it, but for the time in which a model runs: then it lies in an
 //! [`ExecutorLease`](super::lease::ExecutorLease), where the watchdog can take it over.
 
-use super::batches::{Answers, Batch, Inbox};
+use super::batches::{Answers, Batch, Inbox, WaitingBatches};
 use crate::runtime::threads::changes::ChangeReceiver;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_gpu::{ComputeThread, CpuModel, OnnxGraph};
@@ -35,7 +34,7 @@ pub(crate) struct ExecutorState {
     /// The models that are loaded and unloaded meanwhile, where that may be.
     pub(crate) changes: Option<ModelChangeReceiver>,
     /// The batches that it has been given, in order.
-    pub(crate) waiting: VecDeque<Batch>,
+    pub(crate) waiting: WaitingBatches,
     running: Option<RunningBatch>,
     /// The batches whose requests have been answered while it had no thread, and whose completions
     /// are held back until it has one: until then its GPU is granted to nobody.
@@ -50,14 +49,14 @@ impl ExecutorState {
         models: Vec<Option<Box<CpuModel>>>,
         changes: Option<ModelChangeReceiver>,
     ) -> ExecutorState {
-        let (waiting, running, answered) = (VecDeque::new(), None, Vec::new());
+        let (waiting, running, answered) = (WaitingBatches::default(), None, Vec::new());
         ExecutorState { inbox, answers, models, changes, waiting, running, answered }
     }
 
     /// Takes in the batches that have come. Returns their number.
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         let ExecutorState { inbox, waiting, .. } = self;
-        inbox.receive(now, |batch| waiting.push_back(batch))
+        inbox.receive(now, |batch| waiting.add(batch))
     }
 
     /// Swaps in the models that were loaded or unloaded. They compute on `compute`, if there is a
@@ -163,7 +162,7 @@ impl ExecutorState {
     /// Does what can be done without a thread: fails the batches that come, and swaps models.
     pub(crate) fn hold(&mut self, now: Nanos) {
         self.receive(now);
-        while let Some(batch) = self.waiting.pop_front() {
+        while let Some(batch) = self.waiting.take_next() {
             self.answers.answer_all(&batch, Ending::Failed, Nanos::ZERO, now);
             self.answers.executing.failed(&batch.header, batch.entries.len());
             self.answered.push(batch);
@@ -192,7 +191,7 @@ impl ExecutorState {
     pub(crate) fn stop(&mut self, now: Nanos) {
         self.receive(now);
         self.answer_to(self.rows(), Ending::Stopped, now);
-        for batch in self.waiting.drain(..) {
+        for batch in self.waiting.drain() {
             self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }
         self.answers.counting.publish();
