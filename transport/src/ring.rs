@@ -174,6 +174,25 @@ impl<T: Pod> Producer<T> {
         self.shared.slots.capacity()
     }
 
+    /// Takes back the oldest published message that the consumer had not taken when it was dropped.
+    /// Returns `None` while the consumer is there, and if no message is left.
+    ///
+    /// So each message is taken once, by the consumer or by its sender, however late it was sent.
+    pub fn take_back(&mut self) -> Option<T> {
+        if !self.is_abandoned() || self.free() == self.capacity() || self.head == self.published {
+            return None;
+        }
+        let message = self.shared.slots.at(self.head).with(|slot| {
+            // SAFETY: the slots from `head` to `published` are filled, by this end, and no other
+            // thread accesses them: the consumer is gone (Acquire, in `is_abandoned`).
+            unsafe { slot.read() }
+        });
+        self.head = self.head.wrapping_add(1);
+        // Relaxed: only this end loads it any more.
+        self.shared.head.store(self.head, Ordering::Relaxed);
+        Some(message)
+    }
+
     /// Returns true if the consumer was dropped: no message will be read any more.
     pub fn is_abandoned(&self) -> bool {
         // Acquire: what the consumer did before its drop is visible too. Pairs with its drop.
@@ -408,6 +427,50 @@ mod tests {
         drop(producer);
         assert!(consumer.is_abandoned());
         assert_eq!((consumer.pop(), consumer.pop()), (Some(1), None));
+    }
+
+    #[test]
+    fn what_the_consumer_left_unread_is_taken_back_once() {
+        for index in [0, usize::MAX - 1] {
+            let (mut producer, mut consumer) = ring_at(4, index);
+            (1u64..=3).for_each(|message| producer.push(message).unwrap());
+            assert_eq!((consumer.pop(), producer.take_back()), (Some(1), None));
+            drop(consumer);
+            producer.push(4).unwrap();
+            producer.write(5).unwrap();
+            assert_eq!([producer.take_back(), producer.take_back()], [Some(2), Some(3)]);
+            assert_eq!([producer.take_back(), producer.take_back()], [Some(4), None]);
+            producer.publish();
+            assert_eq!((producer.take_back(), producer.take_back(), producer.free()), (Some(5), None, 4));
+        }
+    }
+
+    #[test]
+    fn each_message_is_taken_once_whenever_the_consumer_goes() {
+        for taken in [0, 1, MANY / 100, MANY / 3] {
+            let (mut producer, mut consumer) = ring(64);
+            let reader = thread::spawn(move || {
+                let mut sum = 0u64;
+                for _ in 0..taken {
+                    loop {
+                        if let Some(message) = consumer.pop() {
+                            sum += message;
+                            break;
+                        }
+                        thread::yield_now();
+                    }
+                }
+                sum
+            });
+            let (mut sent, mut back) = (0, 0);
+            while sent < taken + 50 {
+                sent += u64::from(producer.push(sent + 1).is_ok());
+                back += producer.take_back().unwrap_or_default();
+            }
+            let read = reader.join().unwrap();
+            back += std::iter::from_fn(|| producer.take_back()).sum::<u64>();
+            assert_eq!(read + back, (1..=sent).sum());
+        }
     }
 
     #[test]

@@ -214,6 +214,11 @@ impl ModelQueue {
         matches!(self.role, ClassRole::Above(_))
     }
 
+    /// True for the queue of a vacant model slot.
+    pub fn is_of_nothing(&self) -> bool {
+        self.role == ClassRole::Nobody
+    }
+
     /// Sends the RankThread the first reservation.
     fn start_reserving(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.update_rate(now);

@@ -399,6 +399,9 @@ impl Frontend {
             self.overdue.note(self.clock.now());
         }
         delivered += self.end_overdue(&mut deliver);
+        if !self.accepting() {
+            delivered += self.end_unread(&mut deliver);
+        }
         self.send_cancellations();
         delivered
     }
@@ -443,6 +446,31 @@ impl Frontend {
         self.in_engine.sub(model.0 as usize);
         self.counts.discarded.add(1);
         self.counts.held_slots.set(self.in_flight.held_rows() as u64);
+    }
+
+    /// Ends the requests that a ModelThread has not read and never will, since it has ended: they
+    /// were sent after its last look at its ring.
+    #[cold]
+    fn end_unread(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        let (now, mut delivered) = (self.clock.now(), 0);
+        for at in 0..self.requests.len() {
+            while let Some(Request { id, slot, takes_back, .. }) = self.requests[at].take_back() {
+                if takes_back != 0 {
+                    continue;
+                }
+                let ending = Ending::Stopped as u32;
+                let response = Response { id, slot, finished: now, ending, ..Response::default() };
+                let Some(head) = self.in_flight.row_ended(self.slab.index(slot), response) else { continue };
+                let &SentRequest { missing, abandoned, .. } = self.in_flight.sent(head);
+                if missing == 0 && abandoned {
+                    self.let_go(head);
+                } else if missing == 0 {
+                    self.deliver(head, deliver);
+                    delivered += 1;
+                }
+            }
+        }
+        delivered
     }
 
     /// Cancels a request if it still waits: its answer then is [`Ending::Withdrawn`]. One that runs

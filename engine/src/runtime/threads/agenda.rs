@@ -1,5 +1,5 @@
-//! The next work of a ModelThread: each of its queues' timers, and the queues for which requests
-//! have come in this duty cycle. Owned by the ModelThread.
+//! The next work of a ModelThread: each of its queues' timers, the queues for which requests have
+//! come in this duty cycle, and the frontend whose turn is next. Owned by the ModelThread.
 
 use symphony_scheduler::rank::min_tree::MinTree;
 use symphony_transport::Nanos;
@@ -22,6 +22,9 @@ pub struct Agenda {
     timers: MinTree,
     touched: Vec<Touched>,
     is_touched: Box<[bool]>,
+    /// The frontend whose requests are taken first: the first for which the duty cycle before had
+    /// no room.
+    pub(crate) first_frontend: usize,
 }
 
 impl Agenda {
@@ -31,6 +34,7 @@ impl Agenda {
             timers: MinTree::new(models),
             touched: Vec::with_capacity(models),
             is_touched: vec![false; models].into(),
+            first_frontend: 0,
         }
     }
 

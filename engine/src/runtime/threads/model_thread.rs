@@ -32,6 +32,9 @@ const MESSAGES_PER_EVENT: usize = 3;
 /// The most messages to the RankThread that an event other than a grant causes.
 const MESSAGES_PER_SETTLING: usize = 2;
 
+/// The messages to the RankThread that the start of reservations causes.
+const MESSAGES_PER_RESERVATION: usize = 1;
+
 /// A source of requests: a frontend's ring, or a stream that is generated on the ModelThread's own
 /// core.
 pub trait Intake {
@@ -72,7 +75,8 @@ pub trait Outlets {
 ///
 /// One duty cycle polls its inputs in this order: grants, timers, requests (which settle the queues
 /// that they are for), changes of queues, and the first reservations. Each input is taken only if
-/// its outputs have room. What was written is published once, at the end of the cycle.
+/// its outputs have room; frontends for whose requests there is none are served first in the next
+/// cycle. What was written is published once, at the end of the cycle.
 pub struct ModelThread<I, O> {
     /// The queues of the models that this thread owns: first all of the highest class, then all of
     /// the next.
@@ -174,7 +178,8 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     fn take_changes(&mut self, now: Nanos) -> usize {
         let ModelThread { changes, queues, agenda, monitor, outbox, reservations, .. } = self;
         let Some(changes) = changes else { return 0 };
-        const MESSAGES: usize = ChangeReceiver::<SlotQueues>::MOST * Class::COUNT * MESSAGES_PER_SETTLING;
+        const PER_QUEUE: usize = MESSAGES_PER_SETTLING + MESSAGES_PER_RESERVATION;
+        const MESSAGES: usize = ChangeReceiver::<SlotQueues>::MOST * Class::COUNT * PER_QUEUE;
         if outbox.room_for_messages(MESSAGES) < MESSAGES {
             return 0;
         }
@@ -187,6 +192,10 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                     monitor.apply(index, queue, now, ModelEvent::Stop, outbox);
                 }
                 std::mem::swap(queue, new);
+                if index != change.index && queue.is_of_nothing() {
+                    // Else the classes below would go on leaving GPUs to the old queue.
+                    monitor.apply(index, queue, now, ModelEvent::StartReserving, outbox);
+                }
                 agenda.set_timer(index, queue.next_timer());
             }
             let queue = &mut queues[change.index];
@@ -268,13 +277,19 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
 
     fn take_requests(&mut self, now: Nanos) -> usize {
         let (mut taken, mut cancelled) = (0, 0);
-        for at in 0..self.requests.len() {
+        let (frontends, first) = (self.requests.len(), self.agenda.first_frontend);
+        for at in (first..frontends).chain(0..first) {
             raise(&mut self.monitor.counting.tally.request_ring_high, self.requests[at].waiting());
             // A queue that is settled sends a few messages at most, and no more queues are settled
-            // than requests came.
-            let wanted = (taken + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
+            // than requests and cancellations came.
+            let settled = taken + cancelled;
+            let wanted = (settled + limits::REQUESTS_PER_CYCLE) * MESSAGES_PER_SETTLING;
             let mut left =
-                (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(taken);
+                (self.outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING).saturating_sub(settled);
+            if left == 0 {
+                self.agenda.first_frontend = at;
+                break;
+            }
             // All rows of a request are taken in the same duty cycle, so that no batch is formed of
             // only some of them.
             let mut rows_after = 0;
@@ -373,7 +388,8 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
         for (index, queue) in self.queues.iter_mut().enumerate() {
             self.monitor.apply(index, queue, now, ModelEvent::Stop, &mut self.outbox);
         }
-        for requests in &mut self.requests {
+        // A request that is sent after this goes back to its frontend, as its ring has no reader.
+        for mut requests in self.requests.drain(..) {
             while let Some(request) = requests.next(now) {
                 if request.takes_back != 0 {
                     continue;
@@ -558,164 +574,4 @@ impl Outlets for RingOutlets {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::monitor::ModelMonitor;
-    use super::*;
-    use crate::runtime::threads::link;
-    use symphony_scheduler::deferral::{QueueConfig, Slack};
-    use symphony_scheduler::drop_rule::DropRule;
-    use symphony_scheduler::policy;
-    use symphony_scheduler::profile::Profile;
-    use symphony_scheduler::workload::Network;
-
-    const MODELS: usize = 10;
-    const SLO: Nanos = Nanos::from_millis(5);
-
-    /// The cost of a duty cycle in these tests, and of each request and selection in it, in ns.
-    const CYCLE: u64 = 20;
-    const REQUEST: u64 = 10;
-    const SELECTION: u64 = 60;
-
-    /// Requests for the models in rotation: one each 50 ns, and in a burst one each 8 ns.
-    struct Steady {
-        burst: std::ops::Range<Nanos>,
-        next: Nanos,
-        id: u64,
-        /// The age of the oldest request of the current duty cycle.
-        lag: Nanos,
-    }
-
-    impl Intake for Steady {
-        fn next(&mut self, now: Nanos) -> Option<Request> {
-            let arrival = self.next;
-            if arrival > now {
-                return None;
-            }
-            self.lag = self.lag.max(now - arrival);
-            self.id += 1;
-            self.next += Nanos(if self.burst.contains(&arrival) { 8 } else { 50 });
-            let queue = QueueId(self.id as u32 % MODELS as u32);
-            Some(Request { id: self.id, arrival, deadline: arrival + SLO, queue, ..Request::default() })
-        }
-    }
-
-    struct CountedOutlets {
-        batched: usize,
-        dropped: usize,
-    }
-
-    impl Outlets for CountedOutlets {
-        fn has_room(&mut self, _gpu: GpuId) -> bool {
-            true
-        }
-
-        fn run(&mut self, _due: Nanos, batch: BatchHeader, _requests: (&[Request], &[Request])) {
-            self.batched += batch.size as usize;
-        }
-
-        fn end(&mut self, _request: &Request, _ending: Ending, _now: Nanos) {
-            self.dropped += 1;
-        }
-    }
-
-    /// A ModelThread in virtual time, and a RankThread that has a GPU for every candidate.
-    struct World {
-        thread: ModelThread<Steady, CountedOutlets>,
-        messages: Consumer<RankMessage>,
-        grants: Producer<GrantMessage>,
-        now: Nanos,
-    }
-
-    impl World {
-        fn new(burst: std::ops::Range<Nanos>) -> World {
-            let (mut models, mut ranks) = link(&[MODELS], 1);
-            let (models, mut rank) = (models.remove(0), ranks.remove(0));
-            let config = |model| QueueConfig {
-                queue: QueueId(model),
-                profile: Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1_024).unwrap(),
-                slo: SLO,
-                network: Network::default(),
-                drop: DropRule::Window,
-                deferral: policy::by_name("symphony-published").and_then(policy::Policy::deferral).unwrap(),
-                slack: Slack::default(),
-                gpus: 8,
-            };
-            let outlets = CountedOutlets { batched: 0, dropped: 0 };
-            let thread = ModelThread {
-                queues: (0..MODELS as u32).map(|model| ModelQueue::new(config(model), Nanos::ZERO)).collect(),
-                index_of: (0..MODELS as u32).map(Some).collect(),
-                agenda: Agenda::new(MODELS),
-                requests: vec![Steady { burst, next: Nanos(1), id: 0, lag: Nanos::ZERO }],
-                grants: models.grants,
-                outbox: Outbox::new(0, vec![0; MODELS].into(), models.messages, outlets),
-                monitor: ModelMonitor::unpublished(),
-                changes: None,
-                reservations: ReservationProgress::new(MODELS, 1),
-            };
-            World {
-                thread,
-                messages: rank.messages.remove(0),
-                grants: rank.grants.remove(0),
-                now: Nanos::ZERO,
-            }
-        }
-
-        /// Runs a duty cycle, which takes the time that its work costs. Returns the age
-        /// of the oldest request.
-        fn cycle(&mut self) -> Nanos {
-            let counted = |tally: &crate::runtime::counters::ModelTally| {
-                (tally.requests, tally.settled + tally.timers + tally.grants)
-            };
-            let before = counted(&self.thread.monitor.counting.tally);
-            self.thread.requests[0].lag = Nanos::ZERO;
-            self.thread.poll(self.now);
-            let after = counted(&self.thread.monitor.counting.tally);
-            while let Some(message) = self.messages.pop() {
-                if let RankInput::Ready { queue, .. } = message.input() {
-                    let grant = Grant { queue, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
-                    self.grants.push(grant.into()).unwrap();
-                }
-            }
-            self.now += Nanos(CYCLE + (after.0 - before.0) * REQUEST + (after.1 - before.1) * SELECTION);
-            self.thread.requests[0].lag
-        }
-
-        /// Works until then. Returns the age of the oldest request of any duty cycle.
-        fn work_until(&mut self, until: Nanos) -> Nanos {
-            let mut worst = Nanos::ZERO;
-            while self.now < until {
-                worst = worst.max(self.cycle());
-            }
-            worst
-        }
-    }
-
-    #[test]
-    fn models_are_selected_once_a_cycle_so_more_requests_are_taken_than_selections_could_be_made() {
-        let mut world = World::new(Nanos::ZERO..Nanos::ZERO);
-        let worst = world.work_until(Nanos::from_millis(50));
-        assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let tally = world.thread.monitor.counting.tally;
-        assert!(
-            tally.requests * (REQUEST + SELECTION) > world.now.0,
-            "a selection for each would have fit, too"
-        );
-        assert!(tally.settled < tally.requests && world.thread.outbox.outlets().dropped == 0, "{tally:?}");
-    }
-
-    #[test]
-    fn a_thread_that_fell_behind_catches_up_once_fewer_requests_come() {
-        let burst = Nanos::from_millis(20)..Nanos::from_millis(21);
-        let mut world = World::new(burst.clone());
-        world.work_until(burst.start);
-        let worst = world.work_until(burst.end);
-        assert!(worst > Nanos::from_micros(100), "the burst was no overload: {worst:?}");
-        world.work_until(burst.end + Nanos::from_millis(2));
-        let worst = world.work_until(burst.end + Nanos::from_millis(30));
-        assert!(worst < Nanos::from_micros(5), "{worst:?}");
-        let CountedOutlets { batched, dropped } = *world.thread.outbox.outlets();
-        let waiting: usize = world.thread.queues.iter().map(ModelQueue::len).sum();
-        assert_eq!((batched + waiting) as u64, world.thread.monitor.counting.tally.requests);
-        assert_eq!(dropped, 0);
-    }
-}
+mod tests;
