@@ -4,9 +4,10 @@
 mod harness;
 
 use harness::engine::{EmulatedModel, answer_all, config, emulated_gpus, start_with};
-use harness::process::wait_until;
+use harness::process::{PATIENCE, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use symphony::runtime::frontend::{Ask, Refusal};
 use symphony::runtime::{Options, ThreadHook};
 use symphony_transport::message::ModelId;
@@ -41,6 +42,29 @@ fn a_thread_that_dies_is_named_with_its_panic_and_the_engine_refuses_and_stops()
         assert!(fault.what.starts_with("died: panicked at engine/tests/faults.rs:"), "{fault}");
         assert!(fault.what.ends_with(&format!("a fault for {role}")), "{fault}");
         assert_eq!(frontend.submit(&Ask::one(ModelId(0)), |_, _| ()), Err(Refusal::Broken));
-        engine.stop();
+        let stopped = engine.stop_within(PATIENCE).unwrap_err();
+        assert_eq!(stopped.thread, role);
     }
+}
+
+#[test]
+fn a_thread_that_hangs_is_named_and_left_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hang, role) = (Arc::new(AtomicBool::new(false)), "rank");
+    let seen = Arc::clone(&hang);
+    let before: ThreadHook = Arc::new(move |running: &str| {
+        while running == role && seen.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let options = Options { before_cycle: Some(before), ..Options::default() };
+    let text = format!("thread_timeout_s = 1\n{}{}", emulated_gpus(1), MODEL.sections(1));
+    let (engine, _frontend) = start_with(config(folder.path(), &text), options);
+    hang.store(true, Ordering::Relaxed);
+    wait_until("the fault is known", || engine.fault().is_some());
+    assert_eq!(engine.fault().map(|fault| fault.thread.as_str()), Some(role));
+    let began = Instant::now();
+    engine.stop_within(Duration::from_millis(100)).unwrap_err();
+    assert!(began.elapsed() < PATIENCE);
+    hang.store(false, Ordering::Relaxed);
 }

@@ -9,6 +9,7 @@ use super::net::connection;
 use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
 use super::net::open_connections::OpenConnections;
 use super::net::peer::ListenerRules;
+use crate::runtime::ThreadHook;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::panics::catch;
 use futures_channel::oneshot;
@@ -25,6 +26,13 @@ use std::time::{Duration, Instant};
 
 /// After an error of `accept` (out of file descriptors, most likely) this passes before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest time for which a stopping core waits until clients have taken the answers of the
+/// requests that it cut off.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// The interval at which a core shows that it does not hang.
+const BEAT_EVERY: Duration = Duration::from_millis(100);
 
 /// The interval at which a stopping core checks that all requests are answered.
 const STOP_LOOK: Duration = Duration::from_millis(2);
@@ -68,7 +76,7 @@ pub struct ApiHandle {
     grpc_addr: Option<SocketAddr>,
     admin_addr: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), ApiError>>>,
+    thread: Option<JoinHandle<Result<usize, ApiError>>>,
 }
 
 /// Starts an API core that serves `frontend`'s models. When this returns, its ports are open.
@@ -149,23 +157,29 @@ impl ApiHandle {
         self.admin_addr
     }
 
+    /// Asks the core to stop, and returns at once: so several stop at the same time.
+    pub fn begin_stop(&mut self) {
+        drop(self.stop.take());
+    }
+
     /// Stops accepting, lets the requests in flight be answered (by the engine, which must still
     /// run), closes the connections and ends the thread. Takes at most [`ApiConfig::stop_timeout`]
-    /// and a little.
+    /// and half a second; requests without an answer by then are answered 503. Returns their
+    /// number.
     ///
     /// Errors: [`ApiError::Died`].
-    pub fn stop(mut self) -> Result<(), ApiError> {
+    pub fn stop(mut self) -> Result<usize, ApiError> {
         self.end()
     }
 
-    fn end(&mut self) -> Result<(), ApiError> {
-        drop(self.stop.take());
-        self.thread.take().map_or(Ok(()), joined)
+    fn end(&mut self) -> Result<usize, ApiError> {
+        self.begin_stop();
+        self.thread.take().map_or(Ok(0), joined)
     }
 }
 
-/// Waits for the end of a core's thread.
-fn joined(thread: JoinHandle<Result<(), ApiError>>) -> Result<(), ApiError> {
+/// Waits for the end of a core's thread, and returns the number of requests that it cut off.
+fn joined(thread: JoinHandle<Result<usize, ApiError>>) -> Result<usize, ApiError> {
     thread.join().unwrap_or_else(|_| Err(ApiError::Died("its message is on standard error".into())))
 }
 
@@ -176,18 +190,24 @@ impl Drop for ApiHandle {
     }
 }
 
+/// Runs a core until it is stopped, and returns the number of requests that it cut off.
 fn run(
     frontend: Frontend,
     config: ApiConfig,
     listeners: Vec<(Listener, ListenerRules)>,
     stop: oneshot::Receiver<()>,
     started: mpsc::SyncSender<Result<(), MachineError>>,
-) {
+) -> usize {
     let executor = match glommio_io::local_executor(config.placement) {
         Ok(executor) => executor,
-        Err(error) => return started.send(Err(error)).unwrap_or_default(),
+        Err(error) => {
+            // The caller of `start` is waiting for this.
+            let _ = started.send(Err(error));
+            return 0;
+        }
     };
     executor.run(async move {
+        glommio::spawn_local(beat(&frontend, config.shared.hook.clone())).detach();
         let core = Rc::new(ApiCore::new(frontend, config));
         let dispatcher = core.dispatcher.clone();
         glommio::spawn_local(async move { dispatcher.services.engine.pump().await }).detach();
@@ -206,8 +226,21 @@ fn run(
             drop(stop);
             ended.await;
         }
-        core.finish().await;
-    });
+        core.finish().await
+    })
+}
+
+/// Returns the task by which a core shows that it does not hang. It calls the hook of tests first.
+fn beat(frontend: &Frontend, hook: Option<ThreadHook>) -> impl Future<Output = ()> + use<> {
+    let role = role_of(frontend.id());
+    let heartbeat = frontend.faults().watch(vec![role.clone()]);
+    async move {
+        loop {
+            hook.iter().for_each(|hook| hook(&role));
+            heartbeat.beat();
+            glommio::timer::sleep(BEAT_EVERY).await;
+        }
+    }
 }
 
 /// The state of a core's thread.
@@ -273,14 +306,22 @@ impl ApiCore {
         .detach();
     }
 
-    /// Lets the requests in flight end, for `stop_timeout` at most.
-    async fn finish(&self) {
+    /// Lets the requests in flight end, for `stop_timeout` at most and while the engine can go on;
+    /// cuts off those that are left then, and returns their number.
+    async fn finish(&self) -> usize {
         let end = Instant::now() + self.stop_timeout;
+        let engine = &self.dispatcher.services.engine;
         self.dispatcher.services.idle_streams.stop();
         self.connections.ask_to_end();
-        while !self.is_quiet() && Instant::now() < end {
+        while !self.is_quiet() && !engine.has_fault() && Instant::now() < end {
             glommio::timer::sleep(STOP_LOOK).await;
         }
+        let cut_off = engine.cut_off();
+        let end = Instant::now() + LAST_ANSWERS;
+        while self.connections.len() > 0 && Instant::now() < end {
+            glommio::timer::sleep(STOP_LOOK).await;
+        }
+        cut_off
     }
 
     /// Returns true if no connection is open and no request is with the engine.

@@ -8,7 +8,13 @@ use std::fmt;
 
 /// The text about exit codes at the end of `--help`.
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done; 1 the run failed; 2 bad usage or configuration; 3 the machine lacks something; \
-     5 a thread of the engine died or hung.";
+     4 a shutdown cut off requests; 5 a thread of the engine died or hung.";
+
+/// The exit code of a shutdown that cut off requests.
+pub(super) const CUT_OFF: u8 = 4;
+
+/// The exit code of a process in which a thread of the engine died or hung.
+pub(super) const FAULT: u8 = 5;
 
 /// A command's failure, with the message for the user.
 #[derive(Debug)]
@@ -19,6 +25,8 @@ pub(super) enum CommandFailure {
     Input(String),
     /// The machine lacks something: exit code 3.
     Machine(String),
+    /// A shutdown cut off requests: exit code 4.
+    CutOff(String),
     /// A thread of the engine died or hung: exit code 5.
     Fault(String),
 }
@@ -30,7 +38,8 @@ impl CommandFailure {
             CommandFailure::Run(_) => 1,
             CommandFailure::Input(_) => 2,
             CommandFailure::Machine(_) => 3,
-            CommandFailure::Fault(_) => 5,
+            CommandFailure::CutOff(_) => CUT_OFF,
+            CommandFailure::Fault(_) => FAULT,
         }
     }
 }
@@ -40,6 +49,7 @@ impl fmt::Display for CommandFailure {
         let (CommandFailure::Run(text)
         | CommandFailure::Input(text)
         | CommandFailure::Machine(text)
+        | CommandFailure::CutOff(text)
         | CommandFailure::Fault(text)) = self;
         f.write_str(text)
     }

@@ -3,7 +3,8 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `serve.rs`, `serve_arguments.rs` | `serve`, from signal handlers to shutdown |
+//! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
+//! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
 //! | `check.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
@@ -16,6 +17,7 @@ mod replay;
 mod repository;
 mod serve;
 mod serve_arguments;
+mod shutdown;
 mod top;
 
 use self::check::{CheckArguments, check};
@@ -24,7 +26,9 @@ use self::replay::{ReplayArguments, replay};
 use self::serve::serve;
 use self::serve_arguments::ServeArguments;
 use self::top::{TopArguments, top};
+use crate::runtime::Options;
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Serves neural networks under deadlines: batches wait until the last moment at which they can
@@ -42,7 +46,7 @@ enum Command {
     ///
     /// Prints `ready http://ADDRESS` and `ready grpc://ADDRESS` on standard output once it serves;
     /// everything else goes to standard error. The first Ctrl-C (or SIGTERM) lets accepted requests
-    /// finish; a second one ends the process at once.
+    /// finish, for shutdown_timeout_s of CONFIG at most; a second one ends the process at once.
     Serve(Box<ServeArguments>),
     /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
     /// wrong; right
@@ -61,17 +65,24 @@ enum Command {
 
 /// Runs the command that the process's arguments name, and returns the exit code.
 pub fn run() -> ExitCode {
-    let result = match CommandLine::parse().command {
-        Command::Serve(arguments) => serve(*arguments),
+    ExitCode::from(run_with(std::env::args_os(), Options::default()))
+}
+
+/// Runs the command that `arguments` name as [`run`] does; an engine is started with `options`.
+/// With it, tests make a thread of a server die or hang.
+#[doc(hidden)]
+pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options) -> u8 {
+    let result = match CommandLine::parse_from(arguments).command {
+        Command::Serve(arguments) => serve(*arguments, options),
         Command::Check(arguments) => check(arguments),
         Command::Top(arguments) => top(arguments),
         Command::Replay(arguments) => replay(arguments),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => {
             eprintln!("{failure}");
-            ExitCode::from(failure.exit_code())
+            failure.exit_code()
         }
     }
 }

@@ -3,8 +3,9 @@
 use super::access::ServeAccess;
 use super::failure::CommandFailure;
 use super::serve_arguments::ServeArguments;
-use crate::api::{self, ApiConfig, SharedState};
-use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
+use super::shutdown::{Shutdown, cut_off_after};
+use crate::api::{self, ApiConfig, ApiHandle, SharedState};
+use crate::config::{Config, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::{Engine, FatalFault, Options, Placement, Progress};
@@ -15,11 +16,13 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The interval at which `serve` checks for signals and dead threads.
 const WATCH_EVERY: Duration = Duration::from_millis(50);
+
+/// The longest wait for threads once all requests have their answers.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// The addresses of the server's listeners.
 #[derive(Clone, Copy)]
@@ -32,8 +35,8 @@ struct Addresses {
 ///
 /// Errors: a diagnostic of the configuration, an address that can't be used, a machine without what
 /// the engine needs, a thread that died.
-pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
-    let signals = watch_signals()?;
+pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), CommandFailure> {
+    let shutdown = Shutdown::watch_signals()?;
     let addresses = Addresses { http: arguments.http, grpc: arguments.grpc_address() };
     let record = arguments.record_config();
     let ServeArguments { config: path, repository, access, log: log_flags, trace, .. } = arguments;
@@ -47,9 +50,11 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
 
     let api_threads = config.cores.api.len().max(1);
     let recorded = record.is_some();
-    let options = Options { record, ..Options::default() };
+    let options = Options { record, ..options };
+    let before_cycle = options.before_cycle.clone();
     let (mut engine, frontends) =
         Engine::start_with(config.clone(), api_threads, Arc::clone(&progress), options)?;
+    shutdown.serving(config.shutdown.timeout, engine.faults().clone());
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
     log_layout(&engine);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
@@ -57,9 +62,10 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
     let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
+    let shared = shared.with_hook(before_cycle);
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
-    let api = api_config(addresses, &config.http, api_threads, &telemetry);
+    let api = api_config(addresses, &config, api_threads, &telemetry);
     let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
     let mut servers = Vec::new();
     for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
@@ -71,20 +77,62 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
     let addresses = Addresses { http: api.addr, grpc: api.grpc.unwrap_or(addresses.grpc) };
     print_ready(&config, &engine, &access, addresses, api.admin);
 
-    let fault = wait(&engine, &telemetry, &signals, &access).cloned();
+    let logged = wait(&engine, &telemetry, &shutdown, &access);
     tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
-    engine.drain();
-    for server in servers {
-        server.stop()?;
+    let (fault, cut_off) = RunningServer { engine, servers, repository, exporter }.stop(&shutdown);
+    if let Some(fault) = fault {
+        if !logged {
+            tracing::error!("{fault}");
+        }
+        let FatalFault { thread, .. } = fault;
+        return Err(CommandFailure::Fault(format!("ended by the fault of thread {thread}, logged above")));
     }
-    if let Some(repository) = repository {
-        repository.stop();
+    if cut_off > 0 {
+        let seconds = config.shutdown.timeout.as_secs();
+        return Err(CommandFailure::CutOff(format!(
+            "{cut_off} requests had no answer in time and were answered 503 (shutdown_timeout_s = {seconds})"
+        )));
     }
-    engine.stop();
-    if let Some(exporter) = exporter {
-        exporter.stop();
+    Ok(())
+}
+
+/// The parts of a server that end one after another.
+struct RunningServer {
+    engine: Engine,
+    servers: Vec<ApiHandle>,
+    repository: Option<Arc<Repository>>,
+    exporter: Option<Exporter>,
+}
+
+impl RunningServer {
+    /// Ends the parts. Returns the engine's fault, if it has one, and the number of requests that
+    /// were cut off.
+    fn stop(self, shutdown: &Shutdown) -> (Option<FatalFault>, usize) {
+        let RunningServer { engine, servers, repository, exporter } = self;
+        engine.drain();
+        let cut_off = stop_servers(servers);
+        if cut_off == 0 {
+            shutdown.answered();
+        }
+        if let Some(repository) = repository {
+            repository.stop_within(THREADS_END_WITHIN);
+        }
+        let fault = engine.fault().cloned();
+        // Whoever waited for it has an answer: a thread that hangs only now is no fault.
+        let _ = engine.stop_within(THREADS_END_WITHIN);
+        if let Some(exporter) = exporter {
+            exporter.stop();
+        }
+        (fault, cut_off)
     }
-    fault.map_or(Ok(()), |fault| Err(CommandFailure::Fault(fault.to_string())))
+}
+
+/// Stops all API cores at once, waits for them, and returns the number of requests that were cut
+/// off.
+fn stop_servers(mut servers: Vec<ApiHandle>) -> usize {
+    servers.iter_mut().for_each(ApiHandle::begin_stop);
+    // One that has died has reported a fault.
+    servers.into_iter().map(|server| server.stop().unwrap_or(0)).sum()
 }
 
 /// Prints that the server is ready, and logs what its addresses permit and a sample request.
@@ -145,7 +193,7 @@ fn control_repository(
 /// Returns the configuration that all API threads share.
 fn api_config(
     addresses: Addresses,
-    limits: &HttpLimits,
+    Config { http: limits, shutdown, .. }: &Config,
     threads: usize,
     telemetry: &Arc<Telemetry>,
 ) -> ApiConfig {
@@ -158,55 +206,28 @@ fn api_config(
         max_requests_at_once: limits.max_in_flight_per_connection,
         read_timeout: limits.read_timeout,
         idle_timeout: limits.idle_timeout,
+        stop_timeout: cut_off_after(shutdown.timeout),
         ..ApiConfig::at(addresses.http)
     }
 }
 
-/// Flags that signal handlers set.
-struct SignalFlags {
-    /// Set by the first SIGINT or SIGTERM; the second ends the process.
-    stop: Arc<AtomicBool>,
-    /// Set by each SIGHUP.
-    reload: Arc<AtomicBool>,
-}
-
-/// Installs the signal handlers.
-fn watch_signals() -> Result<SignalFlags, CommandFailure> {
-    let unwatched = |error| CommandFailure::Machine(format!("signals can't be watched: {error}"));
-    let reload = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&reload)).map_err(unwatched)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // Registered in this order: while the flag is not yet set the first does nothing, and the
-        // second sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(unwatched)?;
-    }
-    Ok(SignalFlags { stop, reload })
-}
-
-/// Waits for a signal to stop, or for a fault that the engine can't survive, which it logs and
-/// returns. Meanwhile it updates the telemetry and reloads certificates and tokens on SIGHUP.
-fn wait<'a>(
-    engine: &'a Engine,
-    telemetry: &Telemetry,
-    signals: &SignalFlags,
-    access: &ServeAccess,
-) -> Option<&'a FatalFault> {
-    while !signals.stop.load(Ordering::Relaxed) {
-        if signals.reload.swap(false, Ordering::Relaxed) {
+/// Waits for a signal to stop, or for a fault that the engine can't survive, which it logs; returns
+/// true if there was one. Meanwhile it updates the telemetry and reloads certificates and tokens on
+/// SIGHUP.
+fn wait(engine: &Engine, telemetry: &Telemetry, shutdown: &Shutdown, access: &ServeAccess) -> bool {
+    while !shutdown.is_asked() {
+        if shutdown.take_reload() {
             access.reload();
         }
         let fault = engine.fault();
         telemetry.observe(fault.map(|fault| fault.thread.as_str()));
-        if let Some(FatalFault { thread, what }) = fault {
-            tracing::error!("the engine's thread {thread} {what}");
-            return fault;
+        if let Some(fault) = fault {
+            tracing::error!("{fault}");
+            return true;
         }
         std::thread::sleep(WATCH_EVERY);
     }
-    None
+    false
 }
 
 /// Logs the core of each thread, and the profile of each model.

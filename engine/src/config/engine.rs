@@ -8,6 +8,7 @@ use super::http::HttpLimits;
 use super::log::LogConfig;
 use super::models::ModelConfig;
 use super::repository::{RepositoryConfig, RepositoryControl};
+use super::shutdown::ShutdownConfig;
 use super::trace::TraceConfig;
 use std::path::PathBuf;
 use symphony_scheduler::drop_rule::DropRule;
@@ -40,6 +41,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The tracing of requests.
     pub trace: TraceConfig,
+    /// The bounds on a shutdown, and on a thread that does not move.
+    pub shutdown: ShutdownConfig,
     /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
@@ -104,6 +107,7 @@ impl Config {
             faults: FaultConfig::default(),
             log: LogConfig::default(),
             trace: TraceConfig::default(),
+            shutdown: ShutdownConfig::default(),
             executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
             models: Vec::new(),
             repository: None,

@@ -13,6 +13,7 @@ use super::models::read_models;
 use super::network::read_network;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_when};
+use super::shutdown::ShutdownConfig;
 use super::toml_reader::{TomlTable, read, read_text};
 use super::trace::TraceConfig;
 use std::path::Path;
@@ -147,6 +148,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let faults = FaultConfig::read(root);
     let log = LogConfig::read(root);
     let trace = TraceConfig::read(root);
+    let shutdown = ShutdownConfig::read(root);
     let (executors, kinds) = read_executors(root);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
@@ -164,6 +166,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         faults: faults?,
         log: log?,
         trace: trace?,
+        shutdown: shutdown?,
         executors,
         models,
         repository: own.map_or(Some(None), |own| own.map(Some))?,

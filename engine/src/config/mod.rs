@@ -42,6 +42,7 @@ mod models;
 mod network;
 mod repository;
 mod scheduling;
+mod shutdown;
 mod tokens;
 mod toml_reader;
 mod trace;
@@ -60,6 +61,7 @@ pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, M
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };
+pub use shutdown::ShutdownConfig;
 pub use tokens::{Fingerprint, TokenGrant, TokenRate, read_tokens};
 pub use trace::{Endpoint, TraceConfig, TraceFlags};
 pub use workload::{

@@ -45,6 +45,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The repository of a running engine. Its calls return at once. Dropping it ends its thread; what
 /// is loaded stays loaded.
@@ -123,6 +124,23 @@ impl Repository {
             let (Order::Load(_, done) | Order::Unload(_, done)) = order;
             done(Err(ControlError::Busy));
         }
+    }
+
+    /// Ends the control thread as [`Repository::stop`] does, but waits for no longer than `limit`:
+    /// it may be measuring a model, or wait for a thread that hangs.
+    pub fn stop_within(&self, limit: Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let end = Instant::now() + limit;
+        let is_over = |thread: &Option<JoinHandle<()>>| thread.as_ref().is_none_or(JoinHandle::is_finished);
+        while !is_over(&self.thread.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if Instant::now() >= end {
+                // Dropping the handle lets the thread go on alone.
+                self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stop();
     }
 
     /// Ends the control thread. It must be called before the engine is stopped.

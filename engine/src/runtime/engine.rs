@@ -10,7 +10,7 @@ use super::threads::agent::{Agent, Member, StopSignal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
@@ -29,6 +29,8 @@ pub struct Engine {
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
     /// executors come after.
     pub(super) stages: [Stage; 3],
+    /// The longest time that a stop takes.
+    pub(super) shutdown_timeout: Duration,
     pub(super) stop_executors: Arc<AtomicBool>,
     pub(super) threads: Vec<JoinHandle<()>>,
 }
@@ -47,13 +49,23 @@ impl Stage {
         Member { role, agent: Box::new(agent), stop_signal }
     }
 
-    /// Requests the end of the stage's members and waits until they have ended.
-    fn end(&self) {
+    /// Requests the end of the stage's members and waits until they have ended, or until `limit`.
+    fn end(&self, limit: Instant) {
         self.stop_signals.iter().for_each(|signal| signal.asked.store(true, Ordering::Relaxed));
-        while !self.stop_signals.iter().all(|signal| signal.done.load(Ordering::Acquire)) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let have_ended = || self.stop_signals.iter().all(|signal| signal.done.load(Ordering::Acquire));
+        wait_until(limit, have_ended);
     }
+}
+
+/// Waits until `holds`, or until `limit`, and returns whether it holds.
+fn wait_until(limit: Instant, holds: impl Fn() -> bool) -> bool {
+    while !holds() {
+        if Instant::now() >= limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 impl Engine {
@@ -128,24 +140,44 @@ impl Engine {
     }
 
     /// Stops every thread, in the order in which requests pass through them. Requests still under
-    /// way end as [`Ending::Stopped`](symphony_transport::message::Ending::Stopped).
+    /// way end as [`Ending::Stopped`](symphony_transport::message::Ending::Stopped). Takes at most
+    /// `shutdown_timeout_s` of CONFIG: a thread that hangs is left behind then.
     pub fn stop(mut self) {
-        self.end();
+        let _ = self.end(self.shutdown_timeout);
     }
 
-    fn end(&mut self) {
-        self.drain();
-        self.stages.iter().for_each(Stage::end);
-        self.stop_executors.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A panic has been reported: Engine::fault returns it.
-            let _ = thread.join();
+    /// Stops every thread as [`Engine::stop`] does, within `limit`.
+    ///
+    /// Errors: the fault for which the engine could not go on, or a thread that did not end.
+    pub fn stop_within(mut self, limit: Duration) -> Result<(), FatalFault> {
+        self.end(limit)
+    }
+
+    fn end(&mut self, limit: Duration) -> Result<(), FatalFault> {
+        if self.threads.is_empty() {
+            return Ok(());
         }
+        self.drain();
+        let limit = Instant::now() + limit;
+        self.stages.iter().for_each(|stage| stage.end(limit));
+        self.stop_executors.store(true, Ordering::Relaxed);
+        let mut left_behind = None;
+        for thread in self.threads.drain(..) {
+            // The stall watch may be between two looks.
+            thread.thread().unpark();
+            if !wait_until(limit, || thread.is_finished()) {
+                left_behind = Some(FatalFault {
+                    thread: thread.thread().name().unwrap_or("without a name").to_owned(),
+                    what: "did not end in time; it is left behind".to_owned(),
+                });
+            }
+        }
+        self.faults.get().cloned().or(left_behind).map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end(self.shutdown_timeout);
     }
 }

@@ -3,9 +3,11 @@
 //! it on the engine accepts nothing, frontends end what is in flight, and whoever runs the engine
 //! ends it: `symphony serve` with an exit code of its own.
 
+use crate::runtime::heartbeat::{Heartbeat, Heartbeats};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The reason why an engine can't go on: which thread was at fault, and what happened to it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -24,12 +26,17 @@ pub struct FaultLatch(Arc<LatchState>);
 struct LatchState {
     accepting: Arc<AtomicBool>,
     first: OnceLock<FatalFault>,
+    heartbeats: Heartbeats,
 }
 
 impl FaultLatch {
     /// Makes the latch of an engine that accepts requests while `accepting` is set.
     pub fn new(accepting: Arc<AtomicBool>) -> FaultLatch {
-        FaultLatch(Arc::new(LatchState { accepting, first: OnceLock::new() }))
+        FaultLatch(Arc::new(LatchState {
+            accepting,
+            first: OnceLock::new(),
+            heartbeats: Heartbeats::default(),
+        }))
     }
 
     /// Reports a fatal fault of the thread named `thread`; `what` is the rest of a sentence that
@@ -42,6 +49,20 @@ impl FaultLatch {
         let _ = self.0.first.set(fault);
         // After the fault: who finds that nothing is accepted asks why, and must see it.
         self.0.accepting.store(false, Ordering::Release);
+    }
+
+    /// Returns a heartbeat for a pinned thread with these roles. From now on until it is dropped
+    /// the thread is watched.
+    pub(crate) fn watch(&self, roles: Vec<String>) -> Heartbeat {
+        self.0.heartbeats.add(roles)
+    }
+
+    /// Looks at the heartbeats, `gap` after the last look, and reports one that has stood still for
+    /// `timeout`.
+    pub(crate) fn look(&self, gap: Duration, timeout: Duration) {
+        if let Some(role) = self.0.heartbeats.observe(gap, timeout) {
+            self.report(&role, format_args!("hangs: it has made no duty cycle for {} s", timeout.as_secs()));
+        }
     }
 
     /// Returns the fault that was reported first.

@@ -26,6 +26,7 @@
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
 //! | `full_ring` | messages that always have room | a lost message ends the engine |
+//! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
 //!
@@ -40,10 +41,12 @@ mod engine;
 mod fault;
 pub mod frontend;
 mod full_ring;
+mod heartbeat;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;
 mod queue_ids;
+mod stall_watch;
 mod start;
 // Public for the benchmarks, which connect the threads otherwise than an engine does.
 #[doc(hidden)]

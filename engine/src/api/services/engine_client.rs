@@ -144,7 +144,7 @@ impl EngineClient {
     /// Submits a request as [`Frontend::submit`] does and waits for its answer. Dropping the
     /// future, as when the client has left, withdraws the request.
     ///
-    /// Errors: a [`Refusal`], at once.
+    /// Errors: a [`Refusal`], at once, or when requests are cut off.
     pub(in crate::api) async fn ask(
         &self,
         ask: &Ask,
@@ -163,7 +163,8 @@ impl EngineClient {
         self.wake_pump();
         // After the answer, a withdrawal has no effect.
         let _cancelled_if_dropped = PendingRequest { client: self, ticket };
-        Ok(receiver.await.expect("the pump answers every request before it lets go of the sender"))
+        // The pump answers every request; only a cut-off lets go of a sender before.
+        receiver.await.map_err(|_| self.frontend.borrow().refusal())
     }
 
     /// Delivers answers until it is dropped. One task of the core runs it.
@@ -180,6 +181,9 @@ impl EngineClient {
             } else {
                 empty += 1;
             }
+            if self.has_fault() {
+                self.cut_off();
+            }
             let pause = match self.idle {
                 Idle::Spin => SPIN_POLL,
                 Idle::Nap if empty < FAST_POLLS => FAST_POLL,
@@ -187,6 +191,17 @@ impl EngineClient {
             };
             glommio::timer::sleep(pause).await;
         }
+    }
+
+    /// Ends the waiting for all answers with a [`Refusal`], and returns the number of requests.
+    pub(in crate::api) fn cut_off(&self) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.iter_mut().filter_map(Option::take).filter(|waiter| !waiter.is_canceled()).count()
+    }
+
+    /// Returns true if the engine can't go on.
+    pub(in crate::api) fn has_fault(&self) -> bool {
+        self.frontend.borrow().faults().get().is_some()
     }
 
     fn deliver(&self) -> usize {

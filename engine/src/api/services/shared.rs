@@ -5,6 +5,7 @@ use super::settings::LogSettings;
 use super::shared_memory::Regions;
 use super::statistics::Statistics;
 use crate::control::Repository;
+use crate::runtime::ThreadHook;
 use crate::telemetry::otlp::{Exporter, Tracing};
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub struct SharedState {
     pub(in crate::api) log: Arc<LogSettings>,
     pub(in crate::api) repository: Option<Arc<Repository>>,
     pub(in crate::api) tracing: Option<Tracing>,
+    pub(in crate::api) hook: Option<ThreadHook>,
 }
 
 impl SharedState {
@@ -28,6 +30,13 @@ impl SharedState {
     /// Adds a model repository, if there is one.
     pub fn with_repository(self, repository: Option<Arc<Repository>>) -> SharedState {
         SharedState { repository, ..self }
+    }
+
+    /// Has every API core call `hook` ten times a second, with its name, if there is one. With
+    /// it, tests make a core panic or hang.
+    #[doc(hidden)]
+    pub fn with_hook(self, hook: Option<ThreadHook>) -> SharedState {
+        SharedState { hook, ..self }
     }
 
     /// Turns on the tracing of requests if there is an exporter for the traces.

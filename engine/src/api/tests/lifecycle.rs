@@ -57,12 +57,15 @@ fn a_stop_answers_what_is_in_flight_and_closes_the_rest() {
 }
 
 #[test]
-fn a_stop_does_not_wait_forever() {
+fn a_stop_cuts_off_with_503_what_has_no_answer_in_time() {
     let mut server = TestServer::new(|config| config.stop_timeout = Duration::from_millis(50));
     let mut client = server.client();
     client.send("POST", "/v2/models/held/infer", body().to_string().as_bytes());
     server.wait_until("the engine has it", || server.control.taken.load(Ordering::Relaxed) == 1);
-    server.api.take().unwrap().stop().unwrap();
+    assert_eq!(server.api.take().unwrap().stop().unwrap(), 1);
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.header("symphony-outcome")), (503, Some("draining")));
+    assert!(client.is_closed());
     assert!(!server.control.release.load(Ordering::Relaxed));
 }
 

@@ -271,7 +271,7 @@ impl Frontend {
 
     /// Returns the reason why nothing is accepted any more.
     #[cold]
-    fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> Refusal {
         if self.faults.get().is_some() { Refusal::Broken } else { Refusal::Draining }
     }
 

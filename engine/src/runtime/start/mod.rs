@@ -27,6 +27,7 @@ use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
 use crate::runtime::model_setup::output_range;
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
+use crate::runtime::stall_watch;
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use agents::CompositeAgents;
@@ -133,6 +134,8 @@ impl EngineBuilder {
                 faults.clone(),
             )?);
         }
+        let (watching, stop) = (faults.clone(), Arc::clone(&stop_executors));
+        threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
         let held: Vec<InFlightCounts> =
             frontends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
         let model_slots = channels.map(|channels| {
@@ -155,6 +158,7 @@ impl EngineBuilder {
             counters,
             model_slots,
             stages,
+            shutdown_timeout: self.config.shutdown.timeout,
             stop_executors,
             threads,
         };

@@ -7,6 +7,7 @@
 use crate::runtime::ThreadHook;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::heartbeat::Heartbeat;
 use crate::runtime::panics::{catch, install_hook};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -181,12 +182,13 @@ impl CompositeAgent {
         install_hook();
         std::thread::Builder::new().name(name.clone()).spawn(move || {
             placement.take(&name);
+            let heartbeat = faults.watch(self.0.iter().map(|member| member.role.clone()).collect());
             let mut running = 0;
             while let Err(panic) = catch(|| {
                 if let Some(on_thread_start) = on_thread_start.take() {
                     on_thread_start(&name);
                 }
-                self.live(placement.idle, &clock, &mut running);
+                self.live(placement.idle, &clock, &heartbeat, &mut running);
             }) {
                 self.0[running].die(&faults, &panic);
             }
@@ -194,14 +196,16 @@ impl CompositeAgent {
     }
 
     /// Runs duty cycles until all members have ended. `running` is the member whose turn it is.
-    fn live(&mut self, idle: Idle, clock: &Clock, running: &mut usize) {
+    fn live(&mut self, idle: Idle, clock: &Clock, heartbeat: &Heartbeat, running: &mut usize) {
         run_cycles(idle, clock, |now| {
             if self.0.iter().all(Member::has_ended) {
                 return None;
             }
+            heartbeat.beat();
             let mut work = 0;
             for (at, member) in self.0.iter_mut().enumerate() {
                 *running = at;
+                heartbeat.runs(at);
                 work += member.duty_cycle(now);
             }
             Some(work)
