@@ -14,7 +14,7 @@ use symphony_transport::message::{BatchEntry, BatchHeader, Ending, ModelId};
 pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
 
 /// A batch that a model runs.
-struct RunningBatch {
+struct StartedBatch {
     batch: Batch,
     /// The graph of the model that runs it, of which another model can be made; `None` once its
     /// slot has another model.
@@ -35,7 +35,7 @@ pub(crate) struct ExecutorState {
     pub(crate) changes: Option<ModelChangeReceiver>,
     /// The batches that it has been given, in order.
     pub(crate) waiting: WaitingBatches,
-    running: Option<RunningBatch>,
+    running: Option<StartedBatch>,
     /// The batches whose requests have been answered while it had no thread, and whose completions
     /// are held back until it has one: until then its GPU is granted to nobody.
     answered: Vec<Batch>,
@@ -81,7 +81,7 @@ impl ExecutorState {
     /// Notes that `model` is about to run a batch.
     pub(crate) fn begin(&mut self, batch: Batch, model: &CpuModel, started: Nanos) {
         let graph = Some(Arc::clone(model.graph()));
-        self.running = Some(RunningBatch { batch, graph, started, ended: 0 });
+        self.running = Some(StartedBatch { batch, graph, started, ended: 0 });
     }
 
     /// Returns the number of rows of the running batch.
@@ -92,7 +92,7 @@ impl ExecutorState {
     /// Returns the entries of the running batch's next request that has not been answered, whose
     /// rows follow each other.
     pub(crate) fn next_request(&self) -> Range<usize> {
-        let Some(RunningBatch { batch, ended, .. }) = &self.running else { return 0..0 };
+        let Some(StartedBatch { batch, ended, .. }) = &self.running else { return 0..0 };
         let rest = &batch.entries[*ended..];
         let is_same =
             |entry: &&BatchEntry| entry.id == rest[0].id && entry.slot.frontend() == rest[0].slot.frontend();
@@ -102,7 +102,7 @@ impl ExecutorState {
     /// Copies the inputs of these entries of the running batch into the model. Returns false if a
     /// slot is not theirs.
     pub(crate) fn stage(&self, model: &mut CpuModel, part: Range<usize>) -> bool {
-        let Some(RunningBatch { batch, .. }) = &self.running else { return false };
+        let Some(StartedBatch { batch, .. }) = &self.running else { return false };
         let bytes = model.signature().input_bytes();
         batch.entries[part].iter().enumerate().all(|(row, &entry)| {
             self.answers.slot(entry).map(|slot| model.stage(row, &slot[..bytes])).is_some()
@@ -112,7 +112,7 @@ impl ExecutorState {
     /// Copies the model's outputs into the slots of these entries. Returns false if a slot is not
     /// theirs.
     pub(crate) fn unstage(&self, model: &CpuModel, part: Range<usize>) -> bool {
-        let Some(RunningBatch { batch, .. }) = &self.running else { return false };
+        let Some(StartedBatch { batch, .. }) = &self.running else { return false };
         let (input, output) = (model.signature().input_bytes(), model.signature().output_bytes());
         batch.entries[part].iter().enumerate().all(|(row, &entry)| {
             let slot = self.answers.slot(entry);
@@ -122,7 +122,7 @@ impl ExecutorState {
 
     /// Answers the entries of the running batch up to this one.
     pub(crate) fn answer_to(&mut self, end: usize, ending: Ending, now: Nanos) {
-        let Some(RunningBatch { batch, started, ended, .. }) = &mut self.running else { return };
+        let Some(StartedBatch { batch, started, ended, .. }) = &mut self.running else { return };
         for &entry in &batch.entries[*ended..end] {
             self.answers.answer(batch, entry, ending, *started, now);
         }
@@ -134,7 +134,7 @@ impl ExecutorState {
 
     /// Ends the running batch, whose entries have been answered.
     pub(crate) fn finish(&mut self, now: Nanos) {
-        if let Some(RunningBatch { batch, started, .. }) = self.running.take() {
+        if let Some(StartedBatch { batch, started, .. }) = self.running.take() {
             self.answers.ran(&batch, started, now);
             self.inbox.recycle(batch);
         }
@@ -174,7 +174,7 @@ impl ExecutorState {
     /// given up is made anew, and the GPU's completions are reported.
     pub(crate) fn restore(&mut self, compute: &ComputeThread, now: Nanos) {
         self.models.iter_mut().flatten().for_each(|model| model.compute_on(compute));
-        if let Some(RunningBatch { batch, graph, .. }) = self.running.take() {
+        if let Some(StartedBatch { batch, graph, .. }) = self.running.take() {
             if let Some(graph) = graph {
                 self.models[batch.header.model.0 as usize] =
                     Some(Box::new(CpuModel::of_graph(&graph, compute)));
