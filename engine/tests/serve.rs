@@ -3,9 +3,9 @@
 
 mod harness;
 
-use harness::process::{ServerProcess, request};
+use harness::process::{ServerProcess, request, wait_until};
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,6 +161,46 @@ fn is_gone(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe)
         || error.to_string() == r#"no whole answer: """#
+}
+
+#[test]
+fn a_full_server_answers_probes_and_inference_at_its_admin_listener() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = patient_quickstart(folder.path());
+    let file = config.join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text + "\n[http]\nmax_connections = 4\n").unwrap();
+    let server = Server::start_with(&config, &["--admin".as_ref(), "127.0.0.1:0".as_ref()]);
+    let admin = server.process.admin_address().expect("a third line");
+    let silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    wait_until("the public port is full", || {
+        request(server.address, ("GET", "/v2/health/live"), "", "").is_ok_and(|(status, ..)| status == 503)
+    });
+    for path in ["/v2/health/live", "/v2/health/ready", "/metrics"] {
+        assert_eq!(request(admin, ("GET", path), "", "").unwrap().0, 200, "{path}");
+    }
+    assert_eq!(post(admin, "/v2/models/wide/infer", &sample("wide.json")).unwrap().0, 200);
+    drop(silent);
+    assert_eq!(server.interrupt(), Some(0));
+}
+
+#[test]
+fn an_admin_listener_that_everybody_could_reach_is_refused_unless_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = patient_quickstart(folder.path());
+    let open = ["--admin".as_ref(), "0.0.0.0:0".as_ref()];
+    let output =
+        symphony().args(["serve", "--http", "127.0.0.1:0"]).args(open).arg(&config).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--tokens FILE") && said.contains("--insecure-admin"), "{said}");
+    let server = Server::start_with(&config, &[open[0], open[1], "--insecure-admin".as_ref()]);
+    let port = server.process.admin_address().unwrap().port();
+    let admin = SocketAddr::from(([127, 0, 0, 1], port));
+    assert_eq!(request(admin, ("GET", "/metrics"), "", "").unwrap().0, 200);
+    let page = "Origin: https://evil.example\r\n";
+    assert_eq!(request(admin, ("GET", "/metrics"), page, "").unwrap().0, 403);
+    assert_eq!(server.interrupt(), Some(0));
 }
 
 fn check(folder: &Path, text: &str) -> Output {

@@ -1,11 +1,14 @@
 //! The configuration of an API core: addresses, limits, time-outs, and what it shares with others.
 
 use super::net::limits::{BodyLimits, ConnectionLimits};
+use super::net::open_connections::ConnectionBudget;
 use super::net::tls::Tls;
 use super::services::SharedState;
 use super::services::tokens::Tokens;
+use crate::config::HttpLimits;
 use crate::runtime::{Idle, Placement};
 use crate::telemetry::Telemetry;
+use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +24,16 @@ pub struct ApiConfig {
     /// The address at which admin calls are answered, in both protocols. Without it the other ports
     /// answer admin calls if they are on loopback, and otherwise no port does.
     pub admin: Option<SocketAddr>,
+    /// True if another core listens at `admin`: one of
+    /// [`start_admin`](super::start_admin), whose thread no client of this core can keep busy.
+    pub admin_elsewhere: bool,
     /// The certificate for TLS. An admin port on loopback does not use it.
     pub tls: Option<Tls>,
     /// The tokens and their permissions; without them every client may make every call.
     pub tokens: Option<Tokens>,
+    /// The names by which clients on loopback may address the server where there are no tokens,
+    /// besides those of loopback; also the hosts of web pages that may ask.
+    pub allowed_hosts: Vec<String>,
     /// Lets other API cores listen at the same addresses; otherwise a port in use is an error.
     pub share_port: bool,
     /// The core of the thread, and its waiting: [`Idle::Spin`] if no other thread uses the core.
@@ -35,8 +44,14 @@ pub struct ApiConfig {
     pub max_bodies_bytes: usize,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,
-    /// The most open connections.
+    /// The most open connections, those of an admin listener not included.
     pub max_connections: usize,
+    /// The most open connections of an admin listener.
+    pub max_admin_connections: usize,
+    /// The most open connections of one remote address, of `max_connections`.
+    pub max_connections_per_peer: usize,
+    /// The addresses to which `max_connections_per_peer` does not apply.
+    pub unlimited_peers: Vec<IpNet>,
     /// The most requests in flight on an HTTP/2 connection.
     pub max_requests_at_once: usize,
     /// The longest time from a head's first byte to its last.
@@ -52,6 +67,8 @@ pub struct ApiConfig {
     /// The time without bytes after which an HTTP/2 connection is sent a PING; without an answer in
     /// as long again it is closed, with all its calls.
     pub keep_alive: Duration,
+    /// The longest time that a gRPC stream stays open without a request.
+    pub stream_idle_timeout: Duration,
     /// The longest time that [`ApiHandle::stop`](super::ApiHandle::stop) waits for requests in
     /// flight.
     pub stop_timeout: Duration,
@@ -65,25 +82,36 @@ pub struct ApiConfig {
 impl ApiConfig {
     /// Returns the defaults, listening at `addr`.
     pub fn at(addr: SocketAddr) -> ApiConfig {
+        ApiConfig::with_limits(addr, &HttpLimits::default())
+    }
+
+    /// Returns the defaults with the limits of a CONFIG, listening at `addr`.
+    pub fn with_limits(addr: SocketAddr, limits: &HttpLimits) -> ApiConfig {
         ApiConfig {
             addr,
             grpc: None,
             admin: None,
+            admin_elsewhere: false,
             tls: None,
             tokens: None,
+            allowed_hosts: Vec::new(),
             share_port: false,
             placement: Placement { core: None, idle: Idle::Nap },
-            max_body_bytes: 64 << 20,
-            max_bodies_bytes: 1 << 30,
+            max_body_bytes: limits.max_body_bytes,
+            max_bodies_bytes: limits.max_bodies_bytes,
             max_head_bytes: 32 << 10,
-            max_connections: 4_096,
-            max_requests_at_once: 1_024,
-            header_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(10),
-            body_timeout: Duration::from_secs(120),
-            write_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            keep_alive: Duration::from_secs(20),
+            max_connections: limits.max_connections,
+            max_admin_connections: limits.max_admin_connections,
+            max_connections_per_peer: limits.max_connections_per_peer,
+            unlimited_peers: limits.unlimited_peers.clone(),
+            max_requests_at_once: limits.max_in_flight_per_connection,
+            header_timeout: limits.header_timeout,
+            read_timeout: limits.read_timeout,
+            body_timeout: limits.body_timeout,
+            write_timeout: limits.write_timeout,
+            idle_timeout: limits.idle_timeout,
+            keep_alive: limits.keep_alive,
+            stream_idle_timeout: limits.stream_idle_timeout,
             stop_timeout: Duration::from_secs(30),
             telemetry: None,
             shared: SharedState::new(),
@@ -99,6 +127,16 @@ impl ApiConfig {
             write_timeout: self.write_timeout,
             idle_timeout: self.idle_timeout,
             keep_alive: self.keep_alive,
+        }
+    }
+
+    /// Returns the most connections of each kind.
+    pub(super) fn connection_budget(&self) -> ConnectionBudget {
+        ConnectionBudget {
+            public: self.max_connections,
+            admin: self.max_admin_connections,
+            of_peer: self.max_connections_per_peer,
+            unlimited_peers: self.unlimited_peers.clone(),
         }
     }
 

@@ -13,6 +13,7 @@ use super::services::CoreServices;
 use super::services::access::AccessControl;
 use super::services::accounting::InferAccounting;
 use super::services::engine_client::EngineClient;
+use super::services::origin::AllowedHosts;
 use super::{grpc, http};
 use crate::runtime::frontend::Frontend;
 use crate::telemetry::otlp::Tracer;
@@ -47,13 +48,18 @@ impl Dispatcher {
         };
         let services = CoreServices {
             engine: EngineClient::new(frontend, Rc::clone(&metrics), config.placement.idle),
-            access: AccessControl::new(config.tokens.clone(), config.admin),
+            access: AccessControl::new(
+                config.tokens.clone(),
+                config.admin,
+                AllowedHosts(config.allowed_hosts.clone()),
+            ),
             bodies: BodyBudget::new(config.body_limits()),
             accounting,
             metrics,
             telemetry,
             shared,
             idle_streams: IdleStreams::default(),
+            stream_idle_timeout: config.stream_idle_timeout,
             max_requests_at_once: config.max_requests_at_once,
         };
         let (limits, tls) = (config.connection_limits(), config.tls.clone());

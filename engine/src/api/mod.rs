@@ -46,5 +46,5 @@ mod tests;
 pub use config::ApiConfig;
 pub use headers::OUTCOME;
 pub use net::{glommio_io, tls};
-pub use server::{ApiError, ApiHandle, start};
+pub use server::{ApiError, ApiHandle, start, start_admin};
 pub use services::{SharedState, tokens};

@@ -69,6 +69,9 @@ pub enum ApiError {
     Died(String),
 }
 
+/// The thread of a core, which ends with the number of requests that it cut off.
+type CoreThread = JoinHandle<Result<usize, ApiError>>;
+
 /// A running API core. Dropping it stops the core as [`ApiHandle::stop`] does.
 #[derive(Debug)]
 pub struct ApiHandle {
@@ -76,36 +79,90 @@ pub struct ApiHandle {
     grpc_addr: Option<SocketAddr>,
     admin_addr: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<usize, ApiError>>>,
+    thread: Option<CoreThread>,
 }
 
 /// Starts an API core that serves `frontend`'s models. When this returns, its ports are open.
 ///
 /// Errors: an [`ApiError`] that says what would help; nothing is left running then.
-pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiError> {
-    let mut config = config;
-    let mut listeners = Vec::new();
-    let mut open = |addr: SocketAddr, rules: ListenerRules| {
-        let (listener, addr) = listen(addr, config.share_port)?;
-        listeners.push((listener, rules));
-        Ok::<SocketAddr, ApiError>(addr)
-    };
-    let (alone, has_tls) = (config.admin.is_none(), config.tls.is_some());
-    let rules = |addr: SocketAddr| ListenerRules { admin: alone && addr.ip().is_loopback(), tls: has_tls };
-    let local_addr = open(config.addr, rules(config.addr))?;
-    let grpc_addr = config.grpc.map(|addr| open(addr, rules(addr))).transpose()?;
-    let admin_rules =
-        |addr: SocketAddr| ListenerRules { admin: true, tls: has_tls && !addr.ip().is_loopback() };
-    let admin_addr = config.admin.map(|addr| open(addr, admin_rules(addr))).transpose()?;
-    config.admin = admin_addr;
-    let role = role_of(frontend.id());
+pub fn start(frontend: Frontend, mut config: ApiConfig) -> Result<ApiHandle, ApiError> {
+    let mut listeners = Listeners::default();
+    let share_port = config.share_port;
+    let local_addr = listeners.open(config.addr, share_port, public_rules(&config, config.addr))?;
+    let grpc = config.grpc.map(|addr| listeners.open(addr, share_port, public_rules(&config, addr)));
+    let grpc_addr = grpc.transpose()?;
+    if !config.admin_elsewhere {
+        let admin = config.admin.map(|addr| listeners.open(addr, share_port, admin_rules(&config, addr)));
+        config.admin = admin.transpose()?;
+    }
+    let admin_addr = config.admin;
+    let (stop, thread) = spawn(role_of(frontend.id()), frontend, config, listeners)?;
+    Ok(ApiHandle { local_addr, grpc_addr, admin_addr, stop: Some(stop), thread: Some(thread) })
+}
+
+/// Starts a core that listens at `addr` alone and answers admin calls there, and all others. Its
+/// thread and its connections are its own, so that probes and operators are answered whatever the
+/// clients of the other cores do; let `config` place it on no particular core.
+///
+/// Errors: as [`start`].
+pub fn start_admin(
+    frontend: Frontend,
+    addr: SocketAddr,
+    mut config: ApiConfig,
+) -> Result<ApiHandle, ApiError> {
+    let mut listeners = Listeners::default();
+    let addr = listeners.open(addr, false, admin_rules(&config, addr))?;
+    config.admin = Some(addr);
+    let (stop, thread) = spawn("api-admin".to_owned(), frontend, config, listeners)?;
+    let (stop, thread) = (Some(stop), Some(thread));
+    Ok(ApiHandle { local_addr: addr, grpc_addr: None, admin_addr: Some(addr), stop, thread })
+}
+
+/// Returns the rules of a listener for all clients at `addr`.
+fn public_rules(config: &ApiConfig, addr: SocketAddr) -> ListenerRules {
+    let loopback = addr.ip().is_loopback();
+    let admin = config.admin.is_none() && loopback;
+    ListenerRules { admin, dedicated: false, loopback, tls: config.tls.is_some() }
+}
+
+/// Returns the rules of an admin listener at `addr`.
+fn admin_rules(config: &ApiConfig, addr: SocketAddr) -> ListenerRules {
+    let loopback = addr.ip().is_loopback();
+    ListenerRules { admin: true, dedicated: true, loopback, tls: config.tls.is_some() && !loopback }
+}
+
+/// The open ports of a core that is about to start.
+#[derive(Default)]
+struct Listeners(Vec<(Listener, ListenerRules)>);
+
+impl Listeners {
+    /// Opens a port and returns its address, with the real port.
+    fn open(
+        &mut self,
+        addr: SocketAddr,
+        share_port: bool,
+        rules: ListenerRules,
+    ) -> Result<SocketAddr, ApiError> {
+        let (listener, addr) = listen(addr, share_port)?;
+        self.0.push((listener, rules));
+        Ok(addr)
+    }
+}
+
+/// Starts the core's thread, and waits until it accepts connections.
+fn spawn(
+    role: String,
+    frontend: Frontend,
+    config: ApiConfig,
+    listeners: Listeners,
+) -> Result<(oneshot::Sender<()>, CoreThread), ApiError> {
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(role.clone())
         .spawn(move || {
             let faults = frontend.faults().clone();
-            let lived = catch(|| run(frontend, config, listeners, stopped, started));
+            let lived = catch(|| run(frontend, config, listeners.0, stopped, started));
             lived.map_err(|panic| {
                 faults.report(&role, format_args!("died: {panic}"));
                 ApiError::Died(panic)
@@ -113,9 +170,7 @@ pub fn start(frontend: Frontend, config: ApiConfig) -> Result<ApiHandle, ApiErro
         })
         .map_err(ApiError::Thread)?;
     match start.recv() {
-        Ok(Ok(())) => {
-            Ok(ApiHandle { local_addr, grpc_addr, admin_addr, stop: Some(stop), thread: Some(thread) })
-        }
+        Ok(Ok(())) => Ok((stop, thread)),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(joined(thread).err().unwrap_or_else(|| ApiError::Died("it has ended".into()))),
     }
@@ -179,7 +234,7 @@ impl ApiHandle {
 }
 
 /// Waits for the end of a core's thread, and returns the number of requests that it cut off.
-fn joined(thread: JoinHandle<Result<usize, ApiError>>) -> Result<usize, ApiError> {
+fn joined(thread: CoreThread) -> Result<usize, ApiError> {
     thread.join().unwrap_or_else(|_| Err(ApiError::Died("its message is on standard error".into())))
 }
 
@@ -247,16 +302,15 @@ fn beat(frontend: &Frontend, hook: Option<ThreadHook>) -> impl Future<Output = (
 struct ApiCore {
     dispatcher: Rc<Dispatcher>,
     connections: OpenConnections,
-    max_connections: usize,
     stop_timeout: Duration,
 }
 
 impl ApiCore {
     fn new(frontend: Frontend, config: ApiConfig) -> ApiCore {
         let dispatcher = Rc::new(Dispatcher::new(frontend, &config));
-        let connections = OpenConnections::new(Rc::clone(&dispatcher.services.metrics));
-        let ApiConfig { max_connections, stop_timeout, .. } = config;
-        ApiCore { dispatcher, connections, max_connections, stop_timeout }
+        let metrics = Rc::clone(&dispatcher.services.metrics);
+        let connections = OpenConnections::new(metrics, config.connection_budget());
+        ApiCore { dispatcher, connections, stop_timeout: config.stop_timeout }
     }
 
     /// Accepts connections until `stop` is dropped; then the port is closed.
@@ -279,25 +333,30 @@ impl ApiCore {
             match accepted {
                 None => return,
                 Some(Err(_)) => glommio::timer::sleep(ACCEPT_PAUSE).await,
-                Some(Ok(stream)) if self.connections.len() < self.max_connections => {
-                    self.serve(stream, rules);
-                }
-                Some(Ok(stream)) if Rc::strong_count(&refusing) <= REFUSED_AT_ONCE => {
-                    let counted = refusing.clone();
-                    glommio::spawn_local(async move {
-                        connection::refuse(GlommioIo::new(stream)).await;
-                        drop(counted);
-                    })
-                    .detach();
-                }
-                Some(Ok(_)) => {}
+                Some(Ok(stream)) => self.serve(stream, rules, &refusing),
             }
         }
     }
 
-    fn serve(self: &Rc<ApiCore>, stream: TcpStream, rules: ListenerRules) {
+    /// Serves a connection, or refuses it where there are too many; `refusing` counts those that
+    /// are being refused.
+    fn serve(self: &Rc<ApiCore>, stream: TcpStream, rules: ListenerRules, refusing: &Rc<()>) {
         let (stop, stopped) = oneshot::channel();
-        let number = self.connections.opened(stop);
+        let peer = stream.peer_addr().ok().map(|peer| peer.ip());
+        let number = match self.connections.open(rules, peer, stop) {
+            Ok(number) => number,
+            Err(reason) => {
+                if Rc::strong_count(refusing) <= REFUSED_AT_ONCE {
+                    let counted = refusing.clone();
+                    glommio::spawn_local(async move {
+                        connection::refuse(GlommioIo::new(stream), reason).await;
+                        drop(counted);
+                    })
+                    .detach();
+                }
+                return;
+            }
+        };
         let core = self.clone();
         glommio::spawn_local(async move {
             connection::serve(core.dispatcher.clone(), GlommioIo::new(stream), rules, stopped).await;

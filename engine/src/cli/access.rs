@@ -19,8 +19,16 @@ pub(super) struct ServeAccess {
 impl ServeAccess {
     /// Reads the files that `config` names.
     ///
-    /// Errors: every diagnostic of the first file that has one, exit code 2.
+    /// Errors: every diagnostic of the first file that has one, or an admin listener open to
+    /// everybody that was not asked for; exit code 2.
     pub(super) fn load(config: AccessConfig) -> Result<ServeAccess, CommandFailure> {
+        if let Some(addr) = config.open_admin() {
+            return Err(CommandFailure::Input(format!(
+                "admin: {addr} is not on loopback, and there are no tokens, so that whoever reaches it may load and \
+                 unload models; give --tokens FILE, or an address on loopback such as 127.0.0.1:8002, or \
+                 --insecure-admin if something else guards it"
+            )));
+        }
         let tls = load_tls(&config)?;
         let tokens = config.load_tokens()?.map(Tokens::new);
         Ok(ServeAccess { config, tls, tokens })

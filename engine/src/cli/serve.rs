@@ -50,9 +50,10 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
 
     let api_threads = config.cores.api.len().max(1);
     let recorded = record.is_some();
-    let options = Options { record, ..options };
+    let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
+    let options = Options { record, side_frontends: usize::from(admin.is_some()), ..options };
     let before_cycle = options.before_cycle.clone();
-    let (mut engine, frontends) =
+    let (mut engine, mut frontends) =
         Engine::start_with(config.clone(), api_threads, Arc::clone(&progress), options)?;
     shutdown.serving(config.shutdown.timeout, engine.faults().clone());
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
@@ -63,11 +64,16 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
 
     let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
     let shared = shared.with_hook(before_cycle);
-    let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
+    let allowed_hosts = access.config.allowed_hosts.clone();
     let api = api_config(addresses, &config, api_threads, &telemetry);
-    let mut api = ApiConfig { shared, admin, tls, tokens, ..api };
+    let mut api = ApiConfig { shared, tls, tokens, allowed_hosts, ..api };
     let mut servers = Vec::new();
+    for (frontend, addr) in frontends.split_off(api_threads).into_iter().zip(admin) {
+        let server = api::start_admin(frontend, addr, api.clone())?;
+        (api.admin, api.admin_elsewhere) = (server.admin_addr(), true);
+        servers.push(server);
+    }
     for (frontend, &placement) in frontends.into_iter().zip(&engine.layout().frontends) {
         let server = api::start(frontend, ApiConfig { placement, ..api.clone() })?;
         // The first server resolves port 0; the others share its ports.
@@ -201,13 +207,8 @@ fn api_config(
         grpc: Some(addresses.grpc),
         share_port: threads > 1,
         telemetry: Some(Arc::clone(telemetry)),
-        max_body_bytes: limits.max_body_bytes,
-        max_connections: limits.max_connections,
-        max_requests_at_once: limits.max_in_flight_per_connection,
-        read_timeout: limits.read_timeout,
-        idle_timeout: limits.idle_timeout,
         stop_timeout: cut_off_after(shutdown.timeout),
-        ..ApiConfig::at(addresses.http)
+        ..ApiConfig::with_limits(addresses.http, limits)
     }
 }
 

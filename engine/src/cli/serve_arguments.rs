@@ -1,7 +1,7 @@
 //! The arguments of `symphony serve`.
 
 use super::repository::RepositoryArguments;
-use crate::config::{AccessConfig, Endpoint, LEVELS, LogFlags, LogFormat, TraceFlags};
+use crate::config::{AccessConfig, Endpoint, LEVELS, LogFlags, LogFormat, TraceFlags, is_host};
 use crate::recorder::RecordConfig;
 use clap::Args;
 use std::net::SocketAddr;
@@ -54,11 +54,30 @@ pub(super) struct AccessArguments {
     /// Answer only clients with one of the bearer tokens in this TOML file; SIGHUP reloads it
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
+    /// A name, besides those of loopback, by which clients may address the server on loopback where
+    /// there are no tokens, and the host of web pages that may ask; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = host)]
+    allowed_host: Vec<String>,
+    /// Let everybody who reaches --admin make admin calls, though it is not on loopback and there
+    /// are no tokens
+    #[arg(long)]
+    insecure_admin: bool,
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let right = "it must be a name without a scheme and a port, like models.example";
+    if is_host(text) { Ok(text.to_owned()) } else { Err(right.to_owned()) }
 }
 
 impl From<AccessArguments> for AccessConfig {
     fn from(given: AccessArguments) -> AccessConfig {
-        AccessConfig { admin: given.admin, tls: given.tls_cert.zip(given.tls_key), tokens: given.tokens }
+        AccessConfig {
+            admin: given.admin,
+            tls: given.tls_cert.zip(given.tls_key),
+            tokens: given.tokens,
+            allowed_hosts: given.allowed_host,
+            insecure_admin: given.insecure_admin,
+        }
     }
 }
 

@@ -48,7 +48,7 @@ mod toml_reader;
 mod trace;
 mod workload;
 
-pub use api::AccessConfig;
+pub use api::{AccessConfig, is_host};
 pub use cores::Cores;
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine::Config;
@@ -62,7 +62,7 @@ pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };
 pub use shutdown::ShutdownConfig;
-pub use tokens::{Fingerprint, TokenGrant, TokenRate, read_tokens};
+pub use tokens::{Fingerprint, TokenGrant, TokenRate, TokenRole, read_tokens};
 pub use trace::{Endpoint, TraceConfig, TraceFlags};
 pub use workload::{
     ArrivalFileError, ArrivalSource, parse_arrival, read_functions, read_minutes, read_trace, read_workload,

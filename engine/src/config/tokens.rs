@@ -39,6 +39,13 @@ impl Fingerprint {
     }
 }
 
+impl Default for Fingerprint {
+    /// Returns a fingerprint that no known token has.
+    fn default() -> Fingerprint {
+        Fingerprint([0; SHA256_OUTPUT_LEN])
+    }
+}
+
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({:016x}…)", self.key().swap_bytes())
@@ -54,8 +61,30 @@ pub struct TokenRate {
     pub burst: u32,
 }
 
+/// The calls that a token is for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TokenRole {
+    /// Metrics and health alone, on every listener.
+    Metrics,
+    /// The use of models.
+    #[default]
+    User,
+    /// The use of models, and admin calls.
+    Admin,
+}
+
+impl TokenRole {
+    const ALL: [(&str, TokenRole); 3] =
+        [("metrics", TokenRole::Metrics), ("user", TokenRole::User), ("admin", TokenRole::Admin)];
+
+    /// Returns its name in the file of tokens.
+    pub fn name(self) -> &'static str {
+        TokenRole::ALL.iter().find(|(_, role)| *role == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// A token and what it permits.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct TokenGrant {
     /// The token's name in errors and logs.
     pub name: String,
@@ -65,8 +94,11 @@ pub struct TokenGrant {
     pub models: Vec<String>,
     /// The limit on calls; `None` is no limit.
     pub rate: Option<TokenRate>,
-    /// True if admin calls are permitted too.
-    pub admin: bool,
+    /// The calls that it is for.
+    pub role: TokenRole,
+    /// The highest class of its requests, from 0 (the most urgent) to 3; those that would be of a
+    /// higher one are served in this.
+    pub priority: u8,
 }
 
 impl TokenGrant {
@@ -115,7 +147,8 @@ fn read_token(table: &TomlTable<'_>) -> Option<TokenGrant> {
     let rps = table.optional("rate_rps").map_or(Some(None), |value| value.number(RPS).map(Some));
     let burst =
         table.optional("burst").map_or(Some(None), |value| value.integer(1..=1_000_000_000).map(Some));
-    let admin = table.optional("admin").map_or(Some(false), |value| value.truth());
+    let role = read_role(table);
+    let priority = table.optional("priority").map_or(Some(0), |value| value.integer(0..=3));
     let (rps, burst) = (rps?, burst?);
     if rps.is_none() && burst.is_some() {
         table.report("burst", "is given without `rate_rps`", "add the calls a second, or leave it out");
@@ -125,7 +158,29 @@ fn read_token(table: &TomlTable<'_>) -> Option<TokenGrant> {
         let default = rps.max(LEAST_BURST).min(f64::from(u32::MAX)) as u32;
         TokenRate { rps, burst: burst.map_or(default, |burst| burst as u32) }
     });
-    Some(TokenGrant { name: name?, fingerprint: fingerprint?, models: models?, rate, admin: admin? })
+    Some(TokenGrant {
+        name: name?,
+        fingerprint: fingerprint?,
+        models: models?,
+        rate,
+        role: role?,
+        priority: priority? as u8,
+    })
+}
+
+/// Reads `role`, or `admin = true`, which is another form of `role = "admin"`.
+fn read_role(table: &TomlTable<'_>) -> Option<TokenRole> {
+    let admin = table.optional("admin");
+    let Some(role) = table.optional("role") else {
+        let admin = admin.map_or(Some(false), |value| value.truth())?;
+        return Some(if admin { TokenRole::Admin } else { TokenRole::User });
+    };
+    if let Some(admin) = admin {
+        admin.report("is given beside `role`", "give `role` alone");
+        return None;
+    }
+    let name = role.word(&TokenRole::ALL.map(|(name, _)| name))?;
+    TokenRole::ALL.iter().find(|(known, _)| *known == name).map(|(_, role)| *role)
 }
 
 fn read_fingerprint(table: &TomlTable<'_>) -> Option<Fingerprint> {

@@ -22,6 +22,8 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) struct ServerProcess {
     child: Child,
     urls: Vec<String>,
+    /// The lines that came with the first.
+    more: String,
 }
 
 impl ServerProcess {
@@ -29,10 +31,12 @@ impl ServerProcess {
     pub(crate) fn start(command: &mut Command, log: Stdio) -> ServerProcess {
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let more = String::from_utf8_lossy(stdout.buffer()).into_owned();
         let urls =
             line.trim().strip_prefix("ready ").map(|urls| urls.split(' ').map(str::to_owned).collect());
-        let mut server = ServerProcess { child, urls: Vec::new() };
+        let mut server = ServerProcess { child, urls: Vec::new(), more };
         server.urls = urls.unwrap_or_else(|| panic!("the first line is {line:?}, not ready URL"));
         server
     }
@@ -46,6 +50,12 @@ impl ServerProcess {
     pub(crate) fn address(&self) -> SocketAddr {
         let address = self.urls[0].strip_prefix("http://").expect("the first URL is of HTTP");
         address.parse().unwrap()
+    }
+
+    /// The address of its admin listener, where it has one. `serve` writes all its lines at once.
+    pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
+        let line = self.more.lines().find_map(|line| line.strip_prefix("ready admin http://"))?;
+        Some(line.parse().unwrap())
     }
 
     /// Interrupts it as Ctrl-C does, and returns its exit code.

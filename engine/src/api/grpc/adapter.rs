@@ -42,7 +42,8 @@ pub(in crate::api) async fn respond(
         Ok(envelope) => envelope,
         Err(problem) => return refuse(services, &problem),
     };
-    let caller = match identify(services, method, &head.headers, &peer) {
+    let needed = admin::permission(method);
+    let caller = match services.access.admit(peer.listener, &head.uri, &head.headers, needed) {
         Ok(caller) => caller,
         Err(problem) => return refuse(services, &problem),
     };
@@ -70,26 +71,6 @@ pub(in crate::api) async fn respond(
         }
         Err(problem) => refuse(services, &problem),
     }
-}
-
-/// Returns the caller of a call, and counts the call.
-///
-/// Errors: 401, 403, 429.
-fn identify(
-    services: &CoreServices,
-    method: &str,
-    headers: &HeaderMap,
-    peer: &Peer,
-) -> Result<Caller, Problem> {
-    let caller = match method {
-        "ServerLive" | "ServerReady" => services.access.anonymous(peer.listener),
-        _ => services.access.identify(peer.listener, headers)?,
-    };
-    if admin::is_admin(method) {
-        caller.check_admin()?;
-    }
-    caller.count()?;
-    Ok(caller)
 }
 
 fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {

@@ -10,7 +10,7 @@ use super::messages::system_shared_memory_status_response::RegionStatus;
 use super::messages::*;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
-use crate::api::services::access::Caller;
+use crate::api::services::access::{Caller, Permission};
 use crate::api::services::describe;
 use crate::api::services::models::{self, ModelState};
 use crate::api::services::repository;
@@ -23,10 +23,15 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use symphony_gpu::TensorSpec;
 
-/// Returns true if a call is an admin call whatever its message: one that changes the server.
-/// `TraceSetting` and `LogSettings` are admin calls only if they bring settings.
-pub(super) fn is_admin(method: &str) -> bool {
-    matches!(method, "RepositoryModelLoad" | "RepositoryModelUnload") || method.contains("SharedMemory")
+/// Returns the permission that a call needs, whatever its message. `TraceSetting` and `LogSettings`
+/// are admin calls only if they bring settings.
+pub(super) fn permission(method: &str) -> Permission {
+    match method {
+        "ServerLive" | "ServerReady" => Permission::Health,
+        "RepositoryModelLoad" | "RepositoryModelUnload" => Permission::Admin,
+        _ if method.contains("SharedMemory") => Permission::Admin,
+        _ => Permission::Use,
+    }
 }
 
 /// Makes the call named `method` with `message` and returns the answer in its envelope.
@@ -40,7 +45,7 @@ pub(super) async fn call(
     message: Bytes,
     envelope: Envelope,
 ) -> Result<Bytes, Problem> {
-    let regions = &services.shared.regions;
+    let regions = services.access.regions(caller, &services.shared);
     Ok(match method {
         "ServerLive" => envelope.seal(&ServerLiveResponse { live: true }),
         "ServerReady" => {
@@ -79,12 +84,12 @@ pub(super) async fn call(
             if let Some(name) = request.parameters.keys().next() {
                 return Err(describe::no_load_parameter(name));
             }
-            repository::load(&services.shared, &request.model_name).await?;
+            repository::load(&services.shared, caller, &request.model_name).await?;
             envelope.seal(&RepositoryModelLoadResponse {})
         }
         "RepositoryModelUnload" => {
             let request: RepositoryModelUnloadRequest = decode(message)?;
-            repository::unload(&services.shared, &request.model_name).await?;
+            repository::unload(&services.shared, caller, &request.model_name).await?;
             envelope.seal(&RepositoryModelUnloadResponse {})
         }
         "SystemSharedMemoryStatus" => {

@@ -29,16 +29,18 @@ pub(super) async fn infer(
     services: &CoreServices,
     caller: &Caller,
     request: ModelInferRequest,
-    deadline: RequestDeadline,
+    mut deadline: RequestDeadline,
     span: Option<Parent>,
     held: impl Sized,
 ) -> Result<ModelInferResponse, Problem> {
     let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
     let mut record = services.accounting.begin(model, Call::Grpc, span);
+    deadline.limit_class(caller.highest_class());
+    let regions = services.access.regions(caller, &services.shared);
     let result = async {
         let most_rows = services.engine.most_rows(model.id);
-        let inference = parse(request, deadline, model, &services.shared.regions, most_rows)?;
+        let inference = parse(request, deadline, model, regions, most_rows)?;
         let answered = run(&services.engine, model, inference, held, &mut record).await?;
         answer(model, answered)
     }

@@ -26,10 +26,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-
-/// The time without requests after which a stream is closed.
-const IDLE: Duration = Duration::from_secs(600);
 
 /// The parameter of a stream's first request, and in other form its metadata
 /// ([`STREAM_ORDER`](crate::api::headers::STREAM_ORDER)), by which a client asks for answers in the
@@ -252,10 +248,11 @@ async fn run(
     request: ModelInferRequest,
     room: BufferLease,
 ) -> Result<ModelInferResponse, Problem> {
-    client.caller.count()?;
+    let caller = client.caller.renewed()?;
+    caller.count()?;
     let mut deadline = RequestDeadline::new();
     client.deadline.as_ref().map_or(Ok(()), |value| deadline.deadline_header(value))?;
-    infer(services, &client.caller, request, deadline, client.span.clone(), room).await
+    infer(services, &caller, request, deadline, client.span.clone(), room).await
 }
 
 impl Drop for InferStream {
@@ -291,9 +288,10 @@ impl Body for InferStream {
             let message = if this.services.idle_streams.is_stopping(this.number, cx) {
                 "the server is shutting down".to_owned()
             } else {
-                let idle = this.idle.get_or_insert_with(|| Timer::new(IDLE));
+                let limit = this.services.stream_idle_timeout;
+                let idle = this.idle.get_or_insert_with(|| Timer::new(limit));
                 ready!(Pin::new(idle).poll(cx));
-                format!("nothing was asked on the stream for {IDLE:?}; open another")
+                format!("nothing was asked on the stream for {limit:?}; open another")
             };
             this.give_up(Problem::invalid(StatusCode::SERVICE_UNAVAILABLE, message));
         }

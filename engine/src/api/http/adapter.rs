@@ -75,15 +75,8 @@ async fn route(
     if !route.allowed().split(", ").any(|m| m == request.method().as_str()) {
         return Ok(wrong_method(request.method(), route.allowed()));
     }
-    let caller = match route {
-        Route::Live | Route::Ready => services.access.anonymous(peer.listener),
-        _ => services.access.identify(peer.listener, request.headers())?,
-    };
-    if route.is_admin(request.method()) {
-        caller.check_admin()?;
-    }
-    caller.count()?;
-    let caller = &caller;
+    let needed = route.permission(request.method());
+    let caller = &services.access.admit(peer.listener, request.uri(), request.headers(), needed)?;
     match route {
         Route::Server => Ok(ok(admin::server_metadata())),
         Route::Live => Ok(ok(r#"{"live":true}"#)),
@@ -101,14 +94,17 @@ async fn route(
         Route::Load(name) => {
             let body = body(services, request).await?;
             admin::check_load(&body)?;
-            repository::load(&services.shared, &name).await?;
+            repository::load(&services.shared, caller, &name).await?;
             Ok(ok("{}"))
         }
         Route::Unload(name) => {
-            repository::unload(&services.shared, &name).await?;
+            repository::unload(&services.shared, caller, &name).await?;
             Ok(ok("{}"))
         }
-        Route::Memory { kind, region, part } => memory(services, kind, &region, part, request).await,
+        Route::Memory { kind, region, part } => {
+            let regions = services.access.regions(caller, &services.shared);
+            memory(services, regions, kind, &region, part, request).await
+        }
     }
 }
 
@@ -145,7 +141,7 @@ async fn model(
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
         ModelPart::Statistics => Ok(ok(admin::statistics(services, caller, name, version)?)),
         ModelPart::Trace => settings(services, request, admin::update_trace, |_| admin::trace()).await,
-        ModelPart::Infer => Ok(infer(services, &model, request).await),
+        ModelPart::Infer => Ok(infer(services, caller, &model, request).await),
     }
 }
 
@@ -165,12 +161,12 @@ async fn settings(
 
 async fn memory(
     services: &CoreServices,
+    regions: &Regions,
     kind: MemoryKind,
     region: &str,
     part: MemoryPart,
     request: Request<Incoming>,
 ) -> Result<ApiResponse, Problem> {
-    let regions = &services.shared.regions;
     match (kind, part) {
         (MemoryKind::System, MemoryPart::Status) => Ok(ok(admin::regions(&regions.list(region)?))),
         (MemoryKind::System, MemoryPart::Register) => {
@@ -189,10 +185,15 @@ async fn memory(
     }
 }
 
-async fn infer(services: &CoreServices, model: &ModelInfo, request: Request<Incoming>) -> ApiResponse {
+async fn infer(
+    services: &CoreServices,
+    caller: &Caller,
+    model: &ModelInfo,
+    request: Request<Incoming>,
+) -> ApiResponse {
     let parent = services.accounting.parent_span(request.headers());
     let mut record = services.accounting.begin(model, Call::Http, parent);
-    let result = try_infer(services, model, request, &mut record).await;
+    let result = try_infer(services, caller, model, request, &mut record).await;
     let outcome = record.end(&result);
     let mut response = result.unwrap_or_else(|problem| refusal(&problem));
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.name()));
@@ -201,17 +202,19 @@ async fn infer(services: &CoreServices, model: &ModelInfo, request: Request<Inco
 
 async fn try_infer(
     services: &CoreServices,
+    caller: &Caller,
     model: &ModelInfo,
     request: Request<Incoming>,
     record: &mut InferRecord<'_>,
 ) -> Result<ApiResponse, Problem> {
-    let deadline = deadline(request.headers())?;
+    let mut deadline = deadline(request.headers())?;
+    deadline.limit_class(caller.highest_class());
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
     let mut lease = services.bodies.read(&head.headers, body).await?;
     let body = unpacked(coding, lease.bytes(), services.bodies.max_body_bytes())?;
     let most_rows = services.engine.most_rows(model.id);
-    let regions = &services.shared.regions;
+    let regions = services.access.regions(caller, &services.shared);
     let inference = infer::parse(&head.headers, &body, deadline, model, regions, most_rows)?;
     drop(body);
     let answered = run(&services.engine, model, inference, lease, record).await?;

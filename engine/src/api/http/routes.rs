@@ -1,5 +1,6 @@
 //! The routes: the meaning of each path, and its methods. Pure.
 
+use crate::api::services::access::Permission;
 use crate::api::services::dashboard;
 use hyper::Method;
 
@@ -128,13 +129,20 @@ impl Route {
         Some(Route::Memory { kind, region, part })
     }
 
-    /// Returns true if it is an admin call: one that changes the server, or shows all that it does.
-    pub(super) fn is_admin(&self, method: &Method) -> bool {
+    /// Returns the permission that it needs.
+    pub(super) fn permission(&self, method: &Method) -> Permission {
         match self {
-            Route::Metrics | Route::Dashboard(_) | Route::Load(_) | Route::Unload(_) => true,
-            Route::Memory { .. } => true,
-            Route::Trace | Route::Log | Route::Model { part: ModelPart::Trace, .. } => method == Method::POST,
-            _ => false,
+            Route::Live | Route::Ready => Permission::Health,
+            Route::Metrics => Permission::Metrics,
+            Route::Dashboard(_) | Route::Load(_) | Route::Unload(_) | Route::Memory { .. } => {
+                Permission::Admin
+            }
+            Route::Trace | Route::Log | Route::Model { part: ModelPart::Trace, .. }
+                if method == Method::POST =>
+            {
+                Permission::Admin
+            }
+            _ => Permission::Use,
         }
     }
 

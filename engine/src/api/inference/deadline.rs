@@ -42,12 +42,20 @@ pub(in crate::api) struct RequestDeadline {
     /// True if the client asked for no deadline.
     never: bool,
     class: Option<Class>,
+    /// The highest class in which the request may be served.
+    highest: Class,
 }
 
 impl RequestDeadline {
     /// Creates the deadline of a request whose head is complete now, with nothing given.
     pub(in crate::api) fn new() -> RequestDeadline {
-        RequestDeadline { start: Instant::now(), timeout: None, patience: None, never: false, class: None }
+        let (start, highest) = (Instant::now(), Class::HIGHEST);
+        RequestDeadline { start, timeout: None, patience: None, never: false, class: None, highest }
+    }
+
+    /// Lets the request be served in no class above `highest`.
+    pub(in crate::api) fn limit_class(&mut self, highest: Class) {
+        self.highest = highest;
     }
 
     /// Applies the header `X-Request-Deadline-Ms`.
@@ -121,9 +129,12 @@ impl RequestDeadline {
         }
     }
 
-    /// Returns the class that the client asked for, or the model's own.
+    /// Returns the class that the client asked for, or the model's own, but none that is higher
+    /// than the request may have. A request without a deadline stays in the highest, which the
+    /// engine takes for the lowest.
     pub(in crate::api) fn class(&self, model: &ModelInfo) -> Class {
-        self.class.unwrap_or(model.class)
+        let class = self.class.unwrap_or(model.class);
+        if self.never && class == Class::HIGHEST { class } else { class.max(self.highest) }
     }
 }
 
@@ -162,9 +173,27 @@ fn is_no_sequence(value: &ParameterValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::frontend::SlotState;
+    use symphony_gpu::Signature;
+    use symphony_transport::message::ModelId;
 
     fn ms(ms: u64) -> Nanos {
         Nanos::from_millis(ms)
+    }
+
+    fn model(class: Class) -> ModelInfo {
+        ModelInfo {
+            id: ModelId(0),
+            name: "m".into(),
+            version: 1,
+            platform: "emulated".into(),
+            signature: Signature { inputs: Vec::new(), outputs: Vec::new() },
+            slo: ms(25),
+            max_batch: 8,
+            class,
+            thread: 0,
+            state: SlotState::Serving,
+        }
     }
 
     fn number(number: i128) -> ParameterValue {
@@ -218,6 +247,21 @@ mod tests {
             assert!(message.contains("X-Request-Deadline-Ms"), "{message}");
         }
         assert_eq!(deadline.due(), Due::Slo);
+    }
+
+    #[test]
+    fn a_class_above_the_highest_that_is_permitted_is_lowered_to_it() {
+        let model = model(Class::HIGHEST);
+        let class = |priority: i128, highest: u8, never: bool| {
+            let mut deadline = RequestDeadline { never, ..RequestDeadline::new() };
+            deadline.parameter("priority", &number(priority)).unwrap();
+            deadline.limit_class(Class::new(highest).unwrap());
+            deadline.class(&model).number()
+        };
+        assert_eq!([class(0, 0, false), class(0, 2, false), class(1, 2, false)], [0, 2, 2]);
+        assert_eq!([class(4, 2, false), class(2, 1, false)], [3, 1]);
+        // The engine serves a request without a deadline in its lowest class, if it asks for none.
+        assert_eq!([class(0, 1, true), class(2, 2, true)], [0, 2]);
     }
 
     #[test]

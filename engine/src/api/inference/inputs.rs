@@ -77,6 +77,9 @@ impl Inputs {
         let specs = &model.signature.inputs;
         let mut found: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
         for given in given {
+            if let InputData::Region(_) = given.data {
+                regions.check_open()?;
+            }
             let at = position(specs, given.name, "input")?;
             if let Some(twice) = found[at].replace(given) {
                 return Err(Problem::bad(format!("input {} is given twice", quoted(twice.name))));

@@ -78,6 +78,7 @@ pub(in crate::api) fn choose<'a>(
             OutputKind::Tensor => {}
             OutputKind::Classes(most) => classes = Some(classes_of(&specs[at], most).map_err(wrong)?),
             OutputKind::Region(part) => {
+                regions.check_open()?;
                 region = Some(region_of(&specs[at], part, rows, regions).map_err(wrong)?);
             }
         }

@@ -41,6 +41,10 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: appl
     connection: close\r\nretry-after: 1\r\ncontent-length: 63\r\n\r\n\
     {\"error\":\"the server has all the connections that it may have\"}";
 
+const TOO_MANY_OF_PEER: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
+    connection: close\r\nretry-after: 1\r\ncontent-length: 63\r\n\r\n\
+    {\"error\":\"your address has all the connections that it may have\"}";
+
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
     connection: close\r\ncontent-length: 58\r\n\r\n\
     {\"error\":\"this port speaks TLS; ask for https:// instead\"}";
@@ -395,10 +399,23 @@ async fn close(mut io: Socket, end: ConnectionEnd, stopping: bool) {
     }
 }
 
-/// Answers 503 to a client over the limit of connections, and closes.
-pub(in crate::api) async fn refuse(io: GlommioIo) {
+/// The reason that a connection is not served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::api) enum ConnectionRefusal {
+    /// The listener has all the connections that it may have.
+    ServerFull,
+    /// The client's address has all the connections that one may have.
+    PeerFull,
+}
+
+/// Answers a client over a limit of connections with 503 or 429, and closes.
+pub(in crate::api) async fn refuse(io: GlommioIo, reason: ConnectionRefusal) {
     let mut io = Socket::Plain(io);
-    write_now(&mut io, TOO_MANY).await;
+    let answer = match reason {
+        ConnectionRefusal::ServerFull => TOO_MANY,
+        ConnectionRefusal::PeerFull => TOO_MANY_OF_PEER,
+    };
+    write_now(&mut io, answer).await;
     close(io, ConnectionEnd::Broken, false).await;
 }
 
@@ -429,7 +446,7 @@ mod tests {
 
     #[test]
     fn the_fixed_responses_are_as_long_as_they_say() {
-        for response in [SLOW_HEAD, TOO_MANY, NOT_TLS] {
+        for response in [SLOW_HEAD, TOO_MANY, TOO_MANY_OF_PEER, NOT_TLS] {
             let text = std::str::from_utf8(response).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("content-length: {}", body.len())), "{} in {text}", body.len());

@@ -7,6 +7,11 @@ use std::rc::Rc;
 pub(in crate::api) struct ListenerRules {
     /// True if admin calls are answered.
     pub(in crate::api) admin: bool,
+    /// True if it is an admin listener: one for admin calls and probes, with connections of its
+    /// own.
+    pub(in crate::api) dedicated: bool,
+    /// True if it is on loopback, so that browsers of this machine reach it.
+    pub(in crate::api) loopback: bool,
     /// True if clients speak TLS.
     pub(in crate::api) tls: bool,
 }

@@ -9,6 +9,7 @@ use crate::api::net::idle_streams::IdleStreams;
 use crate::telemetry::{Metrics, Telemetry};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The services of one API core.
 pub(in crate::api) struct CoreServices {
@@ -28,6 +29,8 @@ pub(in crate::api) struct CoreServices {
     pub(in crate::api) shared: SharedState,
     /// The streams to be woken when the server stops.
     pub(in crate::api) idle_streams: IdleStreams,
+    /// The longest time that a stream stays open without a request.
+    pub(in crate::api) stream_idle_timeout: Duration,
     /// The most requests in flight on one connection.
     pub(in crate::api) max_requests_at_once: usize,
 }

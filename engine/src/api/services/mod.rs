@@ -13,6 +13,7 @@ pub(super) mod dashboard;
 pub(super) mod describe;
 pub(super) mod engine_client;
 pub(super) mod models;
+pub(super) mod origin;
 pub(super) mod repository;
 pub(super) mod settings;
 mod shared;

@@ -30,15 +30,18 @@ pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller:
 
 /// Loads a model of the repository.
 ///
-/// Errors: the repository's own; 503 if the server has none.
-pub(in crate::api) async fn load(shared: &SharedState, name: &str) -> Result<(), Problem> {
+/// Errors: the repository's own; 403 if `caller` may not use the model, 503 if the server has no
+/// repository.
+pub(in crate::api) async fn load(shared: &SharedState, caller: &Caller, name: &str) -> Result<(), Problem> {
+    caller.check_model(name)?;
     order(shared, |repository, done| repository.load(name, done)).await
 }
 
 /// Unloads a model.
 ///
 /// Errors: as [`load`].
-pub(in crate::api) async fn unload(shared: &SharedState, name: &str) -> Result<(), Problem> {
+pub(in crate::api) async fn unload(shared: &SharedState, caller: &Caller, name: &str) -> Result<(), Problem> {
+    caller.check_model(name)?;
     order(shared, |repository, done| repository.unload(name, done)).await
 }
 

@@ -1,6 +1,7 @@
 //! The regions of system shared memory that clients have registered, to read inputs from and write
-//! outputs to. All API cores share one table: a client registers over one connection and infers
-//! over another.
+//! outputs to. Each token has a table of its own, and clients without one share another, so that
+//! nobody sees, uses or removes the regions of others. All API cores share the tables: a client
+//! registers over one connection and infers over another.
 //!
 //! A region is never mapped but read and written by `pread` and `pwrite`: a client may truncate or
 //! remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and is a
@@ -13,10 +14,35 @@ use rustix::shm;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most registered regions: each is an open file.
+/// The most registered regions, those of all tokens together: each is an open file.
 const MAX_REGIONS: usize = 1_024;
+
+/// The number of open regions of all tables that share it.
+#[derive(Clone, Default, Debug)]
+pub(in crate::api) struct RegionCount(Arc<AtomicUsize>);
+
+/// A region's share of a [`RegionCount`], which ends with it.
+#[derive(Debug)]
+struct CountedRegion(RegionCount);
+
+impl RegionCount {
+    /// Counts another region, if there may be one.
+    fn take(&self) -> Option<CountedRegion> {
+        // No other memory is published through it, so Relaxed suffices.
+        let more = |count: usize| (count < MAX_REGIONS).then_some(count + 1);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| CountedRegion(self.clone()))
+    }
+}
+
+impl Drop for CountedRegion {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A registered region: a shared memory object of a client, or a range of it.
 #[derive(Debug)]
@@ -30,6 +56,7 @@ pub(in crate::api) struct SharedMemoryRegion {
     /// The length in bytes.
     pub(in crate::api) bytes: u64,
     file: File,
+    _counted: CountedRegion,
 }
 
 /// A range of a region, as a request names it.
@@ -54,14 +81,38 @@ pub(in crate::api) struct RegionView {
     pub(in crate::api) bytes: u64,
 }
 
-/// All regions, by name.
+/// The regions of one owner, by name.
 #[derive(Default, Debug)]
-pub(in crate::api) struct Regions(Mutex<BTreeMap<String, Arc<SharedMemoryRegion>>>);
+pub(in crate::api) struct Regions {
+    table: Mutex<BTreeMap<String, Arc<SharedMemoryRegion>>>,
+    count: RegionCount,
+    /// The reason that no request may use a region of this table, which is then empty.
+    closed: Option<String>,
+}
 
 impl Regions {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SharedMemoryRegion>>> {
+    /// Creates a table without regions that shares the limit on their number with others.
+    pub(in crate::api) fn counted(count: &RegionCount) -> Regions {
+        Regions { count: count.clone(), ..Regions::default() }
+    }
+
+    /// Creates the table of clients that may use no shared memory, for this reason.
+    pub(in crate::api) fn closed(reason: String) -> Regions {
+        Regions { closed: Some(reason), ..Regions::default() }
+    }
+
+    /// Checks that its owner may use shared memory at all.
+    ///
+    /// Errors: 403.
+    pub(in crate::api) fn check_open(&self) -> Result<(), Problem> {
+        let refused = |reason: &String| Err(Problem::invalid(StatusCode::FORBIDDEN, reason.clone()));
+        self.closed.as_ref().map_or(Ok(()), refused)
+    }
+
+    /// Returns the table itself; other callers wait until it is given back.
+    pub(in crate::api) fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SharedMemoryRegion>>> {
         // Each change of the table is one call, so a panic elsewhere leaves it consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the memory object `key` and registers `bytes` of it from `offset` on as region `name`.
@@ -83,22 +134,23 @@ impl Regions {
             wrong(format!("no shared memory object {} can be opened ({error})", quoted(key)))
         })?;
         let file = File::from(fd);
-        let region = SharedMemoryRegion { name: name.to_owned(), key: key.to_owned(), offset, bytes, file };
+        let counted = self.count.take().ok_or_else(|| {
+            let message = format!("{MAX_REGIONS} shared memory regions are registered; unregister one first");
+            Problem::invalid(StatusCode::TOO_MANY_REQUESTS, message)
+        })?;
+        let (name, key) = (name.to_owned(), key.to_owned());
+        let region = SharedMemoryRegion { name, key, offset, bytes, file, _counted: counted };
         let length = region.file_bytes().map_err(wrong)?;
         if offset.checked_add(bytes).is_none_or(|end| end > length) {
             return Err(wrong(format!(
                 "{bytes} bytes from offset {offset} on do not fit in {}, which has {length}",
-                quoted(key)
+                quoted(&region.key)
             )));
         }
         let mut table = self.table();
-        if table.contains_key(name) {
-            let message = format!("shared memory region {} is registered already", quoted(name));
+        if table.contains_key(&region.name) {
+            let message = format!("shared memory region {} is registered already", quoted(&region.name));
             return Err(Problem::invalid(StatusCode::CONFLICT, message));
-        }
-        if table.len() >= MAX_REGIONS {
-            let message = format!("{MAX_REGIONS} shared memory regions are registered; unregister one first");
-            return Err(Problem::invalid(StatusCode::TOO_MANY_REQUESTS, message));
         }
         table.insert(region.name.clone(), Arc::new(region));
         Ok(())
@@ -139,7 +191,7 @@ impl Regions {
         let table = self.table();
         let region = table.get(name).cloned().ok_or_else(|| {
             let known = names(table.keys().map(String::as_str));
-            format!("there is no shared memory region {}; registered are {known}", quoted(name))
+            format!("there is no shared memory region {}; yours are {known}", quoted(name))
         })?;
         drop(table);
         let length = region.file_bytes()?.saturating_sub(region.offset).min(region.bytes);
@@ -291,8 +343,26 @@ mod tests {
         for (offset, bytes) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
             assert!(regions.view(part("r", offset, bytes)).unwrap_err().contains("which has 8"));
         }
-        assert!(regions.view(part("s", 0, 1)).unwrap_err().contains(r#"registered are ["r"]"#));
+        assert!(regions.view(part("s", 0, 1)).unwrap_err().contains(r#"yours are ["r"]"#));
         assert_eq!(regions.list("s").unwrap_err().status, StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn tables_share_the_number_of_regions_and_nothing_else() {
+        let (memory, _file) = Memory::new("count", &[0; 8]);
+        let count = RegionCount(Arc::new(AtomicUsize::new(MAX_REGIONS - 2)));
+        let (mine, yours) = (Regions::counted(&count), Regions::counted(&count));
+        mine.register("0", &memory.0, 0, 8).unwrap();
+        yours.register("0", &memory.0, 0, 4).unwrap();
+        for full in [&mine, &yours] {
+            let problem = full.register("r", &memory.0, 0, 8).unwrap_err();
+            assert_eq!(problem.status, StatusCode::TOO_MANY_REQUESTS);
+        }
+        mine.unregister("");
+        assert_eq!(yours.list("").unwrap()[0].bytes, 4);
+        assert!(mine.view(part("0", 0, 1)).is_err());
+        yours.register("r", &memory.0, 0, 8).unwrap();
+        assert_eq!(yours.list("").unwrap().len(), 2);
     }
 
     #[test]

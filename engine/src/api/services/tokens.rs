@@ -2,6 +2,7 @@
 //! [`Tokens`]. The token that a client sends is hashed and compared with the stored hashes in
 //! constant time, so that neither the comparison nor this process's memory reveals a token.
 
+use super::shared_memory::{RegionCount, Regions};
 use crate::config::{Fingerprint, TokenGrant, TokenRate};
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,8 @@ use subtle::ConstantTimeEq;
 pub(in crate::api) struct Token {
     /// The permissions.
     pub(in crate::api) grant: TokenGrant,
+    /// The shared memory that was registered with it, or with the token that had its name before.
+    pub(in crate::api) regions: Arc<Regions>,
     bucket: Option<Bucket>,
 }
 
@@ -62,6 +65,10 @@ type TokenTable = HashMap<u64, Arc<Token>>;
 #[derive(Clone)]
 pub struct Tokens {
     table: Arc<RwLock<TokenTable>>,
+    /// The number of times that the table was replaced: it tells whether a token that was found may
+    /// be another by now.
+    version: Arc<AtomicU64>,
+    regions: RegionCount,
     start: Instant,
 }
 
@@ -74,22 +81,50 @@ impl fmt::Debug for Tokens {
 impl Tokens {
     /// Creates the table of these tokens, no two of which are equal.
     pub fn new(grants: Vec<TokenGrant>) -> Tokens {
-        let tokens = Tokens { table: Arc::default(), start: Instant::now() };
+        let tokens = Tokens {
+            table: Arc::default(),
+            version: Arc::default(),
+            regions: RegionCount::default(),
+            start: Instant::now(),
+        };
         tokens.replace(grants);
         tokens
     }
 
-    /// Replaces the valid tokens. A token whose grant did not change keeps its count of calls.
+    /// Replaces the valid tokens, from the next call on and from the next request of each stream.
+    /// A token whose grant did not change keeps its count of calls; one whose name is still there
+    /// keeps its shared memory.
     pub fn replace(&self, grants: Vec<TokenGrant>) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::take(&mut *table);
+        let regions: HashMap<&str, &Arc<Regions>> =
+            old.values().map(|token| (token.grant.name.as_str(), &token.regions)).collect();
         let token = |grant: TokenGrant| {
             let key = grant.fingerprint.key();
             let same = old.get(&key).filter(|token| token.grant == grant).cloned();
-            let bucket = grant.rate.map(Bucket::new);
-            (key, same.unwrap_or_else(|| Arc::new(Token { grant, bucket })))
+            let make = || {
+                let of_name = regions.get(grant.name.as_str()).map(|&regions| Arc::clone(regions));
+                let regions = of_name.unwrap_or_else(|| Arc::new(Regions::counted(&self.regions)));
+                let bucket = grant.rate.map(Bucket::new);
+                Arc::new(Token { grant, regions, bucket })
+            };
+            (key, same.unwrap_or_else(make))
         };
         *table = grants.into_iter().map(token).collect();
+        // Under the lock: whoever sees the new version and then takes the lock finds the new table.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the number of the table, which each replacement raises.
+    pub(in crate::api) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Returns the token with this hash as it is now, if it is still valid.
+    pub(in crate::api) fn current(&self, token: &Token) -> Option<Arc<Token>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let now = table.get(&token.grant.fingerprint.key())?;
+        (now.grant.fingerprint == token.grant.fingerprint).then(|| now.clone())
     }
 
     /// Returns the token that a client sent, if it is valid.
@@ -115,7 +150,7 @@ mod tests {
 
     fn grant(name: &str, token: &str, rate: Option<TokenRate>) -> TokenGrant {
         let fingerprint = Fingerprint::of(token.as_bytes());
-        TokenGrant { name: name.into(), fingerprint, models: vec!["*".into()], rate, admin: false }
+        TokenGrant { name: name.into(), fingerprint, models: vec!["*".into()], rate, ..TokenGrant::default() }
     }
 
     #[test]
@@ -143,6 +178,10 @@ mod tests {
         tokens.replace(vec![grant("a", "token-of-a", slow), grant("c", "token-of-c", None)]);
         assert!(tokens.find(b"token-of-b").is_none() && tokens.find(b"token-of-c").is_some());
         assert!(tokens.count(&tokens.find(b"token-of-a").unwrap()).is_err(), "its count stays");
+        tokens.replace(vec![grant("a", "new-token-of-a", None)]);
+        assert!(tokens.current(&a).is_none());
+        let renewed = tokens.find(b"new-token-of-a").unwrap();
+        assert!(Arc::ptr_eq(&renewed.regions, &a.regions), "memory belongs to the name");
         assert!(!format!("{tokens:?} {a:?}").contains("token-of-a"));
     }
 }

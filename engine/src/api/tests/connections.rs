@@ -1,7 +1,16 @@
 //! Connections: heads, time-outs, their number, several requests on one.
 
 use super::server::*;
+use crate::api::net::connection::ConnectionRefusal;
+use crate::api::net::open_connections::{ConnectionBudget, OpenConnections};
+use crate::api::net::peer::ListenerRules;
+use crate::runtime::clock::Clock;
+use crate::telemetry::Telemetry;
+use futures_channel::oneshot;
 use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -97,4 +106,60 @@ fn one_connection_serves_many_requests_also_when_they_are_pipelined() {
         assert!(client.answer().text.contains("live"));
     }
     assert!(server.metric("symphony_http_responses_total{code=\"200\"}").ends_with(" 60"));
+}
+
+#[test]
+fn one_address_takes_no_more_than_its_share_of_the_connections() {
+    let server = TestServer::new(|config| {
+        config.max_connections_per_peer = 2;
+        config.unlimited_peers = Vec::new();
+    });
+    let mut first = server.client();
+    let mut second = server.client();
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.request("GET", "/v2", b"").status, 200);
+    }
+    let refused = server.client().answer();
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    drop(first);
+    server.wait_until("there is room again", || server.client().request("GET", "/v2", b"").status == 200);
+    let unlimited = TestServer::new(|config| config.max_connections_per_peer = 1);
+    let mut clients = [unlimited.client(), unlimited.client()];
+    for client in &mut clients {
+        assert_eq!(client.request("GET", "/v2", b"").status, 200, "loopback has no limit by default");
+    }
+}
+
+fn rules(dedicated: bool) -> ListenerRules {
+    ListenerRules { admin: dedicated, dedicated, loopback: false, tls: false }
+}
+
+fn connections() -> OpenConnections {
+    let (frontend, _peer) = frontend(1, Clock::start(), Arc::new(AtomicBool::new(true)));
+    let metrics = Telemetry::through(&frontend).add_core();
+    let unlimited_peers = vec!["10.0.0.0/8".parse().unwrap()];
+    let budget = ConnectionBudget { public: 5, admin: 1, of_peer: 2, unlimited_peers };
+    OpenConnections::new(Rc::new(metrics), budget)
+}
+
+#[test]
+fn no_address_has_more_than_its_share_and_none_takes_the_admins() {
+    let connections = connections();
+    let open = |dedicated, peer: &str| {
+        connections.open(rules(dedicated), Some(peer.parse().unwrap()), oneshot::channel().0)
+    };
+    let first = open(false, "192.0.2.1").unwrap();
+    open(false, "::ffff:192.0.2.1").unwrap();
+    assert_eq!(open(false, "192.0.2.1"), Err(ConnectionRefusal::PeerFull));
+    open(false, "2001:db8::1").unwrap();
+    open(false, "2001:db8::2").unwrap();
+    assert_eq!(open(false, "2001:db8::3"), Err(ConnectionRefusal::PeerFull), "they share a network");
+    open(false, "10.0.0.1").unwrap();
+    assert_eq!(open(false, "10.0.0.1"), Err(ConnectionRefusal::ServerFull));
+    open(true, "192.0.2.1").unwrap();
+    assert_eq!(open(true, "192.0.2.1"), Err(ConnectionRefusal::ServerFull));
+    connections.closed(first);
+    connections.closed(first);
+    assert_eq!(connections.len(), 5);
+    open(false, "192.0.2.1").unwrap();
 }

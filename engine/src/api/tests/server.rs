@@ -115,6 +115,8 @@ impl TestServer {
         let shared = control.clone();
         let engine = std::thread::spawn(move || engine(peer, &clock, &shared));
         let mut config = ApiConfig::at(([127, 0, 0, 1], 0).into());
+        // The names that the tests' clients give.
+        config.allowed_hosts = ["t", "test"].map(String::from).to_vec();
         configure(&mut config);
         let api = start(frontend, config).unwrap();
         let addr = api.local_addr();

@@ -7,8 +7,11 @@ use crate::api::ApiConfig;
 use crate::api::grpc::messages::infer_parameter::ParameterChoice;
 use crate::api::grpc::messages::model_infer_request::InferInputTensor;
 use crate::api::grpc::messages::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
+use crate::api::tokens::Tokens;
+use crate::config::{Fingerprint, TokenGrant, TokenRole};
+use prost::Message;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const STREAM: &str = "inference.GRPCInferenceService/ModelStreamInfer";
 
@@ -107,4 +110,62 @@ fn a_stop_ends_a_stream_that_has_nothing_to_do_at_once() {
     stopping.join().unwrap().unwrap();
     let limit = ApiConfig::at(([127, 0, 0, 1], 0).into()).stop_timeout;
     assert!(begun.elapsed() < limit / 3, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_stream_without_a_request_is_closed_after_its_time() {
+    let server = TestServer::new(|config| config.stream_idle_timeout = Duration::from_millis(100));
+    let mut raw = Raw::new(&server);
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &call("ModelStreamInfer")));
+    let is_trailer = |(kind, flags, stream, _): (u8, u8, u32, Vec<u8>)| {
+        (kind, stream) == (HEADERS, 1) && flags & END_STREAM != 0
+    };
+    while !is_trailer(raw.read().expect("the call ends with a status")) {}
+}
+
+/// The head of a call with this token.
+fn call_with_token(method: &str, token: &str) -> Vec<u8> {
+    let mut head = call(method);
+    let value = format!("Bearer {token}");
+    // Literal, not indexed, with name 23: authorization.
+    head.extend([0x0f, 23 - 15, value.len() as u8]);
+    head.extend(value.bytes());
+    head
+}
+
+/// Asks for `echo` without inputs on stream 1, and returns the error message of the answer.
+fn ask_for_echo(raw: &mut Raw) -> String {
+    let request = ModelInferRequest { model_name: "echo".into(), ..ModelInferRequest::default() };
+    let message = request.encode_to_vec();
+    let length = (message.len() as u32).to_be_bytes();
+    raw.send(&frame(DATA, 0, 1, &[&[0], &length[..], &message].concat()));
+    loop {
+        let (kind, _, stream, payload) = raw.read().expect("the stream goes on");
+        if (kind, stream) == (DATA, 1) {
+            return ModelStreamInferResponse::decode(&payload[5..]).unwrap().error_message;
+        }
+    }
+}
+
+#[test]
+fn a_token_that_is_narrowed_or_revoked_counts_from_the_next_request_of_an_open_stream() {
+    let fingerprint = Fingerprint::of(b"token-of-the-stream");
+    let grant = |models: &str| {
+        let models = vec![models.to_owned()];
+        TokenGrant { name: "streamer".into(), fingerprint, models, ..TokenGrant::default() }
+    };
+    let tokens = Tokens::new(vec![grant("*")]);
+    let given = tokens.clone();
+    let server = TestServer::new(move |config| config.tokens = Some(given));
+    let mut raw = Raw::new(&server);
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &call_with_token("ModelStreamInfer", "token-of-the-stream")));
+    assert!(ask_for_echo(&mut raw).contains("is missing"), "it is read, and has no inputs");
+    tokens.replace(vec![grant("held")]);
+    assert!(ask_for_echo(&mut raw).contains("\"streamer\" is not for model \"echo\""));
+    tokens.replace(vec![grant("echo")]);
+    assert!(ask_for_echo(&mut raw).contains("is missing"));
+    tokens.replace(vec![TokenGrant { role: TokenRole::Metrics, ..grant("*") }]);
+    assert!(ask_for_echo(&mut raw).contains("has the role \"metrics\""));
+    tokens.replace(Vec::new());
+    assert!(ask_for_echo(&mut raw).contains("a valid token is needed"));
 }

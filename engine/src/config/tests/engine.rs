@@ -82,6 +82,7 @@ fn a_file_with_every_key_is_read_as_written() {
          [network]\ncontrol_us = 10\nresult_us = 20\n\
          [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\n\
          [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nmax_in_flight_per_connection = 20\nread_timeout_s = 3\nidle_timeout_s = 4\n\
+         max_admin_connections = 5\nmax_connections_per_peer = 6\nunlimited_peers = [\"10.0.0.5\", \"fd00::/8\"]\nmax_bodies_mb = 9\nheader_timeout_s = 6\nbody_timeout_s = 7\nwrite_timeout_s = 8\nkeep_alive_s = 9\nstream_idle_timeout_s = 11\n\
          [faults]\ngrace_ms = 1.5\nhung_after_s = 0.5\nmax_hung_threads = 2\n\
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
@@ -104,10 +105,19 @@ fn a_file_with_every_key_is_read_as_written() {
     let http = HttpLimits {
         max_body_bytes: 8 << 20,
         max_in_flight: 100,
+        max_bodies_bytes: 9 << 20,
         max_connections: 10,
+        max_admin_connections: 5,
+        max_connections_per_peer: 6,
+        unlimited_peers: ["10.0.0.5/32", "fd00::/8"].map(|network| network.parse().unwrap()).to_vec(),
         max_in_flight_per_connection: 20,
+        header_timeout: Duration::from_secs(6),
         read_timeout: Duration::from_secs(3),
+        body_timeout: Duration::from_secs(7),
+        write_timeout: Duration::from_secs(8),
         idle_timeout: Duration::from_secs(4),
+        keep_alive: Duration::from_secs(9),
+        stream_idle_timeout: Duration::from_secs(11),
     };
     assert_eq!(config.http, http);
     assert_eq!(
@@ -130,6 +140,26 @@ fn a_file_with_every_key_is_read_as_written() {
     let tensor = |name: &str, datatype, shape| TensorSpec { name: name.into(), datatype, shape };
     assert_eq!(signature.inputs, [tensor("a", DataType::Uint8, vec![3, 32])]);
     assert_eq!(signature.outputs, [tensor("b", DataType::Fp32, vec![])]);
+}
+
+#[test]
+fn a_peer_without_a_limit_is_an_address_or_a_network() {
+    let rendered = diagnostics(&format!("{CPU}{MODEL}[http]\nunlimited_peers = [\"10.0.0.1\", \"proxy\"]\n"));
+    let expected =
+        "symphony.toml:8: http.unlimited_peers[1]: is \"proxy\"; it must be an address or a network";
+    assert!(rendered.len() == 1 && rendered[0].starts_with(expected), "{rendered:?}");
+}
+
+#[test]
+fn all_bodies_together_have_room_for_one_of_the_largest() {
+    let rendered = diagnostics(&format!("{CPU}{MODEL}[http]\nmax_body_mb = 100\nmax_bodies_mb = 99\n"));
+    assert_eq!(
+        rendered,
+        [
+            "symphony.toml:9: http.max_bodies_mb: is 99; it must be at least max_body_mb, or no body of that size \
+          could ever be read"
+        ]
+    );
 }
 
 #[test]

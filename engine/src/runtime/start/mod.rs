@@ -41,6 +41,10 @@ use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::message::BatchHeader;
 
+/// The most requests in flight at a frontend of [`Options::side_frontends`]: a request of the most
+/// rows fits.
+const SIDE_CAPACITY: usize = limits::MAX_BATCH;
+
 impl Engine {
     /// Loads the models, measures where the configuration asks for it, and starts every thread,
     /// with `frontends` frontends.
@@ -54,7 +58,8 @@ impl Engine {
         Engine::start_with(config, frontends, progress, Options::default())
     }
 
-    /// Starts an engine as [`Engine::start`] does, with these options.
+    /// Starts an engine as [`Engine::start`] does, with these options. The frontends of
+    /// [`Options::side_frontends`] come after the others.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start_with(
@@ -78,6 +83,7 @@ impl EngineBuilder {
     ///
     /// Errors: [`StartError`]; nothing runs then.
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
+        let frontends = frontends + self.options.side_frontends;
         StartError::at_most("frontends", frontends, limits::MAX_FRONTENDS)?;
         self.options.record.iter().try_for_each(RecordConfig::prepare)?;
         let stop_executors = Arc::new(AtomicBool::new(false));
@@ -180,6 +186,8 @@ impl EngineBuilder {
         backend_threads: usize,
         findings: &Findings,
     ) -> Result<(Vec<Frontend>, Vec<FrontendPeer>), StartError> {
+        let side = count - self.options.side_frontends;
+        let capacity = self.config.http.max_in_flight;
         let frontend = |id| {
             Frontend::new(FrontendSetup {
                 id: id as u32,
@@ -188,7 +196,7 @@ impl EngineBuilder {
                 later_row: self.later_row(),
                 model_threads: self.layout.models.len(),
                 answering_threads: self.layout.models.len() + backend_threads,
-                capacity: self.config.http.max_in_flight,
+                capacity: if id < side { capacity } else { capacity.min(SIDE_CAPACITY) },
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
                 grace: self.config.faults.grace,

@@ -20,4 +20,7 @@ pub struct Options {
     pub before_cycle: Option<ThreadHook>,
     /// The way in which ModelThreads and RankThreads idle, in place of the layout's.
     pub idle: Option<Idle>,
+    /// The number of frontends besides those of the layout, for threads that are pinned to no core,
+    /// such as an admin listener's. They come last. Each has at most 1,024 requests in flight.
+    pub side_frontends: usize,
 }

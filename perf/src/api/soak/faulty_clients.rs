@@ -145,8 +145,10 @@ fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, Ap
 fn infer(model: &str, data: &str) -> Vec<u8> {
     let body = format!(r#"{{"inputs":[{{"name":"input","datatype":"FP32","shape":[1,4],"data":{data}}}]}}"#);
     let length = body.len();
-    format!("POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
-        .into()
+    format!(
+        "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into()
 }
 
 /// Reads the beginning of an answer and compares it.
