@@ -1,7 +1,7 @@
 //! gRPC's envelope around messages: five bytes in front of each, and the headers of a call. A
 //! message's tensors stay in the buffer that they came in.
 
-use super::status::GrpcStatus;
+use super::status::{GrpcCode, GrpcStatus};
 use crate::api::net::compression::Coding;
 use crate::api::net::response::{ApiResponse, ResponseBody};
 use crate::api::problem::{Problem, quoted};
@@ -84,6 +84,18 @@ impl Envelope {
 /// Errors: 400 if the bytes are no such message.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
     M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
+}
+
+/// Returns the response to a call that ends well, with its one message.
+pub(super) fn answered(message: &impl Message, envelope: Envelope) -> ApiResponse {
+    let status = GrpcStatus { code: GrpcCode::Ok, message: "", outcome: None, again: None };
+    headers(ResponseBody::with_trailers(envelope.seal(message), status.trailers()), envelope)
+}
+
+/// Returns the refusal of a call that the service does not have.
+pub(super) fn unknown_call(service: &str, method: &str) -> Problem {
+    let message = format!("there is no call {} at {service}", quoted(method));
+    Problem::invalid(StatusCode::NOT_IMPLEMENTED, message)
 }
 
 /// Returns the response to a call that ends with a status alone.

@@ -93,8 +93,8 @@ async fn route(
         }
         Route::Load(name) => {
             let body = body(services, request).await?;
-            admin::check_load(&body)?;
-            repository::load(&services.shared, caller, &name).await?;
+            let config = admin::load_config(&body)?;
+            repository::load(&services.shared, caller, &name, config).await?;
             Ok(ok("{}"))
         }
         Route::Unload(name) => {
