@@ -1,12 +1,15 @@
 //! Takes a gRPC call through access control, its messages and its status.
 
 use super::framing::{self, Envelope};
+use super::message_reader::infer_message;
 use super::status::{GrpcCode, GrpcStatus};
 use super::{admin, health, infer, reflection, stream};
 use crate::api::headers::{DEADLINE, STREAM_ORDER};
 use crate::api::inference::{Inference, RequestDeadline};
+use crate::api::net::memory::ReadBounds;
 use crate::api::net::peer::Peer;
 use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::{Caller, Permission};
@@ -97,17 +100,20 @@ async fn answer(
         }
         CallName::Inference(method) => {
             let mut outcome = None;
-            let message = unary(services, &caller, method, &headers, body, envelope, &mut outcome).await?;
+            let message =
+                unary(services, &caller, method, &headers, (body, &peer), envelope, &mut outcome).await?;
             let status = GrpcStatus { code: GrpcCode::Ok, message: "", outcome, again: None };
             framing::headers(ResponseBody::with_trailers(message, status.trailers()), envelope)
         }
         CallName::Health(method) => {
-            let mut lease = services.bodies.read(&headers, body).await?;
-            let message = envelope.open(lease.bytes(), services.bodies.max_body_bytes())?;
+            let (body, mut bounds) = services.bodies.read(&headers, body, &peer.in_flight).await?;
+            bounds.narrow();
+            let message = envelope.open(body, &mut bounds).await?;
+            bounds.take_decoded(message.len())?;
             health::respond(services, method, (&uri, &headers), &peer, message, envelope)?
         }
         CallName::Reflection("ServerReflectionInfo") => {
-            framing::headers(reflection::body(services.clone(), body, envelope), envelope)
+            framing::headers(reflection::body(services.clone(), body, envelope, &peer), envelope)
         }
         CallName::Reflection(method) => {
             return Err(framing::unknown_call(reflection::SERVICES[0], method));
@@ -130,46 +136,50 @@ async fn unary(
     caller: &Caller,
     method: &str,
     headers: &HeaderMap,
-    body: Incoming,
+    (body, peer): (Incoming, &Peer),
     envelope: Envelope,
     outcome: &mut Option<InferOutcome>,
 ) -> Result<Bytes, Problem> {
     let mut deadline = RequestDeadline::new();
-    let mut lease = services.bodies.read(headers, body).await?;
-    let message = envelope.open(lease.bytes(), services.bodies.max_body_bytes())?;
+    let (body, mut bounds) = services.bodies.read(headers, body, &peer.in_flight).await?;
     if method == "ModelInfer" {
+        let message = envelope.open(body, &mut bounds).await?;
         read_deadline(headers, &mut deadline)?;
-        let request = framing::decode(message)?;
+        let message = infer_message(message, &mut bounds).await?;
         let response = infer::infer(
             services,
             caller,
-            request,
+            message,
             deadline,
             services.accounting.parent_span(headers),
-            lease,
+            bounds,
         )
         .await?;
         *outcome = Some(InferOutcome::Good);
-        return Ok(envelope.seal(&response));
+        return Ok(envelope.seal_in_slices(&response, &Slices::on_core()).await);
     }
+    bounds.narrow();
+    let message = envelope.open(body, &mut bounds).await?;
+    bounds.take_decoded(message.len())?;
     admin::call(services, caller, method, message, envelope).await
 }
 
 /// Reads the body of a call of `ModelInfer` for `model`.
 ///
-/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
-pub(in crate::api) fn read(
+/// Errors: 400, 413 where it or what it becomes is too large, 415.
+pub(in crate::api) async fn read(
     headers: &HeaderMap,
     body: Bytes,
-    limit: usize,
+    bounds: &mut ReadBounds,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
 ) -> Result<Inference, Problem> {
     let mut deadline = RequestDeadline::new();
-    let message = Envelope::of(headers)?.open(body, limit)?;
+    let message = Envelope::of(headers)?.open(body, bounds).await?;
     read_deadline(headers, &mut deadline)?;
-    infer::parse(framing::decode(message)?, deadline, model, regions, most_rows)
+    let message = infer_message(message, bounds).await?;
+    infer::parse(message, deadline, model, regions, most_rows, bounds).await
 }
 
 fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<(), Problem> {

@@ -1,5 +1,6 @@
 //! The gRPC adapter, on hyper's HTTP/2: `framing` is gRPC's envelope around messages, `status` what
-//! ends a call, `messages` those of proto/inference.proto; `infer` and `stream` translate infer
+//! ends a call, `messages` those of proto/inference.proto; `fields`, `contents` and
+//! `message_reader` read an infer request's within bounds, `infer` and `stream` translate infer
 //! requests, `admin` all other calls of that service, and `adapter` takes a call through them.
 //! `health` and `reflection` are services of gRPC's own, with messages of their own.
 //!
@@ -8,9 +9,12 @@
 
 mod adapter;
 mod admin;
+mod contents;
+mod fields;
 mod framing;
 mod health;
 mod infer;
+mod message_reader;
 mod reflection;
 mod status;
 mod stream;

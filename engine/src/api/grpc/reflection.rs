@@ -11,6 +11,8 @@ use super::reflection_messages::{
 };
 use super::status::{GrpcCode, GrpcStatus};
 use crate::api::net::glommio_io::within;
+use crate::api::net::memory::{MemoryLease, ReadBounds};
+use crate::api::net::peer::Peer;
 use crate::api::net::response::ResponseBody;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
@@ -95,10 +97,16 @@ fn error(code: GrpcCode, error_message: String) -> MessageResponse {
 }
 
 /// Returns the body of the response to a call, whose requests are `incoming`.
-pub(super) fn body(services: Rc<CoreServices>, incoming: Incoming, envelope: Envelope) -> ResponseBody {
+pub(super) fn body(
+    services: Rc<CoreServices>,
+    incoming: Incoming,
+    envelope: Envelope,
+    peer: &Peer,
+) -> ResponseBody {
+    let memory = services.bodies.lease(&peer.in_flight);
     let number = services.idle_streams.number();
     let buffer = BytesMut::new();
-    let stream = ReflectionStream { services, number, incoming, buffer, envelope, ended: false };
+    let stream = ReflectionStream { services, number, incoming, buffer, memory, envelope, ended: false };
     ResponseBody::stream(Box::pin(StreamBody::new(unfold(stream, ReflectionStream::next))))
 }
 
@@ -110,6 +118,8 @@ struct ReflectionStream {
     incoming: Incoming,
     /// The bytes of the next request so far.
     buffer: BytesMut,
+    /// Memory of its connection, of which each request takes a part.
+    memory: MemoryLease,
     envelope: Envelope,
     ended: bool,
 }
@@ -146,7 +156,10 @@ impl ReflectionStream {
                 }
                 if self.buffer.len() >= length {
                     let sealed = self.buffer.split_to(length).freeze();
-                    let request = decode(self.envelope.open(sealed, MAX_REQUEST_BYTES)?)?;
+                    let mut memory = self.memory.split(0);
+                    memory.grow(length)?;
+                    let mut bounds = ReadBounds::new(MAX_REQUEST_BYTES, memory);
+                    let request = decode(self.envelope.open(sealed, &mut bounds).await?)?;
                     return Ok(Some(self.envelope.seal(&answer(request))));
                 }
             }
