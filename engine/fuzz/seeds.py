@@ -37,6 +37,13 @@ def write(target, name, content):
     (SEEDS / target / name).write_bytes(content)
 
 
+def field(number, content):
+    length, rest = b"", len(content)
+    while rest > 127:
+        length, rest = length + bytes([rest & 127 | 128]), rest >> 7
+    return bytes([number << 3 | 2]) + length + bytes([rest]) + content
+
+
 def main():
     body = tritonclient.http.InferenceServerClient.generate_request_body
     output = tritonclient.http.InferRequestedOutput("OUTPUT0", binary_data=False)
@@ -58,6 +65,15 @@ def main():
         message = request.SerializeToString(deterministic=True)
         write("grpc_messages", f"model-{model}", bytes([model, 0]) + message)
         write("grpc_messages", f"model-{model}-enveloped", bytes([model, 1, 0]) + len(message).to_bytes(4, "big") + message)
+    # What is small and becomes large: a million empty entries of each list, elements of a byte,
+    # JSON.
+    bombs = {f"entries-{number}": field(number, b"") * 1_000_000 for number in [4, 5, 6, 7]}
+    bombs["elements"] = field(5, field(2, b"INT64") + field(5, field(3, bytes(2_000_000))))
+    for name, message in bombs.items():
+        packed = gzip.compress(message, mtime=0)
+        write("grpc_messages", f"bomb-{name}", bytes([0, 2, 1]) + len(packed).to_bytes(4, "big") + packed)
+    for name, text in {"depth": b"[" * 4_000_000, "data": b'{"inputs":[{"data":[' + b"0," * 1_000_000}.items():
+        write("http_binary", f"bomb-{name}", bytes([0, 1, 255, 255]) + gzip.compress(text, mtime=0))
     request = service_pb2.ModelInferRequest(model_name="model")
     for at, (datatype, shape) in enumerate([("FP32", [2, 2]), ("INT32", [3])]):
         given = request.inputs.add(name=f"INPUT{at}", datatype=datatype, shape=shape)

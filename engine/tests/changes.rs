@@ -48,7 +48,7 @@ fn start(config: &Config) -> (Engine, Frontend, ModelSlots) {
 }
 
 fn read(repository: &RepositoryConfig, name: &str) -> LoadedModel {
-    let mut versions = repository.read_model(name, &[ExecutorKind::Emulated]).unwrap().versions;
+    let mut versions = repository.read_model(name, &[ExecutorKind::Emulated], None).unwrap().versions;
     LoadedModel::emulated(versions.pop().unwrap())
 }
 

@@ -67,7 +67,7 @@ impl Served {
         let (sender, ended) = channel();
         let done = Box::new(move |result| sender.send(result).unwrap());
         if load {
-            self.repository.load(name, done)
+            self.repository.load(name, None, done)
         } else {
             self.repository.unload(name, done)
         }
@@ -232,7 +232,7 @@ fn a_model_is_measured_while_others_are_served() {
     put_shapes(folder.path(), 1);
     let mut served = serve(folder.path(), "explicit");
     let (sender, ended) = channel();
-    served.repository.load("shapes", Box::new(move |result| sender.send(result).unwrap()));
+    served.repository.load("shapes", None, Box::new(move |result| sender.send(result).unwrap()));
     let began = Instant::now();
     let mut meanwhile = 0;
     let result = loop {

@@ -151,7 +151,8 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
     serve(changing, None, |engine, frontend| {
         let mut model_slots = engine.take_model_slots().unwrap();
         for _ in 0..20 {
-            let mut versions = repository.read_model("later", &[ExecutorKind::Emulated]).unwrap().versions;
+            let mut versions =
+                repository.read_model("later", &[ExecutorKind::Emulated], None).unwrap().versions;
             let model = LoadedModel::emulated(versions.remove(0));
             let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
             model_slots.switch(&[id], &[]);

@@ -150,7 +150,79 @@ fn clients_load_and_unload_and_are_told_why_not() {
     assert_eq!(infer(), 200);
     let (status, answer) = server.post("/v2/repository/models/none/load", &json!({}));
     assert!((400..500).contains(&status) && answer["error"].as_str().unwrap().contains("none"), "{answer}");
-    let config = json!({ "parameters": { "config": "{}" } });
-    let (status, answer) = server.post("/v2/repository/models/shapes/load", &config);
-    assert!(status == 400 && answer["error"].as_str().unwrap().contains("config"), "{answer}");
+    let file = json!({ "parameters": { "file:1/model.onnx": "eA==" } });
+    let (status, answer) = server.post("/v2/repository/models/shapes/load", &file);
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("file:1/model.onnx"), "{answer}");
+}
+
+#[test]
+fn a_load_with_a_configuration_overrides_the_folders_until_the_next_load() {
+    let folder = repository();
+    std::fs::write(folder.path().join("models/shapes/config.pbtxt"), "max_batch_size: 3\n").unwrap();
+    let server = Server::start(folder.path());
+    let load = |config: Option<Value>| {
+        let parameters = config.map_or(json!({}), |config| json!({ "config": config.to_string() }));
+        let (status, answer) =
+            server.post("/v2/repository/models/shapes/load", &json!({ "parameters": parameters }));
+        (status, answer["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let max_batch = || {
+        let (status, _, body) = request(server.address, ("GET", "/v2/models/shapes/config"), "", "").unwrap();
+        assert_eq!(status, 200);
+        serde_json::from_str::<Value>(&body).unwrap()["max_batch_size"].as_u64().unwrap()
+    };
+    assert_eq!(max_batch(), 3);
+    assert_eq!(load(Some(json!({ "name": "shapes", "maxBatchSize": "8" }))), (200, String::new()));
+    assert_eq!(max_batch(), 8, "more than the files say");
+    assert_eq!(post(server.address, "/v2/models/shapes/infer", &sample()).0, 200);
+    for (config, error) in [
+        (json!({ "max_batch_size": "many" }), "config:1: max_batch_size: is many; it must be a whole number"),
+        (json!({ "name": "other" }), "config:1: name: is \"other\"; it must be \"shapes\""),
+        (json!([]), "config:1: config: "),
+    ] {
+        let (status, said) = load(Some(config));
+        assert!(status == 400 && said.contains(error), "{status} {said}");
+        assert_eq!(max_batch(), 8, "what was loaded is still served");
+    }
+    assert_eq!(load(None), (200, String::new()));
+    assert_eq!(max_batch(), 3, "as the folder says again");
+}
+
+#[test]
+fn a_model_is_warmed_up_before_it_serves_and_a_faulty_sample_is_named() {
+    let folder = repository();
+    let shapes = folder.path().join("models/shapes");
+    let server = Server::start(folder.path());
+    let load = |samples: &str| {
+        std::fs::write(shapes.join("config.pbtxt"), samples).unwrap();
+        let (status, answer) = server.post("/v2/repository/models/shapes/load", &json!({}));
+        (status, answer["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let sample = |inputs: &str| format!("model_warmup {{ name: \"mine\" count: 2 {inputs} }}\n");
+    let image = |data: &str| {
+        format!("inputs {{ key: \"image\" value {{ data_type: TYPE_FP32 dims: [ 3, 32, 32 ] {data} }} }}")
+    };
+    let file = "input_data_file: \"image.bin\"";
+    for (samples, error) in [
+        (sample(&image(file)), "sample \"mine\": "),
+        (sample(&image("")), "input \"image\" has not one type and one kind of data"),
+        (sample(&image("input_data_file: \"../1/model.onnx\"")), "a file in the model's folder `warmup`"),
+        (sample(""), "sample \"mine\" has no inputs"),
+        (sample(&image("zero_data: true")).replace("32, 32", "32"), "the model says TYPE_FP32 [3, 32, 32]"),
+        (sample(&format!("batch_size: 5 {}", image("zero_data: true"))), "the largest batch 4"),
+    ] {
+        let (status, said) = load(&samples);
+        assert!(status == 400 && said.contains(error), "{status} {said}");
+    }
+    std::fs::create_dir(shapes.join("warmup")).unwrap();
+    std::fs::write(shapes.join("warmup/image.bin"), [0; 12_287]).unwrap();
+    let (status, said) = load(&sample(&image(file)));
+    assert!(
+        status == 400 && said.contains("has 12287 bytes; input \"image\" needs 12288"),
+        "{status} {said}"
+    );
+    std::fs::write(shapes.join("warmup/image.bin"), [0; 12_288]).unwrap();
+    let all = [sample(&format!("batch_size: 4 {}", image(file))), sample(&image("random_data: true"))];
+    assert_eq!(load(&all.concat()), (200, String::new()));
+    server.wait_for_index("shapes", &[("1", "READY")]);
 }

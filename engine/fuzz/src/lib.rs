@@ -1,9 +1,14 @@
 //! The shared part of the fuzz targets: models of every element type, and the properties of a
 //! request that was read. A target takes the model from an input's first byte, so that one corpus
-//! covers all models.
+//! covers all models. The allocator counts, so that the memory that reading takes is a property
+//! too.
+
+#[path = "../../tests/harness/peak_memory.rs"]
+mod peak_memory;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use peak_memory::{PeakMemory, peak_of};
 use prost::Message;
 use symphony::api::reading::{Reader, Understood};
 use symphony_transport::Nanos;
@@ -15,7 +20,23 @@ use symphony_transport::message::ModelId;
 pub const MOST_ROWS: usize = 8;
 
 /// The most bytes that a body may unpack to.
-pub const MOST_BYTES: usize = 1 << 16;
+pub const MOST_BYTES: usize = 4 << 20;
+
+/// The most memory that reading a body may take, in bytes.
+const MOST_MEMORY: usize = 4 * MOST_BYTES;
+
+/// The longest id that every form of a request can express.
+const MOST_ID: usize = 16 << 10;
+
+#[global_allocator]
+static ALLOCATOR: PeakMemory = PeakMemory;
+
+/// Reads a body and checks the memory that this takes.
+pub fn bounded<T>(read: impl FnOnce() -> T) -> T {
+    let (result, peak) = peak_of(read);
+    assert!(peak <= MOST_MEMORY, "reading took {peak} bytes");
+    result
+}
 
 /// The header that gives the length of the JSON in front of raw tensors.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
@@ -57,6 +78,9 @@ fn model(choice: u8) -> ModelInfo {
 /// it, it is written and read again unchanged.
 pub fn check(reader: &Reader, read: &Understood) {
     assert!((1..=MOST_ROWS).contains(&read.slots.len()), "{} rows", read.slots.len());
+    if read.id.len() > MOST_ID {
+        return;
+    }
     if let Some(body) = reader.json(read) {
         assert_eq!(reader.http(&HeaderMap::new(), body.into()).as_ref(), Ok(read));
     }

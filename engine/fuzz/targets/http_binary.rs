@@ -17,7 +17,7 @@ fuzz_target!(|input: &[u8]| {
         2 => drop(headers.insert("content-encoding", HeaderValue::from_static("deflate"))),
         _ => {}
     }
-    if let Ok(read) = reader.http(&headers, body.to_vec().into()) {
+    if let Ok(read) = symphony_fuzz::bounded(|| reader.http(&headers, body.to_vec().into())) {
         symphony_fuzz::check(&reader, &read);
     }
 });

@@ -40,8 +40,11 @@ pub struct ApiConfig {
     pub placement: Placement,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// The most bytes that all bodies being read may hold together.
+    /// The most memory that all requests being read may hold together, in bytes.
     pub max_bodies_bytes: usize,
+    /// The most memory that the requests of one connection being read may hold, in bytes. A request
+    /// holds up to three times its body's size for a moment.
+    pub max_connection_bytes: usize,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,
     /// The most open connections, those of an admin listener not included.
@@ -99,6 +102,7 @@ impl ApiConfig {
             placement: Placement { core: None, idle: Idle::Nap },
             max_body_bytes: limits.max_body_bytes,
             max_bodies_bytes: limits.max_bodies_bytes,
+            max_connection_bytes: limits.max_connection_bytes,
             max_head_bytes: 32 << 10,
             max_connections: limits.max_connections,
             max_admin_connections: limits.max_admin_connections,
@@ -145,6 +149,7 @@ impl ApiConfig {
         BodyLimits {
             max_body_bytes: self.max_body_bytes,
             max_bodies_bytes: self.max_bodies_bytes,
+            max_connection_bytes: self.max_connection_bytes,
             read_timeout: self.read_timeout,
             body_timeout: self.body_timeout,
         }

@@ -20,6 +20,7 @@ use crate::telemetry::otlp::Tracer;
 use crate::telemetry::{FailureLog, Telemetry};
 use hyper::Request;
 use hyper::body::Incoming;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -60,6 +61,7 @@ impl Dispatcher {
             shared,
             idle_streams: IdleStreams::default(),
             stream_idle_timeout: config.stream_idle_timeout,
+            health_watches: Cell::new(0),
             max_requests_at_once: config.max_requests_at_once,
         };
         let (limits, tls) = (config.connection_limits(), config.tls.clone());

@@ -6,6 +6,8 @@ use super::grpc::{self, messages};
 use super::http;
 use crate::api::inference::Inference;
 use crate::api::inference::tensors::{elements, json};
+use crate::api::net::memory::{CoreMemory, ReadBounds};
+use crate::api::net::slices::{Slices, ready_now};
 use crate::api::problem::Problem;
 use crate::api::services::shared_memory::Regions;
 use crate::runtime::frontend::ModelInfo;
@@ -15,6 +17,8 @@ use messages::ModelInferRequest;
 use messages::model_infer_request::InferInputTensor;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use std::cell::Cell;
+use std::rc::Rc;
 use symphony_gpu::{DataType, TensorSpec};
 
 /// A reader of infer requests for one model, which ignores the name and version in them.
@@ -23,6 +27,9 @@ pub struct Reader {
     model: ModelInfo,
     most_rows: usize,
     most_bytes: usize,
+    memory: usize,
+    /// The largest slice of work of the last request.
+    largest_slice: Cell<usize>,
     /// The table of shared memory regions, always empty.
     regions: Regions,
 }
@@ -56,18 +63,35 @@ impl From<Problem> for Refused {
 
 impl Reader {
     /// Reads requests for `model` of at most `most_rows` rows, whose bodies unpack to at most
-    /// `most_bytes`.
+    /// `most_bytes`; reading one takes at most three times that.
     pub fn new(model: ModelInfo, most_rows: usize, most_bytes: usize) -> Reader {
-        Reader { model, most_rows, most_bytes, regions: Regions::default() }
+        let memory = most_bytes.saturating_mul(3);
+        Reader {
+            model,
+            most_rows,
+            most_bytes,
+            memory,
+            largest_slice: Cell::new(0),
+            regions: Regions::default(),
+        }
+    }
+
+    /// Returns the bounds for a body of `length` bytes.
+    fn bounds(&self, length: usize) -> Result<ReadBounds, Problem> {
+        let mut memory = CoreMemory::new(self.memory, self.memory).lease(&Rc::default());
+        memory.grow(length)?;
+        Ok(ReadBounds { limit: self.most_bytes, memory, slices: Slices::alone() })
     }
 
     /// Reads the body of `POST /v2/models/NAME/infer`; `headers` are its request's.
     ///
     /// Errors: the client's error message and status.
     pub fn http(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
-        let Reader { model, most_rows, most_bytes, regions } = self;
-        let inference = http::read(headers, body, *most_bytes, model, regions, *most_rows)?;
-        Ok(self.understood(&inference))
+        let Reader { model, most_rows, regions, .. } = self;
+        let mut bounds = self.bounds(body.len())?;
+        let inference = ready_now(http::read(headers, body, &mut bounds, model, regions, *most_rows));
+        self.largest_slice.set(bounds.slices.largest());
+        Ok(self.understood(&inference?))
     }
 
     /// Reads the body of a call of `ModelInfer`: one message in its envelope; `headers` are the
@@ -75,9 +99,17 @@ impl Reader {
     ///
     /// Errors: the client's error message, with the corresponding HTTP status.
     pub fn grpc(&self, headers: &HeaderMap, body: Bytes) -> Result<Understood, Refused> {
-        let Reader { model, most_rows, most_bytes, regions } = self;
-        let inference = grpc::read(headers, body, *most_bytes, model, regions, *most_rows)?;
-        Ok(self.understood(&inference))
+        let Reader { model, most_rows, regions, .. } = self;
+        let mut bounds = self.bounds(body.len())?;
+        let inference = ready_now(grpc::read(headers, body, &mut bounds, model, regions, *most_rows));
+        self.largest_slice.set(bounds.slices.largest());
+        Ok(self.understood(&inference?))
+    }
+
+    /// Returns the most work, in bytes, that was done on the last request between two pauses in
+    /// which an API core serves others.
+    pub fn largest_slice(&self) -> usize {
+        self.largest_slice.get()
     }
 
     fn understood(&self, inference: &Inference) -> Understood {

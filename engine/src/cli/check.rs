@@ -7,6 +7,7 @@ use crate::config::{
     Config, Diagnostic, Diagnostics, ExecutorKind, ModelConfig, ModelSource, RepositoryControl,
     RepositoryFlags, read_config_with,
 };
+use crate::runtime::{no_progress, warm_up};
 use clap::Args;
 use std::path::PathBuf;
 use symphony_gpu::CpuModel;
@@ -58,7 +59,7 @@ fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
         Vec::new()
     });
     for name in names.iter().filter(|name| config.models.iter().all(|model| model.name != **name)) {
-        match repository.read_model(name, &kinds) {
+        match repository.read_model(name, &kinds, None) {
             Ok(model) => models.extend(model.versions),
             Err(Diagnostics(more)) => diagnostics.extend(more),
         }
@@ -70,7 +71,11 @@ fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
 fn try_to_load(model: &ModelConfig) -> Vec<Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Vec::new() };
     match CpuModel::load(file, model.max_batch) {
-        Ok(loaded) => model.declared.check(loaded.signature()),
+        Ok(mut loaded) => {
+            let mut diagnostics = model.declared.check(loaded.signature());
+            diagnostics.extend(warm_up(model, &mut loaded, &no_progress()).err());
+            diagnostics
+        }
         Err(error) => {
             vec![model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
         }

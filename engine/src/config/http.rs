@@ -11,6 +11,8 @@ use symphony_scheduler::limits;
 pub struct HttpLimits {
     /// The largest body of a request; a larger one is refused.
     pub max_body_bytes: usize,
+    /// The most memory that the requests of one connection being read may hold, in bytes.
+    pub max_connection_bytes: usize,
     /// The most requests in the engine at once; others are answered `overloaded`.
     pub max_in_flight: usize,
     /// The most open connections; others are closed at once.
@@ -46,6 +48,7 @@ impl Default for HttpLimits {
     fn default() -> HttpLimits {
         HttpLimits {
             max_body_bytes: 64 << 20,
+            max_connection_bytes: 256 << 20,
             max_in_flight: limits::MAX_IN_FLIGHT,
             max_connections: 4_096,
             max_admin_connections: 256,
@@ -88,7 +91,10 @@ pub(super) fn read_http(root: &TomlTable<'_>) -> Option<HttpLimits> {
     root.section("http", |table| {
         let count = |name, most, default| table.optional(name).map_or(Some(default), |v| v.count(1..=most));
         let body = count("max_body_mb", 1_024, default.max_body_bytes >> 20);
-        let bodies = count("max_bodies_mb", 1 << 20, default.max_bodies_bytes >> 20);
+        // A request is read within three times the size of its body.
+        let enough = |default: usize| body.unwrap_or_default().saturating_mul(4).max(default >> 20);
+        let bodies = count("max_bodies_mb", 1 << 20, enough(default.max_bodies_bytes));
+        let connection_memory = count("max_connection_mb", 16_384, enough(default.max_connection_bytes));
         let in_flight = count("max_in_flight", limits::MAX_IN_FLIGHT, default.max_in_flight);
         let connections = count("max_connections", 65_536, default.max_connections);
         let admin_connections = count("max_admin_connections", 65_536, default.max_admin_connections);
@@ -119,6 +125,7 @@ pub(super) fn read_http(root: &TomlTable<'_>) -> Option<HttpLimits> {
         Some(HttpLimits {
             max_body_bytes: body,
             max_bodies_bytes: bodies,
+            max_connection_bytes: connection_memory? << 20,
             max_in_flight: in_flight?,
             max_connections: connections?,
             max_admin_connections: admin_connections?,

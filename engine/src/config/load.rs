@@ -90,7 +90,7 @@ impl Config {
                 diagnostics.push(location.diagnostic(wrong, "give each model a name of its own"));
                 continue;
             }
-            match repository.read_model(&name, &kinds) {
+            match repository.read_model(&name, &kinds, None) {
                 Ok(model) => {
                     model.notes.iter().for_each(|line| note(line));
                     self.models.extend(model.versions);

@@ -127,11 +127,11 @@ impl ControlThread {
 
     fn execute(&mut self, repository: &RepositoryConfig, order: Order) {
         match order {
-            Order::Load(name, done) => {
+            Order::Load(name, config, done) => {
                 let result = match self.own.contains(&name) {
                     true => Err(ControlError::Wrong(of_config(&name))),
                     false if !repository.has(&name) => Err(ControlError::Unknown(unknown(&name))),
-                    false => self.load(repository, &name).map_err(ControlError::Wrong),
+                    false => self.load(repository, &name, config.as_deref()).map_err(ControlError::Wrong),
                 };
                 self.write_index(repository);
                 done(result);
@@ -178,7 +178,7 @@ impl ControlThread {
                 settling = true;
                 continue;
             }
-            if let Err(why) = self.load(repository, name) {
+            if let Err(why) = self.load(repository, name, None) {
                 (self.progress)(&format!("model {name} is left as it is: {why}"));
             }
         }
@@ -186,19 +186,28 @@ impl ControlThread {
     }
 
     /// Loads the versions of a model that are new or have changed, and unloads those that its
-    /// folder no longer has served.
+    /// folder no longer has served. With a `config`, every version is loaded, and again at the next
+    /// load, which goes by the folder's.
     ///
     /// Errors: the reason; nothing has changed then.
-    fn load(&mut self, repository: &RepositoryConfig, name: &str) -> Result<(), String> {
+    fn load(
+        &mut self,
+        repository: &RepositoryConfig,
+        name: &str,
+        config: Option<&str>,
+    ) -> Result<(), String> {
         self.loading = Some(name.to_owned());
         self.write_index(repository);
         let stamp = repository.stamp(name);
-        let result = self.load_changed(repository, name, &stamp).map_err(|error| error.to_string());
+        let result = self.load_changed(repository, name, &stamp, config).map_err(|error| error.to_string());
         self.loading = None;
         let entry = self.models.entry(name.to_owned()).or_default();
         (entry.tried, entry.seen) = (stamp.clone(), stamp.clone());
         match &result {
-            Ok(()) => (entry.loaded, entry.failure) = (stamp, String::new()),
+            Ok(()) => {
+                entry.loaded = if config.is_some() { FileStamp::default() } else { stamp };
+                entry.failure = String::new();
+            }
             Err(why) => entry.failure.clone_from(why),
         }
         result
@@ -209,15 +218,17 @@ impl ControlThread {
         repository: &RepositoryConfig,
         name: &str,
         stamp: &FileStamp,
+        config: Option<&str>,
     ) -> Result<(), ModelSlotError> {
-        let model = repository.read_model(name, &self.kinds)?;
+        let model = repository.read_model(name, &self.kinds, config)?;
         model.notes.iter().for_each(|note| (self.progress)(note));
         let entry = self.models.entry(name.to_owned()).or_default();
         let (mut next, mut add) = (BTreeMap::new(), Vec::new());
         let mut failure = None;
         for version in model.versions {
             let number = version.version;
-            let as_loaded = entry.versions.get(&number).filter(|_| entry.loaded.agrees_on(stamp, number));
+            let unchanged = config.is_none() && entry.loaded.agrees_on(stamp, number);
+            let as_loaded = entry.versions.get(&number).filter(|_| unchanged);
             if let Some(id) = as_loaded {
                 next.insert(number, *id);
                 continue;

@@ -102,10 +102,12 @@ impl Repository {
     }
 
     /// Loads a model as its folder has it now: new versions, those whose files have changed, and no
-    /// others. `done` is called once requests can be sent to it, or with the reason why it was not
-    /// loaded; what was loaded before is served until then.
-    pub fn load(&self, name: &str, done: Done) {
-        self.order(done, |done| Order::Load(name.to_owned(), done));
+    /// others. With a `config`, in JSON, all of its versions are loaded anew, and it counts instead
+    /// of the folder's `config.pbtxt` until the next load. `done` is called once requests can be
+    /// sent to it, or with the reason why it was not loaded; what was loaded before is served until
+    /// then.
+    pub fn load(&self, name: &str, config: Option<String>, done: Done) {
+        self.order(done, |done| Order::Load(name.to_owned(), config, done));
     }
 
     /// Unloads a model. `done` is called once new requests no longer find it; requests that were
@@ -121,7 +123,7 @@ impl Repository {
         if let Err(refused) = self.orders.try_send(order(done)) {
             let (std::sync::mpsc::TrySendError::Full(order)
             | std::sync::mpsc::TrySendError::Disconnected(order)) = refused;
-            let (Order::Load(_, done) | Order::Unload(_, done)) = order;
+            let (Order::Load(_, _, done) | Order::Unload(_, done)) = order;
             done(Err(ControlError::Busy));
         }
     }

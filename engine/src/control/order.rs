@@ -51,8 +51,9 @@ pub type Done = Box<dyn FnOnce(Result<(), ControlError>) + Send>;
 
 /// An order of a client.
 pub(crate) enum Order {
-    /// Loads this model, or what has changed of it.
-    Load(String, Done),
+    /// Loads this model, or what has changed of it; all of it if a configuration in JSON is given,
+    /// which then counts instead of its `config.pbtxt`.
+    Load(String, Option<String>, Done),
     /// Unloads all versions of this model.
     Unload(String, Done),
 }

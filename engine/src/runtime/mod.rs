@@ -52,6 +52,7 @@ mod start;
 #[doc(hidden)]
 pub mod threads;
 
+pub use backends::warming::warm_up;
 pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;
 pub use fault::{FatalFault, FaultLatch};

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use symphony_transport::Nanos;
 
 /// The most lines in a second of each API core.
-const LINES_A_SECOND: u32 = 10;
+pub(super) const LINES_A_SECOND: u32 = 10;
 
 /// The rate limit of one API core's log lines about failures.
 #[derive(Debug, Default)]

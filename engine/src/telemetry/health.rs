@@ -12,10 +12,10 @@ const OBSERVE_EVERY: Nanos = Nanos::from_millis(250);
 
 /// The time without a duty cycle after which a thread counts as stuck. An executor runs its batches
 /// within its duty cycles: it gets ten times the longest batch on top.
-const STUCK_AFTER: Nanos = Nanos::from_secs(10);
+pub(super) const STUCK_AFTER: Nanos = Nanos::from_secs(10);
 
 /// The multiple of its profile that a batch may take before its executor counts as stuck.
-const SLOWER_THAN_PROFILED: u64 = 10;
+pub(super) const SLOWER_THAN_PROFILED: u64 = 10;
 
 /// The most time that is counted between two observations: if the whole process was stopped, no
 /// thread is at fault.

@@ -12,10 +12,10 @@ const SAMPLE_EVERY: Nanos = Nanos::from_secs(1);
 
 /// The number of samples of each GPU's busy time that are kept: one more than the number of seconds
 /// that "the last seconds" are.
-const SAMPLES: usize = 11;
+pub(super) const SAMPLES: usize = 11;
 
 /// The number of seconds of which the dashboard can show the past.
-const SECONDS: usize = 121;
+pub(super) const SECONDS: usize = 121;
 
 /// The most models that the dashboard shows, and whose past is kept.
 pub(super) const HISTORY_MODELS: usize = 64;

@@ -16,6 +16,8 @@
 //! their counters.
 
 mod advice;
+#[cfg(test)]
+mod documented_limits;
 mod failures;
 mod health;
 mod histogram;

@@ -13,10 +13,10 @@ use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// The number of GPUs whose batches are shown one by one.
-const LANES: usize = 64;
+pub(super) const LANES: usize = 64;
 
 /// The age from which ended batches are no longer shown.
-const SHOWN_FOR: Nanos = Nanos::from_secs(6);
+pub(super) const SHOWN_FOR: Nanos = Nanos::from_secs(6);
 
 /// The most batches in one answer, the newest.
 const BATCHES: usize = 4_096;

@@ -1,21 +1,25 @@
 //! Takes a gRPC call through access control, its messages and its status.
 
 use super::framing::{self, Envelope};
+use super::message_reader::infer_message;
 use super::status::{GrpcCode, GrpcStatus};
-use super::{admin, infer, stream};
+use super::{admin, health, infer, reflection, stream};
 use crate::api::headers::{DEADLINE, STREAM_ORDER};
 use crate::api::inference::{Inference, RequestDeadline};
+use crate::api::net::memory::ReadBounds;
 use crate::api::net::peer::Peer;
 use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
-use crate::api::services::access::Caller;
+use crate::api::services::access::{Caller, Permission};
 use crate::api::services::shared_memory::Regions;
 use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::InferOutcome;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
 use std::rc::Rc;
 
@@ -36,41 +40,88 @@ pub(in crate::api) async fn respond(
         *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return response;
     }
-    let (head, body) = request.into_parts();
-    let method = head.uri.path().strip_prefix(framing::SERVICE).unwrap_or_default();
-    let envelope = match Envelope::of(&head.headers) {
-        Ok(envelope) => envelope,
-        Err(problem) => return refuse(services, &problem),
-    };
-    let needed = admin::permission(method);
-    let caller = match services.access.admit(peer.listener, &head.uri, &head.headers, needed) {
-        Ok(caller) => caller,
-        Err(problem) => return refuse(services, &problem),
-    };
-    if method == "ModelStreamInfer" {
-        let ordered = match ordered(&head.headers) {
-            Ok(ordered) => ordered,
-            Err(problem) => return refuse(services, &problem),
-        };
-        services.metrics.responded(StatusCode::OK.as_u16());
-        let client = stream::StreamClient {
-            caller,
-            peer,
-            ordered,
-            deadline: deadline_header(&head.headers),
-            span: services.accounting.parent_span(&head.headers),
-        };
-        return framing::headers(stream::body(services.clone(), body, envelope, client), envelope);
+    answer(services, request, peer).await.unwrap_or_else(|problem| refuse(services, &problem))
+}
+
+/// A call, by the service that has it.
+enum CallName<'p> {
+    /// One of `inference.GRPCInferenceService`.
+    Inference(&'p str),
+    /// One of `grpc.health.v1.Health`.
+    Health(&'p str),
+    /// One of `grpc.reflection.v1.ServerReflection`, or its older name.
+    Reflection(&'p str),
+    /// The path of one of no service.
+    Unknown(&'p str),
+}
+
+impl CallName<'_> {
+    fn of(path: &str) -> CallName<'_> {
+        if let Some(method) = path.strip_prefix(framing::SERVICE) {
+            return CallName::Inference(method);
+        }
+        if let Some(method) = path.strip_prefix(health::SERVICE) {
+            return CallName::Health(method);
+        }
+        let reflection = reflection::SERVICES.iter().find_map(|service| path.strip_prefix(service));
+        reflection.map_or(CallName::Unknown(path), CallName::Reflection)
     }
-    let mut outcome = None;
-    match call(services, &caller, method, &head.headers, body, envelope, &mut outcome).await {
-        Ok(message) => {
-            services.metrics.responded(StatusCode::OK.as_u16());
+
+    /// Returns the permission that the call needs, whatever its message.
+    fn permission(&self) -> Permission {
+        match self {
+            CallName::Inference(method) => admin::permission(method),
+            // The status of a model needs more, which is asked for when the message is known.
+            CallName::Health(_) => Permission::Health,
+            CallName::Reflection(_) | CallName::Unknown(_) => Permission::Use,
+        }
+    }
+}
+
+async fn answer(
+    services: &Rc<CoreServices>,
+    request: Request<Incoming>,
+    peer: Peer,
+) -> Result<ApiResponse, Problem> {
+    let (Parts { uri, headers, .. }, body) = request.into_parts();
+    let call = CallName::of(uri.path());
+    let envelope = Envelope::of(&headers)?;
+    let caller = services.access.admit(peer.listener, &uri, &headers, call.permission())?;
+    let response = match call {
+        CallName::Inference("ModelStreamInfer") => {
+            let client = stream::StreamClient {
+                caller,
+                peer,
+                ordered: ordered(&headers)?,
+                deadline: deadline_header(&headers),
+                span: services.accounting.parent_span(&headers),
+            };
+            framing::headers(stream::body(services.clone(), body, envelope, client), envelope)
+        }
+        CallName::Inference(method) => {
+            let mut outcome = None;
+            let message =
+                unary(services, &caller, method, &headers, (body, &peer), envelope, &mut outcome).await?;
             let status = GrpcStatus { code: GrpcCode::Ok, message: "", outcome, again: None };
             framing::headers(ResponseBody::with_trailers(message, status.trailers()), envelope)
         }
-        Err(problem) => refuse(services, &problem),
-    }
+        CallName::Health(method) => {
+            let (body, mut bounds) = services.bodies.read(&headers, body, &peer.in_flight).await?;
+            bounds.narrow();
+            let message = envelope.open(body, &mut bounds).await?;
+            bounds.take_decoded(message.len())?;
+            health::respond(services, method, (&uri, &headers), &peer, message, envelope)?
+        }
+        CallName::Reflection("ServerReflectionInfo") => {
+            framing::headers(reflection::body(services.clone(), body, envelope, &peer), envelope)
+        }
+        CallName::Reflection(method) => {
+            return Err(framing::unknown_call(reflection::SERVICES[0], method));
+        }
+        CallName::Unknown(path) => return Err(framing::unknown_call(framing::SERVICE, path)),
+    };
+    services.metrics.responded(StatusCode::OK.as_u16());
+    Ok(response)
 }
 
 fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
@@ -80,51 +131,55 @@ fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
 
 /// Makes a call with one message each way and returns the answer's message in its envelope. Sets
 /// `outcome` if it was an infer request that has a result.
-async fn call(
+async fn unary(
     services: &CoreServices,
     caller: &Caller,
     method: &str,
     headers: &HeaderMap,
-    body: Incoming,
+    (body, peer): (Incoming, &Peer),
     envelope: Envelope,
     outcome: &mut Option<InferOutcome>,
 ) -> Result<Bytes, Problem> {
     let mut deadline = RequestDeadline::new();
-    let mut lease = services.bodies.read(headers, body).await?;
-    let message = envelope.open(lease.bytes(), services.bodies.max_body_bytes())?;
+    let (body, mut bounds) = services.bodies.read(headers, body, &peer.in_flight).await?;
     if method == "ModelInfer" {
+        let message = envelope.open(body, &mut bounds).await?;
         read_deadline(headers, &mut deadline)?;
-        let request = framing::decode(message)?;
+        let message = infer_message(message, &mut bounds).await?;
         let response = infer::infer(
             services,
             caller,
-            request,
+            message,
             deadline,
             services.accounting.parent_span(headers),
-            lease,
+            bounds,
         )
         .await?;
         *outcome = Some(InferOutcome::Good);
-        return Ok(envelope.seal(&response));
+        return Ok(envelope.seal_in_slices(&response, &Slices::on_core()).await);
     }
+    bounds.narrow();
+    let message = envelope.open(body, &mut bounds).await?;
+    bounds.take_decoded(message.len())?;
     admin::call(services, caller, method, message, envelope).await
 }
 
 /// Reads the body of a call of `ModelInfer` for `model`.
 ///
-/// Errors: 400, 413 where it unpacks to more than `limit` bytes, 415.
-pub(in crate::api) fn read(
+/// Errors: 400, 413 where it or what it becomes is too large, 415.
+pub(in crate::api) async fn read(
     headers: &HeaderMap,
     body: Bytes,
-    limit: usize,
+    bounds: &mut ReadBounds,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
 ) -> Result<Inference, Problem> {
     let mut deadline = RequestDeadline::new();
-    let message = Envelope::of(headers)?.open(body, limit)?;
+    let message = Envelope::of(headers)?.open(body, bounds).await?;
     read_deadline(headers, &mut deadline)?;
-    infer::parse(framing::decode(message)?, deadline, model, regions, most_rows)
+    let message = infer_message(message, bounds).await?;
+    infer::parse(message, deadline, model, regions, most_rows, bounds).await
 }
 
 fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<(), Problem> {

@@ -1,10 +1,11 @@
 //! All gRPC calls but infer requests.
 
-use super::framing::{Envelope, SERVICE, decode};
+use super::framing::{Envelope, SERVICE, decode, unknown_call};
 use super::messages::log_settings_request::setting_value::ParameterChoice as GivenSetting;
 use super::messages::log_settings_response::setting_value::ParameterChoice as LogSetting;
 use super::messages::model_config::SchedulingChoice;
 use super::messages::model_metadata_response::TensorMetadata;
+use super::messages::model_repository_parameter::ParameterChoice as RepositoryParameter;
 use super::messages::repository_index_response::ModelIndex;
 use super::messages::system_shared_memory_status_response::RegionStatus;
 use super::messages::*;
@@ -20,7 +21,6 @@ use crate::api::services::statistics::{self, BatchStatistics, TimeSum};
 use crate::control::State;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
-use hyper::StatusCode;
 use symphony_gpu::TensorSpec;
 
 /// Returns the permission that a call needs, whatever its message. `TraceSetting` and `LogSettings`
@@ -81,10 +81,15 @@ pub(super) async fn call(
         "RepositoryIndex" => envelope.seal(&index(services, caller, decode(message)?)),
         "RepositoryModelLoad" => {
             let request: RepositoryModelLoadRequest = decode(message)?;
-            if let Some(name) = request.parameters.keys().next() {
-                return Err(describe::no_load_parameter(name));
-            }
-            repository::load(&services.shared, caller, &request.model_name).await?;
+            let parameters = request.parameters.into_iter().map(|(name, value)| {
+                let text = match value.parameter_choice {
+                    Some(RepositoryParameter::StringParam(text)) => Some(text),
+                    _ => None,
+                };
+                (name, text)
+            });
+            let config = repository::load_config(parameters)?;
+            repository::load(&services.shared, caller, &request.model_name, config).await?;
             envelope.seal(&RepositoryModelLoadResponse {})
         }
         "RepositoryModelUnload" => {
@@ -120,7 +125,7 @@ pub(super) async fn call(
         "CudaSharedMemoryUnregister" => envelope.seal(&CudaSharedMemoryUnregisterResponse {}),
         "TraceSetting" => envelope.seal(&trace(services, caller, decode(message)?)?),
         "LogSettings" => envelope.seal(&log(services, caller, decode(message)?)?),
-        other => return Err(unknown(other)),
+        other => return Err(unknown_call(SERVICE, other)),
     })
 }
 
@@ -261,10 +266,4 @@ fn log(
         (name.to_owned(), log_settings_response::SettingValue { parameter_choice: Some(choice) })
     });
     Ok(LogSettingsResponse { settings: settings.into() })
-}
-
-/// Returns the refusal of a call that does not exist.
-fn unknown(method: &str) -> Problem {
-    let message = format!("there is no call {} at {SERVICE}", quoted(method));
-    Problem::invalid(StatusCode::NOT_IMPLEMENTED, message)
 }

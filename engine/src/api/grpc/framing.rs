@@ -1,9 +1,11 @@
 //! gRPC's envelope around messages: five bytes in front of each, and the headers of a call. A
 //! message's tensors stay in the buffer that they came in.
 
-use super::status::GrpcStatus;
+use super::status::{GrpcCode, GrpcStatus};
 use crate::api::net::compression::Coding;
+use crate::api::net::memory::ReadBounds;
 use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -42,10 +44,10 @@ impl Envelope {
         Some(PREFIX + u32::from_be_bytes([a, b, c, d]) as usize)
     }
 
-    /// Returns the one message that `bytes` must be.
+    /// Returns the one message that `bytes` must be, unpacked within `bounds`.
     ///
-    /// Errors: 400 if they are not one message, 413 if it unpacks to more than `limit` bytes.
-    pub(super) fn open(self, mut bytes: Bytes, limit: usize) -> Result<Bytes, Problem> {
+    /// Errors: 400 if they are not one message, 413 if it unpacks to more than the limit, 429.
+    pub(super) async fn open(self, mut bytes: Bytes, bounds: &mut ReadBounds) -> Result<Bytes, Problem> {
         if Envelope::length(&bytes) != Some(bytes.len()) {
             let message =
                 format!("the call's {} bytes are not one message with its length in front", bytes.len());
@@ -55,28 +57,43 @@ impl Envelope {
         bytes.advance(PREFIX - 1);
         match (compressed, self.0) {
             (0, _) => Ok(bytes),
-            (1, Some(coding)) => coding.unpack(&bytes, limit),
+            (1, Some(coding)) => coding.unpack(bytes, bounds).await,
             _ => Err(Problem::bad("the message says that it is compressed, but no grpc-encoding says how")),
         }
     }
 
-    /// Returns a message with its prefix.
+    /// Returns a small message with its prefix.
     pub(super) fn seal(self, message: &impl Message) -> Bytes {
-        let Some(coding) = self.0 else {
-            let length = message.encoded_len();
-            let mut sealed = BytesMut::with_capacity(PREFIX + length);
-            sealed.put_u8(0);
-            sealed.put_u32(length as u32);
-            message.encode(&mut sealed).expect("a BytesMut has room for all");
-            return sealed.freeze();
-        };
-        let packed = coding.pack(&message.encode_to_vec());
-        let mut sealed = BytesMut::with_capacity(PREFIX + packed.len());
-        sealed.put_u8(1);
-        sealed.put_u32(packed.len() as u32);
-        sealed.extend_from_slice(&packed);
-        sealed.freeze()
+        match self.0 {
+            None => plain(message),
+            Some(coding) => packed(&coding.pack(&message.encode_to_vec())),
+        }
     }
+
+    /// Returns a message with its prefix, compressed in slices.
+    pub(super) async fn seal_in_slices(self, message: &impl Message, slices: &Slices) -> Bytes {
+        match self.0 {
+            None => plain(message),
+            Some(coding) => packed(&coding.pack_in_slices(&message.encode_to_vec(), slices).await),
+        }
+    }
+}
+
+fn plain(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut sealed = BytesMut::with_capacity(PREFIX + length);
+    sealed.put_u8(0);
+    sealed.put_u32(length as u32);
+    message.encode(&mut sealed).expect("a BytesMut has room for all");
+    sealed.freeze()
+}
+
+fn packed(message: &[u8]) -> Bytes {
+    let mut sealed = BytesMut::with_capacity(PREFIX + message.len());
+    sealed.put_u8(1);
+    sealed.put_u32(message.len() as u32);
+    sealed.extend_from_slice(message);
+    sealed.freeze()
 }
 
 /// Reads a message.
@@ -84,6 +101,18 @@ impl Envelope {
 /// Errors: 400 if the bytes are no such message.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Problem> {
     M::decode(bytes).map_err(|error| Problem::bad(format!("the call's message can't be read: {error}")))
+}
+
+/// Returns the response to a call that ends well, with its one message.
+pub(super) fn answered(message: &impl Message, envelope: Envelope) -> ApiResponse {
+    let status = GrpcStatus { code: GrpcCode::Ok, message: "", outcome: None, again: None };
+    headers(ResponseBody::with_trailers(envelope.seal(message), status.trailers()), envelope)
+}
+
+/// Returns the refusal of a call that the service does not have.
+pub(super) fn unknown_call(service: &str, method: &str) -> Problem {
+    let message = format!("there is no call {} at {service}", quoted(method));
+    Problem::invalid(StatusCode::NOT_IMPLEMENTED, message)
 }
 
 /// Returns the response to a call that ends with a status alone.
@@ -135,6 +164,15 @@ pub(super) fn timeout(value: &[u8]) -> Result<Nanos, Problem> {
 mod tests {
     use super::super::messages::ServerMetadataResponse;
     use super::*;
+    use crate::api::net::memory::CoreMemory;
+    use crate::api::net::slices::ready_now;
+    use std::rc::Rc;
+
+    fn open(coding: Option<Coding>, bytes: Bytes, limit: usize) -> Result<Bytes, Problem> {
+        let mut memory = CoreMemory::new(1 << 20, 1 << 20).lease(&Rc::default());
+        memory.grow(bytes.len()).unwrap();
+        ready_now(Envelope(coding).open(bytes, &mut ReadBounds { limit, memory, slices: Slices::alone() }))
+    }
 
     #[test]
     fn a_message_survives_its_envelope_compressed_or_not() {
@@ -142,13 +180,13 @@ mod tests {
         for coding in [None, Some(Coding::Gzip), Some(Coding::Deflate)] {
             let sealed = Envelope(coding).seal(&message);
             assert_eq!(Envelope::length(&sealed), Some(sealed.len()));
-            let opened = Envelope(coding).open(sealed.clone(), 10_000).unwrap();
+            let opened = open(coding, sealed.clone(), 10_000).unwrap();
             assert_eq!(decode::<ServerMetadataResponse>(opened).unwrap(), message);
-            assert!(Envelope(coding).open(sealed.slice(..sealed.len() - 1), 10_000).is_err());
+            assert!(open(coding, sealed.slice(..sealed.len() - 1), 10_000).is_err());
         }
         let sealed = Envelope(Some(Coding::Gzip)).seal(&message);
-        assert!(Envelope(Some(Coding::Gzip)).open(sealed.clone(), 999).is_err());
-        assert!(Envelope(None).open(sealed, 10_000).unwrap_err().message.contains("grpc-encoding"));
+        assert!(open(Some(Coding::Gzip), sealed.clone(), 999).is_err());
+        assert!(open(None, sealed, 10_000).unwrap_err().message.contains("grpc-encoding"));
     }
 
     #[test]

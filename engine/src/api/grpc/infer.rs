@@ -1,15 +1,16 @@
 //! Infer requests over gRPC: a `ModelInferRequest` to an [`Inference`], and an answer as a
 //! `ModelInferResponse`.
 
+use super::message_reader::InferMessage;
 use super::messages::infer_parameter::ParameterChoice;
 use super::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use super::messages::model_infer_response::InferOutputTensor;
-use super::messages::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
-use crate::api::inference::tensors::elements;
+use super::messages::{InferParameter, ModelInferResponse};
 use crate::api::inference::{
     Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
     RequestDeadline, RequestedOutput, choose, run,
 };
+use crate::api::net::memory::ReadBounds;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::access::Caller;
 use crate::api::services::shared_memory::{RegionPart, Regions};
@@ -21,18 +22,19 @@ use std::collections::HashMap;
 
 type ParameterMap = HashMap<String, InferParameter>;
 
-/// Runs an infer request, whose client named `span` if any. `held` keeps its bytes counted until
-/// the engine has them.
+/// Runs an infer request, whose client named `span` if any. It is interpreted within
+/// `bounds`, whose memory is held until the engine has its bytes.
 ///
 /// Errors: the reason that it has no result in time.
 pub(super) async fn infer(
     services: &CoreServices,
     caller: &Caller,
-    request: ModelInferRequest,
+    message: InferMessage,
     mut deadline: RequestDeadline,
     span: Option<Parent>,
-    held: impl Sized,
+    mut bounds: ReadBounds,
 ) -> Result<ModelInferResponse, Problem> {
+    let InferMessage { request, .. } = &message;
     let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
     let mut record = services.accounting.begin(model, Call::Grpc, span);
@@ -40,8 +42,8 @@ pub(super) async fn infer(
     let regions = services.access.regions(caller, &services.shared);
     let result = async {
         let most_rows = services.engine.most_rows(model.id);
-        let inference = parse(request, deadline, model, regions, most_rows)?;
-        let answered = run(&services.engine, model, inference, held, &mut record).await?;
+        let inference = parse(message, deadline, model, regions, most_rows, &mut bounds).await?;
+        let answered = run(&services.engine, model, inference, bounds.memory, &mut record).await?;
         answer(model, answered)
     }
     .await;
@@ -51,22 +53,24 @@ pub(super) async fn infer(
 
 /// Reads a request for `model` of at most `most_rows` rows.
 ///
-/// Errors: 400 with what was wrong, where, and what would be right.
-pub(super) fn parse(
-    request: ModelInferRequest,
+/// Errors: 400 with what was wrong, where, and what would be right; 413 or 429.
+pub(super) async fn parse(
+    message: InferMessage,
     mut deadline: RequestDeadline,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
+    bounds: &mut ReadBounds,
 ) -> Result<Inference, Problem> {
+    let InferMessage { request, contents } = message;
     for (name, value) in &request.parameters {
         deadline.parameter(name, &parameter_value(value))?;
     }
     deadline.check()?;
     let is_raw = !request.raw_input_contents.is_empty();
     let mut raw = request.raw_input_contents.into_iter();
-    let given = request.inputs.iter().map(|input| {
-        let data = data(input, is_raw, &mut raw)
+    let given = request.inputs.iter().zip(contents).map(|(input, contents)| {
+        let data = data(input, contents, is_raw, &mut raw)
             .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
         Ok(GivenInput { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
     });
@@ -75,7 +79,7 @@ pub(super) fn parse(
         let message = format!("raw_input_contents has {} more tensors than there are inputs for", raw.len());
         return Err(Problem::bad(message));
     }
-    let inputs = Inputs::new(model, given, regions, most_rows)?;
+    let inputs = Inputs::new(model, given, regions, most_rows, bounds).await?;
     let requested = request.outputs.iter().map(requested).collect::<Result<Vec<_>, Problem>>()?;
     let chosen = choose(model, requested, Format::Binary, inputs.rows.count, regions)?;
     Ok(Inference { id: request.id, inputs, chosen, deadline })
@@ -94,18 +98,19 @@ fn parameter_value(parameter: &InferParameter) -> ParameterValue {
 /// shared memory.
 fn data<'a>(
     input: &'a InferInputTensor,
+    contents: Option<Result<Bytes, String>>,
     is_raw: bool,
     raw: &mut impl Iterator<Item = Bytes>,
 ) -> Result<InputData<'a>, String> {
     if let Some(part) = region(&input.parameters)? {
         return Ok(InputData::Region(part));
     }
-    match (&input.contents, is_raw) {
+    match (contents, is_raw) {
         (None, false) => Ok(InputData::Missing),
         (None, true) => {
             raw.next().map(InputData::Wire).ok_or_else(|| "raw_input_contents has no tensor for it".into())
         }
-        (Some(contents), false) => wire(&input.datatype, contents).map(InputData::Wire),
+        (Some(contents), false) => contents.map(InputData::Wire),
         (Some(_), true) => Err("has contents of its own beside raw_input_contents; give one of them".into()),
     }
 }
@@ -127,44 +132,6 @@ fn region(parameters: &ParameterMap) -> Result<Option<RegionPart<'_>>, String> {
     };
     let bytes = number("shared_memory_byte_size")?.ok_or("shared_memory_byte_size is missing")?;
     Ok(Some(RegionPart { region, offset: number("shared_memory_offset")?.unwrap_or(0), bytes }))
-}
-
-/// Converts elements in a message's own fields to the protocol's binary form.
-fn wire(datatype: &str, contents: &InferTensorContents) -> Result<Bytes, String> {
-    fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> Option<[u8; N]>) -> Option<Vec<u8>> {
-        let mut wire = Vec::with_capacity(values.len() * N);
-        for &value in values {
-            wire.extend(bytes(value)?);
-        }
-        Some(wire)
-    }
-    let ints = &contents.int_contents;
-    let uints = &contents.uint_contents;
-    let wire = match datatype {
-        "BOOL" => all(&contents.bool_contents, |v| Some([u8::from(v)])),
-        "INT8" => all(ints, |v| Some(i8::try_from(v).ok()?.to_le_bytes())),
-        "INT16" => all(ints, |v| Some(i16::try_from(v).ok()?.to_le_bytes())),
-        "INT32" => all(ints, |v| Some(v.to_le_bytes())),
-        "INT64" => all(&contents.int64_contents, |v| Some(v.to_le_bytes())),
-        "UINT8" => all(uints, |v| Some(u8::try_from(v).ok()?.to_le_bytes())),
-        "UINT16" => all(uints, |v| Some(u16::try_from(v).ok()?.to_le_bytes())),
-        "UINT32" => all(uints, |v| Some(v.to_le_bytes())),
-        "UINT64" => all(&contents.uint64_contents, |v| Some(v.to_le_bytes())),
-        "FP32" => all(&contents.fp32_contents, |v| Some(v.to_le_bytes())),
-        "FP64" => all(&contents.fp64_contents, |v| Some(v.to_le_bytes())),
-        "BYTES" => {
-            let mut wire = Vec::new();
-            contents.bytes_contents.iter().for_each(|element| elements::put(element, &mut wire));
-            Some(wire)
-        }
-        other => {
-            let other = quoted(other);
-            return Err(format!(
-                "elements of type {other} have no field in contents; use raw_input_contents"
-            ));
-        }
-    };
-    wire.map(Bytes::from).ok_or_else(|| format!("an element in contents does not fit in {datatype}"))
 }
 
 fn requested(output: &InferRequestedOutputTensor) -> Result<RequestedOutput<'_>, Problem> {

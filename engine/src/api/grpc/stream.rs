@@ -1,17 +1,21 @@
 //! `ModelStreamInfer`: many requests and their answers over one call, in the order in which the
 //! answers are ready or, where the client asks for it, in that of the requests. The whole call is
 //! the response's body, so when the client resets the stream or disconnects, all its state is
-//! dropped and its queued requests are withdrawn. No more requests are read from a client that does
-//! not take its answers.
+//! dropped and its queued requests are withdrawn. Messages are unpacked and read one at a time,
+//! while earlier requests run, and wait where there is no memory for them. No more requests are
+//! read from a client that does not take its answers.
 
-use super::framing::{Envelope, decode};
+use super::framing::Envelope;
 use super::infer::infer;
+use super::message_reader::{InferMessage, infer_message};
 use super::messages::infer_parameter::ParameterChoice;
 use super::messages::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use super::status::{GrpcCode, GrpcStatus};
 use crate::api::inference::RequestDeadline;
+use crate::api::net::memory::{MemoryLease, ReadBounds};
 use crate::api::net::peer::Peer;
 use crate::api::net::response::ResponseBody;
+use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
@@ -32,17 +36,8 @@ use std::task::{Context, Poll, ready};
 /// order of its requests.
 const ORDERED: &str = "symphony_ordered";
 
-/// Bytes taken from the budget for request bodies, returned when dropped.
-struct BufferLease {
-    services: Rc<CoreServices>,
-    bytes: usize,
-}
-
-impl Drop for BufferLease {
-    fn drop(&mut self) {
-        self.services.bodies.give_back(self.bytes);
-    }
-}
+/// A message that is being unpacked and read.
+type Opening = Pin<Box<dyn Future<Output = Result<(InferMessage, ReadBounds), Problem>>>>;
 
 /// The client of a stream, and the metadata that apply to each of its requests.
 pub(super) struct StreamClient {
@@ -111,7 +106,12 @@ struct InferStream {
     incoming: Option<Incoming>,
     /// The bytes of the next message so far.
     buffer: BytesMut,
-    room: BufferLease,
+    /// The memory of the buffer.
+    memory: MemoryLease,
+    /// Bytes that wait for memory until a running request ends.
+    waiting: Option<Bytes>,
+    /// The message that is being read; one at a time.
+    opening: Option<Opening>,
     running: RunningRequests,
     /// True until the first request has been read.
     first: bool,
@@ -129,7 +129,9 @@ pub(super) fn body(
     client: StreamClient,
 ) -> ResponseBody {
     ResponseBody::stream(Box::pin(InferStream {
-        room: BufferLease { services: services.clone(), bytes: 0 },
+        memory: services.bodies.lease(&client.peer.in_flight),
+        waiting: None,
+        opening: None,
         number: services.idle_streams.number(),
         services,
         envelope,
@@ -145,30 +147,54 @@ pub(super) fn body(
 }
 
 impl InferStream {
-    /// Reads the bytes that have come, as far as another request may run, and starts the requests
-    /// in them.
-    fn read(&mut self, cx: &mut Context<'_>) {
-        while self.has_room() {
-            match self.next_message() {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(problem) => return self.give_up(problem),
-            }
-            let Some(incoming) = &mut self.incoming else { return };
-            let Poll::Ready(frame) = Pin::new(incoming).poll_frame(cx) else { return };
-            let data = match frame {
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => {
-                    return self.give_up(Problem::bad(format!("the stream broke off: {error}")));
+    /// Reads the bytes that have come, as far as another request may run and there is memory, and
+    /// starts the requests in them.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Problem> {
+        loop {
+            if let Some(opening) = &mut self.opening {
+                let Poll::Ready(opened) = opening.as_mut().poll(cx) else { return Ok(()) };
+                self.opening = None;
+                let (message, bounds) = opened?;
+                if std::mem::take(&mut self.first) && asks_for_order(&message.request)? {
+                    self.running = RunningRequests::new(true);
                 }
-                None if self.buffer.is_empty() => return self.incoming = None,
-                None => return self.give_up(Problem::bad("the stream ends in the midst of a message")),
-            };
-            if let Err(problem) = self.services.bodies.take(self.buffer.len(), data.len()) {
-                return self.give_up(problem);
+                self.start(message, bounds);
             }
-            self.room.bytes += data.len();
-            self.buffer.extend_from_slice(&data);
+            if !self.has_room() {
+                return Ok(());
+            }
+            if self.next_message()? {
+                continue;
+            }
+            let Poll::Ready(data) = self.poll_data(cx)? else { return Ok(()) };
+            let Some(data) = data else { return Ok(()) };
+            self.services.bodies.check_length(self.buffer.len(), data.len())?;
+            match self.memory.grow(data.len()) {
+                Ok(()) => self.buffer.extend_from_slice(&data),
+                Err(problem) if self.running.len() == 0 => return Err(problem),
+                Err(_) => {
+                    self.waiting = Some(data);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Returns the next bytes, none at the end of the client's side.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<Bytes>>, Problem> {
+        if let Some(data) = self.waiting.take() {
+            return Ok(Poll::Ready(Some(data)));
+        }
+        let Some(incoming) = &mut self.incoming else { return Ok(Poll::Ready(None)) };
+        let Poll::Ready(frame) = Pin::new(incoming).poll_frame(cx) else { return Ok(Poll::Pending) };
+        match frame {
+            Some(Ok(frame)) => Ok(Poll::Ready(Some(frame.into_data().unwrap_or_default()))),
+            Some(Err(error)) => Err(Problem::bad(format!("the stream broke off: {error}"))),
+            None if self.buffer.is_empty() => {
+                self.incoming = None;
+                Ok(Poll::Ready(None))
+            }
+            None => Err(Problem::bad("the stream ends in the midst of a message")),
         }
     }
 
@@ -179,8 +205,8 @@ impl InferStream {
         self.running.len() == 0 || self.running.len().max(self.client.peer.requests_in_flight()) < limit
     }
 
-    /// Starts the request of the first message in the buffer if it is complete, and returns true if
-    /// it was.
+    /// Begins to read the first message in the buffer if it is complete, and returns true if it
+    /// was.
     fn next_message(&mut self) -> Result<bool, Problem> {
         let limit = self.services.bodies.max_body_bytes();
         let Some(length) = Envelope::length(&self.buffer) else { return Ok(false) };
@@ -191,19 +217,25 @@ impl InferStream {
         if self.buffer.len() < length {
             return Ok(false);
         }
-        let message = self.envelope.open(self.buffer.split_to(length).freeze(), limit)?;
-        let request: ModelInferRequest = decode(message)?;
-        if std::mem::take(&mut self.first) && asks_for_order(&request)? {
-            self.running = RunningRequests::new(true);
-        }
-        self.room.bytes -= length;
-        let room = BufferLease { services: self.services.clone(), bytes: length };
+        let packed = self.buffer.split_to(length).freeze();
+        let mut bounds = ReadBounds::new(limit, self.memory.split(length));
+        let envelope = self.envelope;
+        self.opening = Some(Box::pin(async move {
+            let message = envelope.open(packed, &mut bounds).await?;
+            let message = infer_message(message, &mut bounds).await?;
+            Ok((message, bounds))
+        }));
+        Ok(true)
+    }
+
+    /// Starts the request of a message.
+    fn start(&mut self, message: InferMessage, bounds: ReadBounds) {
         let (services, envelope, client) = (self.services.clone(), self.envelope, self.client.clone());
         let in_flight = client.peer.in_flight.clone();
         self.running.push(Box::pin(async move {
-            let id = request.id.clone();
+            let id = message.request.id.clone();
             let _until_answered = in_flight;
-            let response = match run(&services, &client, request, room).await {
+            let response = match run(&services, &client, message, bounds).await {
                 Ok(response) => {
                     ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
                 }
@@ -212,15 +244,17 @@ impl InferStream {
                     infer_response: Some(ModelInferResponse { id, ..ModelInferResponse::default() }),
                 },
             };
-            envelope.seal(&response)
+            envelope.seal_in_slices(&response, &Slices::on_core()).await
         }));
-        Ok(true)
     }
 
     /// Stops reading; the requests in flight are still answered.
     fn give_up(&mut self, problem: Problem) {
         self.incoming = None;
-        self.buffer.clear();
+        self.waiting = None;
+        self.opening = None;
+        self.buffer = BytesMut::new();
+        self.memory.shrink(self.memory.held());
         self.problem = Some(problem);
     }
 
@@ -245,14 +279,14 @@ fn asks_for_order(first: &ModelInferRequest) -> Result<bool, Problem> {
 async fn run(
     services: &CoreServices,
     client: &StreamClient,
-    request: ModelInferRequest,
-    room: BufferLease,
+    message: InferMessage,
+    bounds: ReadBounds,
 ) -> Result<ModelInferResponse, Problem> {
     let caller = client.caller.renewed()?;
     caller.count()?;
     let mut deadline = RequestDeadline::new();
     client.deadline.as_ref().map_or(Ok(()), |value| deadline.deadline_header(value))?;
-    infer(services, &caller, request, deadline, client.span.clone(), room).await
+    infer(services, &caller, message, deadline, client.span.clone(), bounds).await
 }
 
 impl Drop for InferStream {
@@ -273,14 +307,16 @@ impl Body for InferStream {
         if this.ended {
             return Poll::Ready(None);
         }
-        this.read(cx);
+        if let Err(problem) = this.read(cx) {
+            this.give_up(problem);
+        }
         if let Poll::Ready(Some(message)) = this.running.poll_next(cx) {
             this.idle = None;
             // Another request may run now.
             cx.waker().wake_by_ref();
             return Poll::Ready(Some(Ok(Frame::data(message))));
         }
-        if this.running.len() > 0 {
+        if this.running.len() > 0 || this.opening.is_some() {
             this.idle = None;
             return Poll::Pending;
         }

@@ -1,12 +1,15 @@
 //! Takes an HTTP request through access control, its route, its body and its answer.
 
+use super::infer::InferCall;
 use super::routes::{MemoryKind, MemoryPart, ModelPart, Route};
 use super::{admin, infer};
 use crate::api::headers::{DEADLINE, OUTCOME};
 use crate::api::inference::{Inference, RequestDeadline, run};
 use crate::api::net::compression::Coding;
+use crate::api::net::memory::ReadBounds;
 use crate::api::net::peer::Peer;
 use crate::api::net::response::{ApiResponse, ResponseBody};
+use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
@@ -84,17 +87,19 @@ async fn route(
         Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, services.telemetry.metrics())),
         Route::Dashboard(part) => dashboard_part(services, part, request.uri().query().unwrap_or_default()),
         Route::Statistics => Ok(ok(admin::statistics(services, caller, "", "")?)),
-        Route::Model { name, version, part } => model(services, caller, &name, &version, part, request).await,
-        Route::Trace => settings(services, request, admin::update_trace, |_| admin::trace()).await,
-        Route::Log => settings(services, request, admin::update_log, admin::log).await,
+        Route::Model { name, version, part } => {
+            model(services, caller, &name, &version, part, (request, peer)).await
+        }
+        Route::Trace => settings(services, (request, peer), admin::update_trace, |_| admin::trace()).await,
+        Route::Log => settings(services, (request, peer), admin::update_log, admin::log).await,
         Route::Index => {
-            let body = body(services, request).await?;
+            let (body, _bounds) = body(services, request, peer).await?;
             Ok(ok(admin::index(services, caller, &body)?))
         }
         Route::Load(name) => {
-            let body = body(services, request).await?;
-            admin::check_load(&body)?;
-            repository::load(&services.shared, caller, &name).await?;
+            let (body, _bounds) = body(services, request, peer).await?;
+            let config = admin::load_config(&body)?;
+            repository::load(&services.shared, caller, &name, config).await?;
             Ok(ok("{}"))
         }
         Route::Unload(name) => {
@@ -103,7 +108,7 @@ async fn route(
         }
         Route::Memory { kind, region, part } => {
             let regions = services.access.regions(caller, &services.shared);
-            memory(services, regions, kind, &region, part, request).await
+            memory(services, regions, kind, &region, part, (request, peer)).await
         }
     }
 }
@@ -128,7 +133,7 @@ async fn model(
     name: &str,
     version: &str,
     part: ModelPart,
-    request: Request<Incoming>,
+    (request, peer): (Request<Incoming>, &Peer),
 ) -> Result<ApiResponse, Problem> {
     let model = models::find(&services.engine, caller, name, version).map_err(|problem| match part {
         // As Triton answers: what is asked for is known, and the model is not ready.
@@ -140,20 +145,22 @@ async fn model(
         ModelPart::Ready => Ok(readiness(models::readiness(services, &model), json!({ "name": model.name }))),
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
         ModelPart::Statistics => Ok(ok(admin::statistics(services, caller, name, version)?)),
-        ModelPart::Trace => settings(services, request, admin::update_trace, |_| admin::trace()).await,
-        ModelPart::Infer => Ok(infer(services, caller, &model, request).await),
+        ModelPart::Trace => {
+            settings(services, (request, peer), admin::update_trace, |_| admin::trace()).await
+        }
+        ModelPart::Infer => Ok(infer(services, caller, &model, (request, peer)).await),
     }
 }
 
 /// Applies the settings that the request brings, if any, and answers with all settings.
 async fn settings(
     services: &CoreServices,
-    request: Request<Incoming>,
+    (request, peer): (Request<Incoming>, &Peer),
     update: impl Fn(&CoreServices, &[u8]) -> Result<(), Problem>,
     all: impl Fn(&CoreServices) -> Vec<u8>,
 ) -> Result<ApiResponse, Problem> {
     if request.method() == Method::POST {
-        let body = body(services, request).await?;
+        let (body, _bounds) = body(services, request, peer).await?;
         update(services, &body)?;
     }
     Ok(ok(all(services)))
@@ -165,12 +172,12 @@ async fn memory(
     kind: MemoryKind,
     region: &str,
     part: MemoryPart,
-    request: Request<Incoming>,
+    (request, peer): (Request<Incoming>, &Peer),
 ) -> Result<ApiResponse, Problem> {
     match (kind, part) {
         (MemoryKind::System, MemoryPart::Status) => Ok(ok(admin::regions(&regions.list(region)?))),
         (MemoryKind::System, MemoryPart::Register) => {
-            let body = body(services, request).await?;
+            let (body, _bounds) = body(services, request, peer).await?;
             admin::register(regions, region, &body)?;
             Ok(ok("{}"))
         }
@@ -189,11 +196,11 @@ async fn infer(
     services: &CoreServices,
     caller: &Caller,
     model: &ModelInfo,
-    request: Request<Incoming>,
+    (request, peer): (Request<Incoming>, &Peer),
 ) -> ApiResponse {
     let parent = services.accounting.parent_span(request.headers());
     let mut record = services.accounting.begin(model, Call::Http, parent);
-    let result = try_infer(services, caller, model, request, &mut record).await;
+    let result = try_infer(services, caller, model, (request, peer), &mut record).await;
     let outcome = record.end(&result);
     let mut response = result.unwrap_or_else(|problem| refusal(&problem));
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.name()));
@@ -204,38 +211,40 @@ async fn try_infer(
     services: &CoreServices,
     caller: &Caller,
     model: &ModelInfo,
-    request: Request<Incoming>,
+    (request, peer): (Request<Incoming>, &Peer),
     record: &mut InferRecord<'_>,
 ) -> Result<ApiResponse, Problem> {
     let mut deadline = deadline(request.headers())?;
     deadline.limit_class(caller.highest_class());
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
-    let mut lease = services.bodies.read(&head.headers, body).await?;
-    let body = unpacked(coding, lease.bytes(), services.bodies.max_body_bytes())?;
+    let (body, mut bounds) = services.bodies.read(&head.headers, body, &peer.in_flight).await?;
+    let body = unpacked(coding, body, &mut bounds).await?;
     let most_rows = services.engine.most_rows(model.id);
     let regions = services.access.regions(caller, &services.shared);
-    let inference = infer::parse(&head.headers, &body, deadline, model, regions, most_rows)?;
-    drop(body);
-    let answered = run(&services.engine, model, inference, lease, record).await?;
-    let (body, json_bytes) = infer::answer(model, &answered)?;
-    Ok(packed(&head.headers, body, json_bytes))
+    let call = InferCall { headers: &head.headers, body, deadline, model, regions, most_rows };
+    let inference = infer::parse(call, &mut bounds).await?;
+    let answered = run(&services.engine, model, inference, bounds.memory, record).await?;
+    let slices = Slices::on_core();
+    let (body, json_bytes) = infer::answer(model, &answered, &slices).await?;
+    drop(answered);
+    Ok(packed(&head.headers, body, json_bytes, &slices).await)
 }
 
 /// Reads the complete body of an infer request for `model`.
 ///
-/// Errors: 400, 413 if it unpacks to more than `limit` bytes, 415.
-pub(in crate::api) fn read(
+/// Errors: 400, 413 if it or what it becomes is too large, 415.
+pub(in crate::api) async fn read(
     headers: &HeaderMap,
     body: Bytes,
-    limit: usize,
+    bounds: &mut ReadBounds,
     model: &ModelInfo,
     regions: &Regions,
     most_rows: usize,
 ) -> Result<Inference, Problem> {
     let deadline = deadline(headers)?;
-    let body = unpacked(coding(headers)?, body, limit)?;
-    infer::parse(headers, &body, deadline, model, regions, most_rows)
+    let body = unpacked(coding(headers)?, body, bounds).await?;
+    infer::parse(InferCall { headers, body, deadline, model, regions, most_rows }, bounds).await
 }
 
 /// Returns the deadline that a request's headers give.
@@ -249,27 +258,40 @@ fn coding(headers: &HeaderMap) -> Result<Option<Coding>, Problem> {
     headers.get(CONTENT_ENCODING).map_or(Ok(None), |name| Coding::named(name.as_bytes()))
 }
 
-fn unpacked(coding: Option<Coding>, body: Bytes, limit: usize) -> Result<Bytes, Problem> {
+async fn unpacked(coding: Option<Coding>, body: Bytes, bounds: &mut ReadBounds) -> Result<Bytes, Problem> {
     match coding {
         None => Ok(body),
-        Some(coding) => coding.unpack(&body, limit),
+        Some(coding) => coding.unpack(body, bounds).await,
     }
 }
 
-/// Returns the whole body of a request that is not an infer request.
-async fn body(services: &CoreServices, request: Request<Incoming>) -> Result<Bytes, Problem> {
+/// Returns the whole body of a request that is not an infer request, and the bounds that count its
+/// memory while it is interpreted.
+async fn body(
+    services: &CoreServices,
+    request: Request<Incoming>,
+    peer: &Peer,
+) -> Result<(Bytes, ReadBounds), Problem> {
     let (head, body) = request.into_parts();
     let coding = coding(&head.headers)?;
-    let mut lease = services.bodies.read(&head.headers, body).await?;
-    unpacked(coding, lease.bytes(), services.bodies.max_body_bytes())
+    let (body, mut bounds) = services.bodies.read(&head.headers, body, &peer.in_flight).await?;
+    bounds.narrow();
+    let body = unpacked(coding, body, &mut bounds).await?;
+    bounds.take_decoded(body.len())?;
+    Ok((body, bounds))
 }
 
 /// Returns the answer to an infer request, compressed if its client accepts that and it is large.
-fn packed(request: &HeaderMap, body: Vec<u8>, json_bytes: Option<usize>) -> ApiResponse {
+async fn packed(
+    request: &HeaderMap,
+    body: Vec<u8>,
+    json_bytes: Option<usize>,
+    slices: &Slices,
+) -> ApiResponse {
     let accepted = request.get(ACCEPT_ENCODING).and_then(|list| Coding::acceptable(list.to_str().ok()?));
     let coding = accepted.filter(|_| body.len() >= MIN_COMPRESSED_BYTES);
     let body = match coding {
-        Some(coding) => coding.pack(&body),
+        Some(coding) => coding.pack_in_slices(&body, slices).await,
         None => body,
     };
     let mut response = with_type(StatusCode::OK, if json_bytes.is_some() { BINARY } else { JSON }, body);

@@ -139,18 +139,21 @@ pub(super) fn index(services: &CoreServices, caller: &Caller, request: &[u8]) ->
     Ok(bytes(&entries.collect()))
 }
 
-/// Checks that a request to load a model has no parameters.
+/// Returns the model's configuration, if a request to load a model brings one.
 ///
-/// Errors: 400 if it is wrong, or brings a configuration or files, which this server takes from its
-/// repository only.
-pub(super) fn check_load(request: &[u8]) -> Result<(), Problem> {
+/// Errors: 400 if it is wrong, or brings files, which this server takes from its repository only.
+pub(super) fn load_config(request: &[u8]) -> Result<Option<String>, Problem> {
     #[derive(Deserialize)]
     struct LoadRequest {
         #[serde(default)]
         parameters: Map<String, Value>,
     }
     let request: LoadRequest = read(request, "a request to load a model")?;
-    request.parameters.keys().next().map_or(Ok(()), |name| Err(describe::no_load_parameter(name)))
+    let text = |value: Value| match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    };
+    repository::load_config(request.parameters.into_iter().map(|(name, value)| (name, text(value))))
 }
 
 /// Returns the body of `…/trace/setting`.

@@ -1,11 +1,17 @@
 //! Infer requests over HTTP: reads a body of JSON, and with the binary tensor extension the raw
-//! tensors behind it, to an [`Inference`]; writes an answer's body.
+//! tensors behind it or a raw tensor alone, to an [`Inference`]; writes an answer's body.
 
+use super::bounded_list::BoundedList;
+use super::skeleton::Skeleton;
+use crate::api::inference::bounds::{MAX_RANK, MAX_TENSORS};
+use crate::api::inference::tensors::elements;
 use crate::api::inference::{
     Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
     RequestDeadline, RequestedOutput, choose,
 };
-use crate::api::problem::{Problem, quoted, shortened};
+use crate::api::net::memory::ReadBounds;
+use crate::api::net::slices::Slices;
+use crate::api::problem::{Problem, names, quoted, shortened};
 use crate::api::services::shared_memory::{RegionPart, Regions};
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
@@ -13,6 +19,8 @@ use hyper::header::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use symphony_gpu::DataType;
+use symphony_gpu::signature::LENGTH_BYTES;
 
 /// The header that gives the length of the JSON in front of raw tensors, in both directions.
 pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -24,9 +32,9 @@ struct InferBody<'a> {
     #[serde(borrow, default)]
     parameters: Option<RequestParameters<'a>>,
     #[serde(borrow)]
-    inputs: Vec<BodyInput<'a>>,
+    inputs: BoundedList<BodyInput<'a>, MAX_TENSORS>,
     #[serde(borrow, default)]
-    outputs: Option<Vec<BodyOutput<'a>>>,
+    outputs: Option<BoundedList<BodyOutput<'a>, MAX_TENSORS>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -46,7 +54,7 @@ struct RequestParameters<'a> {
 struct BodyInput<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
-    shape: Vec<i64>,
+    shape: BoundedList<i64, MAX_RANK>,
     #[serde(borrow)]
     datatype: Cow<'a, str>,
     #[serde(borrow)]
@@ -83,21 +91,36 @@ impl TensorParameters<'_> {
     }
 }
 
-/// Reads the body of an infer request for `model`; `headers` are its request's. At most `most_rows`
-/// rows.
+/// An infer request's headers and body, and the model that it is for.
+pub(super) struct InferCall<'a> {
+    /// The headers of its request.
+    pub(super) headers: &'a HeaderMap,
+    /// The unpacked body.
+    pub(super) body: Bytes,
+    /// The deadline that the headers give.
+    pub(super) deadline: RequestDeadline,
+    /// The model.
+    pub(super) model: &'a ModelInfo,
+    /// The shared memory that it may name.
+    pub(super) regions: &'a Regions,
+    /// The most rows that it may have.
+    pub(super) most_rows: usize,
+}
+
+/// Reads an infer request within `bounds`.
 ///
-/// Errors: 400 with what was wrong, where, and what would be right.
-pub(super) fn parse(
-    headers: &HeaderMap,
-    body: &Bytes,
-    mut deadline: RequestDeadline,
-    model: &ModelInfo,
-    regions: &Regions,
-    most_rows: usize,
-) -> Result<Inference, Problem> {
+/// Errors: 400 with what was wrong, where, and what would be right; 413 or 429.
+pub(super) async fn parse(call: InferCall<'_>, bounds: &mut ReadBounds) -> Result<Inference, Problem> {
+    let InferCall { headers, body, mut deadline, model, regions, most_rows } = call;
     let json_bytes = json_length(headers, body.len())?;
-    let (text, mut raw) = (&body[..json_bytes], body.slice(json_bytes..));
-    let body: InferBody<'_> = serde_json::from_slice(text).map_err(|e| malformed(&e))?;
+    if json_bytes == 0 && headers.contains_key(JSON_LENGTH) {
+        deadline.check()?;
+        return raw_input(body, deadline, model, regions, bounds).await;
+    }
+    let skeleton = Skeleton::of(&body[..json_bytes], bounds).await?;
+    let mut raw = body.slice(json_bytes..);
+    let body: InferBody<'_> =
+        serde_json::from_slice(skeleton.text()).map_err(|e| malformed(&e, skeleton.is_cut()))?;
     let parameters = body.parameters.unwrap_or_default();
     for (name, value) in [
         ("timeout", parameters.timeout),
@@ -110,23 +133,55 @@ pub(super) fn parse(
         }
     }
     deadline.check()?;
-    let given = body.inputs.iter().map(|input| {
-        let data = data(input, &mut raw)
+    let given = body.inputs.0.iter().map(|input| {
+        let data = data(input, &skeleton, &mut raw)
             .map_err(|what| Problem::bad(format!("input {}: {what}", quoted(&input.name))))?;
-        Ok(GivenInput { name: &input.name, datatype: &input.datatype, shape: &input.shape, data })
+        Ok(GivenInput { name: &input.name, datatype: &input.datatype, shape: &input.shape.0, data })
     });
     let given: Vec<GivenInput<'_>> = given.collect::<Result<_, Problem>>()?;
     if !raw.is_empty() {
         let message = format!("{} bytes of binary data are left over after all inputs", raw.len());
         return Err(Problem::bad(message));
     }
-    let inputs = Inputs::new(model, given, regions, most_rows)?;
+    let inputs = Inputs::new(model, given, regions, most_rows, bounds).await?;
     let otherwise = format(parameters.binary_data_output);
-    let outputs = body.outputs.unwrap_or_default();
+    let outputs = body.outputs.unwrap_or_default().0;
     let requested =
         outputs.iter().map(|output| requested(output, otherwise)).collect::<Result<Vec<_>, Problem>>()?;
     let chosen = choose(model, requested, otherwise, inputs.rows.count, regions)?;
     Ok(Inference { id: body.id, inputs, chosen, deadline })
+}
+
+/// Reads a body that is, without JSON, one row of a model's only input. Its outputs are sent in
+/// binary form.
+///
+/// Errors: 400 if the model has several inputs, or the bytes are not as many as the row needs.
+async fn raw_input(
+    body: Bytes,
+    deadline: RequestDeadline,
+    model: &ModelInfo,
+    regions: &Regions,
+    bounds: &mut ReadBounds,
+) -> Result<Inference, Problem> {
+    let [spec] = &model.signature.inputs[..] else {
+        let all = names(model.signature.inputs.iter().map(|spec| spec.name.as_str()));
+        return Err(Problem::bad(format!(
+            "Inference-Header-Content-Length is 0, so the body is the model's only input; but it has {all}"
+        )));
+    };
+    let mut wire = body;
+    if let DataType::Bytes(_) = spec.datatype {
+        bounds.memory.grow(LENGTH_BYTES + wire.len())?;
+        let mut element = Vec::with_capacity(LENGTH_BYTES + wire.len());
+        elements::put(&wire, &mut element);
+        wire = element.into();
+    }
+    let shape: Vec<i64> = std::iter::once(1).chain(spec.shape.iter().map(|&d| d as i64)).collect();
+    let (name, datatype, data) = (&spec.name, spec.datatype.name(), InputData::Wire(wire));
+    let given = [GivenInput { name, datatype, shape: &shape, data }];
+    let inputs = Inputs::new(model, given, regions, 1, bounds).await?;
+    let chosen = choose(model, [], Format::Binary, 1, regions)?;
+    Ok(Inference { id: String::new(), inputs, chosen, deadline })
 }
 
 fn json_length(headers: &HeaderMap, body: usize) -> Result<usize, Problem> {
@@ -140,8 +195,12 @@ fn json_length(headers: &HeaderMap, body: usize) -> Result<usize, Problem> {
     })
 }
 
-fn malformed(error: &serde_json::Error) -> Problem {
-    let what = shortened(&error.to_string(), 300);
+/// Returns the problem of a body that serde_json refuses, `is_cut` if without its elements.
+fn malformed(error: &serde_json::Error, is_cut: bool) -> Problem {
+    let mut what = shortened(&error.to_string(), 300);
+    if is_cut {
+        what.push_str(" (in the body with 0 in place of each array of data)");
+    }
     if error.is_data() {
         return Problem::bad(format!("the body is not an infer request: {what}"));
     }
@@ -149,6 +208,9 @@ fn malformed(error: &serde_json::Error) -> Problem {
 }
 
 fn parameter_value(value: &RawValue) -> ParameterValue {
+    if value.get().starts_with(['[', '{']) {
+        return ParameterValue::Other;
+    }
     match serde_json::from_str(value.get()) {
         Ok(serde_json::Value::String(text)) => ParameterValue::Text(text),
         Ok(serde_json::Value::Number(number)) => {
@@ -159,7 +221,11 @@ fn parameter_value(value: &RawValue) -> ParameterValue {
 }
 
 /// Finds an input's elements. Binary elements are split off the front of `raw`.
-fn data<'a>(input: &'a BodyInput<'_>, raw: &mut Bytes) -> Result<InputData<'a>, String> {
+fn data<'a>(
+    input: &'a BodyInput<'_>,
+    skeleton: &'a Skeleton<'_>,
+    raw: &mut Bytes,
+) -> Result<InputData<'a>, String> {
     let parameters = input.parameters.as_ref();
     if let Some(part) = parameters.map(TensorParameters::region).transpose()?.flatten() {
         return Ok(InputData::Region(part));
@@ -171,7 +237,7 @@ fn data<'a>(input: &'a BodyInput<'_>, raw: &mut Bytes) -> Result<InputData<'a>, 
         })?;
         return Ok(InputData::Wire(raw.split_to(size)));
     }
-    Ok(input.data.map_or(InputData::Missing, |data| InputData::Json(data.get())))
+    Ok(input.data.map_or(InputData::Missing, |data| InputData::Json(skeleton.value(data))))
 }
 
 fn format(binary: Option<bool>) -> Format {
@@ -226,7 +292,11 @@ struct OutputParameters<'a> {
 /// Returns the body of an answer in time, and the length of its JSON if raw tensors follow it.
 ///
 /// Errors: 400 if the shared memory for an output is too small or gone.
-pub(super) fn answer(model: &ModelInfo, answered: &InferAnswer) -> Result<(Vec<u8>, Option<usize>), Problem> {
+pub(super) async fn answer(
+    model: &ModelInfo,
+    answered: &InferAnswer,
+    slices: &Slices,
+) -> Result<(Vec<u8>, Option<usize>), Problem> {
     let outputs = answered.outputs(model)?;
     let mut out = Vec::with_capacity(512);
     put(
@@ -271,7 +341,7 @@ pub(super) fn answer(model: &ModelInfo, answered: &InferAnswer) -> Result<(Vec<u
         } else {
             put(&mut out, &head);
             reopen(&mut out, b",\"data\":");
-            output.json(&mut out);
+            output.json(&mut out, slices).await;
             out.push(b'}');
         }
     }

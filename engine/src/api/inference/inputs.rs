@@ -1,7 +1,9 @@
 //! A request's inputs, checked against the model's signature: names, types, shapes, lengths. Bytes
 //! go from the body, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
 
+use super::bounds::{InputFault, MAX_RANK};
 use super::tensors::{elements, json};
+use crate::api::net::memory::ReadBounds;
 use crate::api::problem::{Problem, names, quoted};
 use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
 use crate::runtime::frontend::ModelInfo;
@@ -25,8 +27,8 @@ pub(in crate::api) struct GivenInput<'a> {
 /// The elements of an input, or the place of them.
 #[derive(Debug)]
 pub(in crate::api) enum InputData<'a> {
-    /// Elements in valid JSON.
-    Json(&'a str),
+    /// Elements in JSON, which need not be valid.
+    Json(&'a [u8]),
     /// Elements in the protocol's binary form.
     Wire(Bytes),
     /// Elements in shared memory, in the protocol's binary form.
@@ -67,12 +69,14 @@ pub(in crate::api) struct Inputs {
 impl Inputs {
     /// Checks `given` against `model`. A request has at most `most_rows` rows.
     ///
-    /// Errors: 400 with what was wrong, where, and what would be right.
-    pub(in crate::api) fn new<'a>(
+    /// Errors: 400 with what was wrong, where, and what would be right; 413 or 429 if the elements
+    /// take too much memory.
+    pub(in crate::api) async fn new<'a>(
         model: &ModelInfo,
         given: impl IntoIterator<Item = GivenInput<'a>>,
         regions: &Regions,
         most_rows: usize,
+        bounds: &mut ReadBounds,
     ) -> Result<Inputs, Problem> {
         let specs = &model.signature.inputs;
         let mut found: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
@@ -92,11 +96,11 @@ impl Inputs {
                 let all = names(specs.iter().map(|s| s.name.as_str()));
                 Problem::bad(format!("input {:?} is missing; the model's inputs are {all}", spec.name))
             })?;
-            let source = inputs
-                .agree(at, spec, &given, most_rows)
-                .and_then(|()| source(spec, given, inputs.rows.count, regions))
-                .map_err(|what| Problem::bad(format!("input {:?}: {what}", spec.name)))?;
-            inputs.sources.push(source);
+            let name = format!("{:?}", spec.name);
+            let agreed = inputs.agree(at, spec, &given, most_rows);
+            agreed.map_err(|what| InputFault::Invalid(what).of(&name))?;
+            let source = source(spec, given, inputs.rows.count, regions, bounds).await;
+            inputs.sources.push(source.map_err(|fault| fault.of(&name))?);
         }
         Ok(inputs)
     }
@@ -169,25 +173,26 @@ fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, Stri
             Ok(rows) if (1..=most).contains(&rows) => Ok(Some(rows)),
             _ => Err(format!("shape is {given:?}, {rows} rows; a request may have 1 to {most}")),
         },
-        _ if given.len() > json::MAX_RANK => {
+        _ if given.len() > MAX_RANK => {
             Err(format!("shape has {} dimensions; it must be {batched:?} or {row:?}", given.len()))
         }
         _ => Err(format!("shape is {given:?}; it must be {batched:?} or {row:?}")),
     }
 }
 
-fn source(
+async fn source(
     spec: &TensorSpec,
     given: GivenInput<'_>,
     rows: usize,
     regions: &Regions,
-) -> Result<RowSource, String> {
+    bounds: &mut ReadBounds,
+) -> Result<RowSource, InputFault> {
     let count = rows.saturating_mul(spec.elements());
     let needed = rows.saturating_mul(spec.bytes());
     let wire = match given.data {
         InputData::Json(text) => {
             let shape: Vec<usize> = given.shape.iter().map(|&d| d as usize).collect();
-            Bytes::from(json::parse(text, spec.datatype, &shape)?)
+            Bytes::from(json::parse(text, spec.datatype, &shape, bounds).await?)
         }
         InputData::Wire(bytes) => bytes,
         InputData::Region(part) => {
@@ -196,25 +201,30 @@ fn source(
                 _ => part.bytes == needed as u64,
             };
             if !fits {
-                return Err(length(part.bytes, spec, given.shape, needed));
+                return Err(length(part.bytes, spec, given.shape, needed).into());
             }
+            let bytes = part.bytes as usize;
             let view = regions.view(part)?;
             match spec.datatype {
                 // Checked lengths must not change any more, so BYTES are copied first.
-                DataType::Bytes(_) => Bytes::from(view.to_vec()),
+                DataType::Bytes(_) => {
+                    bounds.memory.grow(bytes)?;
+                    Bytes::from(view.to_vec())
+                }
                 _ => return Ok(RowSource::Region(view)),
             }
         }
         InputData::Missing => {
-            return Err("has no elements: give \"data\", binary data or a shared memory region".into());
+            let what = "has no elements: give \"data\", binary data or a shared memory region";
+            return Err(InputFault::Invalid(what.to_owned()));
         }
     };
     if let DataType::Bytes(most) = spec.datatype {
-        elements::check(&wire, count, most)?;
+        elements::check(&wire, count, most, &bounds.slices).await?;
         return Ok(RowSource::Elements(wire, Cell::new(0)));
     }
     if wire.len() != needed {
-        return Err(length(wire.len() as u64, spec, given.shape, needed));
+        return Err(length(wire.len() as u64, spec, given.shape, needed).into());
     }
     Ok(RowSource::Whole(wire))
 }

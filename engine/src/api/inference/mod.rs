@@ -1,12 +1,14 @@
 //! An infer request without its protocol: `inputs` checks the client's tensors against the model
 //! and writes them into the engine's slots, `deadline` determines when the answer is due and the
 //! class, `execution` runs the request, `outputs` makes the answer's tensors, `ending` explains why
-//! there are none, `classification` is the extension of that name, `tensors` converts elements.
+//! there are none, `classification` is the extension of that name, `tensors` converts elements,
+//! `bounds` says what a request may list.
 //!
 //! **Architecture invariant:** whether a request is valid, and where its bytes go, is decided here
 //! once for both protocols. A tensor is copied once, into its slab slot.
 
 mod answer;
+pub(super) mod bounds;
 mod classification;
 mod deadline;
 mod ending;

@@ -4,6 +4,7 @@
 use super::classification;
 use super::inputs::{Rows, position};
 use super::tensors::{elements, json};
+use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::engine_client::EngineReply;
 use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
@@ -12,6 +13,12 @@ use bytes::Bytes;
 use std::ops::Range;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
+
+/// The bytes of elements that are written as JSON at a time.
+const PIECE: usize = 4_096;
+
+/// The work of writing an element of a few bytes as JSON, in bytes.
+const JSON_WORK: usize = 16;
 
 /// The form in which an output's elements are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,12 +160,25 @@ impl AnswerTensor<'_> {
         wire.into()
     }
 
-    /// Appends the elements as a flat JSON array.
-    pub(in crate::api) fn json(&self, out: &mut Vec<u8>) {
+    /// Appends the elements as a flat JSON array, in slices.
+    pub(in crate::api) async fn json(&self, out: &mut Vec<u8>, slices: &Slices) {
+        out.push(b'[');
         match &self.elements {
-            TensorElements::Rows(datatype, rows) => json::write(out, *datatype, rows),
-            TensorElements::Texts(texts) => json::array(out, texts.iter()),
+            TensorElements::Rows(datatype, rows) => {
+                let size = datatype.size_bytes();
+                for piece in rows.chunks((PIECE / size).max(1) * size) {
+                    json::write_elements(out, *datatype, piece);
+                    slices.did(piece.len() * JSON_WORK / size.min(JSON_WORK)).await;
+                }
+            }
+            TensorElements::Texts(texts) => {
+                for piece in texts.chunks(PIECE / JSON_WORK) {
+                    json::put_all(out, piece.iter());
+                    slices.did(piece.len() * JSON_WORK).await;
+                }
+            }
         }
+        json::close(out);
     }
 }
 

@@ -1,31 +1,31 @@
-//! Reads request bodies within the limits of size, of memory for all bodies together, and of time.
-//! A body that comes in one piece, as most do, is not copied.
+//! Reads request bodies within the limits of size, of memory and of time. A body that comes in one
+//! piece, as most do, is not copied.
 
 use super::glommio_io::within;
 use super::limits::BodyLimits;
+use super::memory::{ConnectionMemory, CoreMemory, MemoryLease, ReadBounds};
 use crate::api::problem::Problem;
-use crate::telemetry::InferOutcome;
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, HeaderMap};
-use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Instant;
 
 /// The most memory that an announced body is given at once; more is added as its bytes come.
 const FIRST_CAPACITY: usize = 1 << 20;
 
-/// The bytes that all bodies being read on an API core hold together, and their limits.
+/// The limits of request bodies on an API core, and the memory that they share.
 pub(in crate::api) struct BodyBudget {
     limits: BodyLimits,
-    held: Cell<usize>,
+    memory: Rc<CoreMemory>,
 }
 
-/// A request's body, counted against the budget of its core until it is dropped.
-pub(in crate::api) struct BodyLease<'a> {
-    budget: &'a BodyBudget,
-    held: usize,
+/// A request's body so far, and its memory.
+struct PartialBody {
+    memory: MemoryLease,
     pieces: BodyBytes,
 }
 
@@ -37,7 +37,8 @@ enum BodyBytes {
 impl BodyBudget {
     /// Creates a budget of which nothing is taken.
     pub(in crate::api) fn new(limits: BodyLimits) -> BodyBudget {
-        BodyBudget { limits, held: Cell::new(0) }
+        let memory = CoreMemory::new(limits.max_bodies_bytes, limits.max_connection_bytes);
+        BodyBudget { limits, memory }
     }
 
     /// Returns the largest size of a body, in bytes, packed or not.
@@ -45,25 +46,40 @@ impl BodyBudget {
         self.limits.max_body_bytes
     }
 
-    /// Reads a whole body. `headers` are its request's.
+    /// Returns an empty lease for a request of a connection.
+    pub(in crate::api) fn lease(&self, connection: &Rc<ConnectionMemory>) -> MemoryLease {
+        self.memory.lease(connection)
+    }
+
+    /// Reads a whole body of a request of `connection`, and returns it with the bounds within which
+    /// it is to be interpreted; their memory counts it. `headers` are the request's.
     ///
     /// Errors: 413, 429, 408, or 400 where it breaks off.
     pub(in crate::api) async fn read(
         &self,
         headers: &HeaderMap,
         mut body: Incoming,
-    ) -> Result<BodyLease<'_>, Problem> {
+        connection: &Rc<ConnectionMemory>,
+    ) -> Result<(Bytes, ReadBounds), Problem> {
         let announced = announced_length(headers, self.limits.max_body_bytes)?;
-        let mut lease = BodyLease { budget: self, held: 0, pieces: BodyBytes::One(Bytes::new()) };
+        let pieces = BodyBytes::One(Bytes::new());
+        let mut lease = PartialBody { memory: self.lease(connection), pieces };
         let end = Instant::now() + self.limits.body_timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now()).min(self.limits.read_timeout);
-            let frame = within(left, body.frame()).await.ok_or_else(|| self.slow_body(lease.held))?;
-            let Some(frame) = frame else { return Ok(lease) };
+            let slow = || self.slow_body(lease.memory.held());
+            let frame = within(left, body.frame()).await.ok_or_else(slow)?;
+            let Some(frame) = frame else {
+                return Ok((
+                    lease.pieces.joined(),
+                    ReadBounds::new(self.limits.max_body_bytes, lease.memory),
+                ));
+            };
             let frame =
                 frame.map_err(|error| Problem::bad(format!("the request's body broke off: {error}")))?;
             if let Ok(data) = frame.into_data() {
-                lease.add(data, announced)?;
+                self.check_length(lease.memory.held(), data.len())?;
+                lease.add(data, announced, body.is_end_stream())?;
             }
         }
     }
@@ -77,41 +93,25 @@ impl BodyBudget {
         Problem::invalid(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// Takes `more` bytes of the budget for a body that holds `held` so far.
+    /// Checks that a body of which `held` bytes have come may have `more`.
     ///
-    /// Errors: 413 or 429.
-    pub(in crate::api) fn take(&self, held: usize, more: usize) -> Result<(), Problem> {
-        if held + more > self.limits.max_body_bytes {
-            return Err(too_large("more", self.limits.max_body_bytes));
-        }
-        let together = self.held.get() + more;
-        if together > self.limits.max_bodies_bytes {
-            let limit = self.limits.max_bodies_bytes;
-            let message = format!(
-                "the server is overloaded: request bodies being read fill their {limit} bytes; try again later"
-            );
-            let outcome = InferOutcome::Overloaded;
-            return Err(Problem { status: StatusCode::TOO_MANY_REQUESTS, message, outcome, again: None });
-        }
-        self.held.set(together);
-        Ok(())
-    }
-
-    /// Returns bytes to the budget.
-    pub(in crate::api) fn give_back(&self, bytes: usize) {
-        self.held.set(self.held.get() - bytes);
+    /// Errors: 413.
+    pub(in crate::api) fn check_length(&self, held: usize, more: usize) -> Result<(), Problem> {
+        let limit = self.limits.max_body_bytes;
+        if held + more > limit { Err(too_large("more", limit)) } else { Ok(()) }
     }
 }
 
-impl BodyLease<'_> {
-    fn add(&mut self, data: Bytes, announced: usize) -> Result<(), Problem> {
-        self.budget.take(self.held, data.len())?;
-        self.held += data.len();
+impl PartialBody {
+    /// Adds a piece. Unless it is the whole body, it is copied: it may be a small part of a large
+    /// buffer, which it would keep.
+    fn add(&mut self, data: Bytes, announced: usize, whole: bool) -> Result<(), Problem> {
+        let before = self.memory.held();
+        self.memory.grow(data.len())?;
         match &mut self.pieces {
-            BodyBytes::One(first) if first.is_empty() => self.pieces = BodyBytes::One(data),
-            BodyBytes::One(first) => {
-                let mut joined = BytesMut::with_capacity(announced.min(FIRST_CAPACITY).max(self.held));
-                joined.extend_from_slice(first);
+            BodyBytes::One(_) if before == 0 && whole => self.pieces = BodyBytes::One(data),
+            BodyBytes::One(_) => {
+                let mut joined = BytesMut::with_capacity(announced.min(FIRST_CAPACITY).max(data.len()));
                 joined.extend_from_slice(&data);
                 self.pieces = BodyBytes::Joined(joined);
             }
@@ -119,19 +119,14 @@ impl BodyLease<'_> {
         }
         Ok(())
     }
+}
 
-    /// Returns the bytes. They are counted for as long as the lease is kept.
-    pub(in crate::api) fn bytes(&mut self) -> Bytes {
-        match std::mem::replace(&mut self.pieces, BodyBytes::One(Bytes::new())) {
+impl BodyBytes {
+    fn joined(self) -> Bytes {
+        match self {
             BodyBytes::One(bytes) => bytes,
             BodyBytes::Joined(joined) => joined.freeze(),
         }
-    }
-}
-
-impl Drop for BodyLease<'_> {
-    fn drop(&mut self) {
-        self.budget.give_back(self.held);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
 use super::limits::ConnectionLimits;
+use super::memory::ConnectionMemory;
 use super::peer::{ListenerRules, Peer};
 use super::response::{ApiResponse, DeliveryProgress};
 use super::socket::Socket;
@@ -66,7 +67,7 @@ struct ConnectionWatch {
     phase: Cell<ConnectionPhase>,
     since: Cell<Instant>,
     /// A token cloned for each request in flight, until its response is taken.
-    in_flight: Rc<()>,
+    in_flight: Rc<ConnectionMemory>,
     /// The progress of responses, which over HTTP/2 the socket does not show.
     progress: Rc<DeliveryProgress>,
 }
@@ -261,8 +262,12 @@ pub(in crate::api) async fn serve<H: RequestHandler>(
     };
     let two = first == PREFACE;
     let (phase, since) = (Cell::new(ConnectionPhase::Head), Cell::new(Instant::now()));
-    let watch =
-        Rc::new(ConnectionWatch { phase, since, in_flight: Rc::new(()), progress: DeliveryProgress::new() });
+    let watch = Rc::new(ConnectionWatch {
+        phase,
+        since,
+        in_flight: Rc::default(),
+        progress: DeliveryProgress::new(),
+    });
     let service = RequestService { handler, watch: watch.clone(), listener };
     let mut http =
         HttpConnection::new(&limits, WatchedSocket { io, first, watch: watch.clone() }, service, two);

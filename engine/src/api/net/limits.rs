@@ -25,8 +25,10 @@ pub(in crate::api) struct ConnectionLimits {
 pub(in crate::api) struct BodyLimits {
     /// The largest body, in bytes.
     pub(in crate::api) max_body_bytes: usize,
-    /// The most bytes that all bodies being read may hold together.
+    /// The most memory that all requests being read may hold together, in bytes.
     pub(in crate::api) max_bodies_bytes: usize,
+    /// The most memory that the requests of one connection being read may hold, in bytes.
+    pub(in crate::api) max_connection_bytes: usize,
     /// The longest pause in a body.
     pub(in crate::api) read_timeout: Duration,
     /// The longest time for a whole body.

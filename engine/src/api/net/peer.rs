@@ -1,5 +1,6 @@
 //! The client at the other end of a connection, as far as the connection determines it.
 
+use super::memory::ConnectionMemory;
 use std::rc::Rc;
 
 /// The rules of a listener for the clients that connect to it.
@@ -22,7 +23,7 @@ pub(in crate::api) struct Peer {
     /// The rules of the listener that accepted the connection.
     pub(in crate::api) listener: ListenerRules,
     /// A token cloned for each request in flight, until its response is taken.
-    pub(in crate::api) in_flight: Rc<()>,
+    pub(in crate::api) in_flight: Rc<ConnectionMemory>,
 }
 
 impl Peer {

@@ -1,5 +1,6 @@
 //! The responses of both protocols, with bodies that are whole or come in parts.
 
+use super::memory::ConnectionMemory;
 use http_body::{Body, Frame, SizeHint};
 use hyper::Response;
 use hyper::body::{Buf, Bytes};
@@ -21,7 +22,7 @@ pub(in crate::api) type BodyFrames = Pin<Box<dyn Body<Data = Bytes, Error = Infa
 pub(in crate::api) struct ResponseBody {
     parts: BodyParts,
     /// The connection's token: the number of its clones is the number of responses not yet taken.
-    _in_flight: Option<Rc<()>>,
+    _in_flight: Option<Rc<ConnectionMemory>>,
     taking: Option<Delivery>,
 }
 
@@ -126,7 +127,11 @@ impl ResponseBody {
     }
 
     /// Lets `in_flight` count the body until it is sent or dropped, and `progress` as it is taken.
-    pub(in crate::api) fn counted(self, in_flight: Rc<()>, progress: &Rc<DeliveryProgress>) -> ResponseBody {
+    pub(in crate::api) fn counted(
+        self,
+        in_flight: Rc<ConnectionMemory>,
+        progress: &Rc<DeliveryProgress>,
+    ) -> ResponseBody {
         let taking = match self.parts {
             BodyParts::Whole { .. } => Delivery::All(progress.count()),
             BodyParts::Stream(_) => Delivery::Pieces(progress.clone()),

@@ -7,6 +7,7 @@ use super::shared::SharedState;
 use crate::api::net::body::BodyBudget;
 use crate::api::net::idle_streams::IdleStreams;
 use crate::telemetry::{Metrics, Telemetry};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(in crate::api) struct CoreServices {
     pub(in crate::api) idle_streams: IdleStreams,
     /// The longest time that a stream stays open without a request.
     pub(in crate::api) stream_idle_timeout: Duration,
+    /// The number of watches of health that are open.
+    pub(in crate::api) health_watches: Cell<usize>,
     /// The most requests in flight on one connection.
     pub(in crate::api) max_requests_at_once: usize,
 }

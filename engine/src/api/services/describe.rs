@@ -1,6 +1,5 @@
 //! Descriptions of the server and of its models, without a protocol's form.
 
-use crate::api::problem::{Problem, quoted};
 use crate::control::{IndexEntry, State};
 use crate::runtime::frontend::ModelInfo;
 use symphony_gpu::TensorSpec;
@@ -60,12 +59,4 @@ pub(in crate::api) fn index_terms(entry: &IndexEntry) -> (String, &'static str) 
         State::Unavailable => "UNAVAILABLE",
     };
     (entry.version.map_or(String::new(), |version| version.to_string()), state)
-}
-
-/// Returns the refusal of a parameter in a request to load a model.
-pub(in crate::api) fn no_load_parameter(name: &str) -> Problem {
-    Problem::bad(format!(
-        "parameter {} is not taken: a model's files and its configuration come from the repository",
-        quoted(name)
-    ))
 }

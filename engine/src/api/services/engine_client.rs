@@ -60,7 +60,7 @@ impl EngineReply {
     fn keep(answer: Answer<'_>) -> EngineReply {
         EngineReply {
             outcome: answer.outcome,
-            output: (0..answer.rows).flat_map(|row| answer.row(row)).copied().collect(),
+            output: answer.to_vec(),
             timeline: answer.timeline,
             batch_size: answer.batch_size,
             gpu: answer.gpu,

@@ -3,7 +3,7 @@
 use super::access::Caller;
 use super::engine_client::EngineClient;
 use super::shared::SharedState;
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, quoted};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
 use crate::runtime::frontend::{ModelInfo, Withdrawal};
 use futures_channel::oneshot;
@@ -28,13 +28,47 @@ pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller:
     index
 }
 
-/// Loads a model of the repository.
+/// Returns the configuration that the parameters of a load bring, if any. A parameter's value is
+/// `None` if it is no string.
+///
+/// Errors: 400 for any other parameter, such as files, which come from the repository's folder.
+pub(in crate::api) fn load_config(
+    parameters: impl Iterator<Item = (String, Option<String>)>,
+) -> Result<Option<String>, Problem> {
+    let mut config = None;
+    for (name, value) in parameters {
+        match (&*name, value) {
+            ("config", Some(json)) => config = Some(json),
+            ("config", None) => {
+                return Err(Problem::bad(
+                    "parameter \"config\" must be a string of JSON: the model's configuration",
+                ));
+            }
+            _ => {
+                return Err(Problem::bad(format!(
+                    "parameter {} is not taken, only \"config\" is: a model's files come from the \
+                     repository's folder",
+                    quoted(&name)
+                )));
+            }
+        }
+    }
+    Ok(config)
+}
+
+/// Loads a model of the repository, with this configuration in JSON instead of its `config.pbtxt`
+/// if there is one.
 ///
 /// Errors: the repository's own; 403 if `caller` may not use the model, 503 if the server has no
 /// repository.
-pub(in crate::api) async fn load(shared: &SharedState, caller: &Caller, name: &str) -> Result<(), Problem> {
+pub(in crate::api) async fn load(
+    shared: &SharedState,
+    caller: &Caller,
+    name: &str,
+    config: Option<String>,
+) -> Result<(), Problem> {
     caller.check_model(name)?;
-    order(shared, |repository, done| repository.load(name, done)).await
+    order(shared, |repository, done| repository.load(name, config, done)).await
 }
 
 /// Unloads a model.

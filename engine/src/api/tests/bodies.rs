@@ -2,6 +2,7 @@
 
 use super::server::*;
 use crate::api::ApiConfig;
+use crate::api::net::compression::Coding;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -71,7 +72,31 @@ fn bodies_together_have_a_limit_too() {
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
 }
 
-/// Sends `body` with further headers, each ended by CRLF.
+#[test]
+fn the_requests_of_a_connection_have_a_limit_of_memory() {
+    let server = TestServer::new(|config| config.max_connection_bytes = 100);
+    let answer = server.infer("echo", &body());
+    assert_eq!(answer.status, 429);
+    assert!(answer.error().contains("its connection's requests fill their 100 bytes"), "{}", answer.error());
+}
+
+#[test]
+fn other_calls_have_small_bodies() {
+    let server = TestServer::new(|_| {});
+    let body = format!("{{\"ready\":{}1}}", " ".repeat(300_000));
+    let answer = server.client().request("POST", "/v2/repository/index", body.as_bytes());
+    assert!(answer.status == 413 && answer.error().contains("the limit is 262144"), "{answer:?}");
+}
+
+#[test]
+fn gzip_may_have_several_members_and_its_name_any_case() {
+    let server = TestServer::new(|_| {});
+    let text = body().to_string();
+    let (one, two) = text.as_bytes().split_at(text.len() / 2);
+    let members = [Coding::Gzip.pack(one), Coding::Gzip.pack(two)].concat();
+    let (answer, _) = infer_with(&server, "content-encoding: GZip\r\n", &members);
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
 
 #[test]
 fn bodies_may_be_compressed_either_way_and_what_is_not_known_is_refused() {

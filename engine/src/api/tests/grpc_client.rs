@@ -77,7 +77,7 @@ impl GrpcClient {
         first: &impl Message,
     ) -> GrpcCall {
         let mut request =
-            Request::post(format!("http://test/{call}")).header(CONTENT_TYPE, "application/grpc");
+            Request::post(format!("http://localhost/{call}")).header(CONTENT_TYPE, "application/grpc");
         for (name, value) in metadata {
             request = request.header(*name, *value);
         }

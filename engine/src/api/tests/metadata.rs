@@ -6,6 +6,7 @@ use crate::api::grpc::messages::{ModelReadyRequest, ModelReadyResponse};
 use http_body_util::BodyExt;
 use hyper::Request;
 use serde_json::json;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn a_model_that_is_not_served_is_not_ready() {
@@ -33,7 +34,7 @@ fn head_is_answered_as_get_without_a_body_over_http_2_too() {
     assert_eq!(head.header("content-length"), get.header("content-length"));
     with_client(&server, async |mut client| {
         for (path, status, length) in [("/v2/models/echo", 200, get.text.len()), ("/v1", 404, 300)] {
-            let (_, response) = client.request(Request::head(format!("http://test{path}"))).await;
+            let (_, response) = client.request(Request::head(format!("http://localhost{path}"))).await;
             let response = response.await;
             assert_eq!(response.status(), status);
             let said: usize = response.headers()["content-length"].to_str().unwrap().parse().unwrap();
@@ -41,6 +42,19 @@ fn head_is_answered_as_get_without_a_body_over_http_2_too() {
             assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
         }
     });
+}
+
+#[test]
+fn a_request_that_is_not_answered_yet_is_pending() {
+    let server = TestServer::new(|_| {});
+    let mut client = server.client();
+    client.send("POST", "/v2/models/held/infer", body().to_string().as_bytes());
+    server.wait_until("the engine has the request", || server.control.taken.load(Ordering::Relaxed) == 1);
+    let pending = || server.metric("nv_inference_pending_request_count{model=\"held\"");
+    assert!(pending().ends_with(" 1"), "{}", pending());
+    server.control.release.store(true, Ordering::Relaxed);
+    assert_eq!(client.answer().status, 200);
+    assert!(pending().ends_with(" 0"), "{}", pending());
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod bodies;
 mod connections;
 mod deadlines;
 mod grpc_client;
+mod health;
 mod infer;
 mod lifecycle;
 mod metadata;

@@ -7,8 +7,11 @@ use crate::api::ApiConfig;
 use crate::api::grpc::messages::infer_parameter::ParameterChoice;
 use crate::api::grpc::messages::model_infer_request::InferInputTensor;
 use crate::api::grpc::messages::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
+use crate::api::net::compression::Coding;
 use crate::api::tokens::Tokens;
 use crate::config::{Fingerprint, TokenGrant, TokenRole};
+use http_body_util::BodyExt;
+use hyper::Request;
 use prost::Message;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -168,4 +171,26 @@ fn a_token_that_is_narrowed_or_revoked_counts_from_the_next_request_of_an_open_s
     assert!(ask_for_echo(&mut raw).contains("has the role \"metrics\""));
     tokens.replace(Vec::new());
     assert!(ask_for_echo(&mut raw).contains("a valid token is needed"));
+}
+
+#[test]
+fn a_stream_of_bombs_ends_with_the_reason_and_others_are_served() {
+    let server = TestServer::new(|_| {});
+    with_client(&server, async |mut client| {
+        let request = Request::post(format!("http://test/{STREAM}"))
+            .header("content-type", "application/grpc")
+            .header("grpc-encoding", "gzip");
+        let (send, response) = client.request(request).await;
+        // A million empty inputs.
+        let bomb = Coding::Gzip.pack(&[0x2a, 0].repeat(1_000_000));
+        let message = [&[1][..], &(bomb.len() as u32).to_be_bytes(), &bomb].concat();
+        for _ in 0..100 {
+            send.unbounded_send(message.clone().into()).unwrap();
+        }
+        let ended = response.await.into_body().collect().await.unwrap();
+        let trailers = ended.trailers().unwrap();
+        assert_eq!(trailers["grpc-status"], "8");
+        assert_eq!(trailers["grpc-message"], "the request has more than 1024 inputs, which is the limit");
+    });
+    assert_eq!(server.infer("echo", &body()).status, 200);
 }

@@ -8,17 +8,20 @@
 //! | `tensors.rs` | the tensors of an emulated model |
 //! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
 //! | `declared.rs` | the tensors that a `config.pbtxt` declares |
+//! | `warmup.rs` | the requests by which a `config.pbtxt` warms the model up |
 
 mod declared;
 mod model;
 mod profile;
 mod source;
 mod tensors;
+mod warmup;
 
 pub use declared::{DeclaredTensor, DeclaredTensors};
 pub use model::{ModelConfig, ModelLocations};
 pub use profile::ProfileSource;
 pub use source::ModelSource;
+pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
 pub(super) use model::{is_model_name, read_models};
 pub(super) use profile::{limit_batch, read_profile};

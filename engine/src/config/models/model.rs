@@ -3,6 +3,7 @@
 use super::declared::DeclaredTensors;
 use super::profile::{ProfileSource, limit_batch, read_profile};
 use super::source::{ModelSource, read_cpu_model, read_emulated_model};
+use super::warmup::WarmupSample;
 use crate::config::diagnostics::Location;
 use crate::config::executors::{ExecutorKind, ExecutorKinds, read_kind};
 use crate::config::linear_profile;
@@ -30,6 +31,8 @@ pub struct ModelConfig {
     pub profile: ProfileSource,
     /// The tensors that Triton's `config.pbtxt` declares.
     pub declared: DeclaredTensors,
+    /// The requests that are run while it is loaded, as Triton's `config.pbtxt` gives them.
+    pub warmup: Vec<WarmupSample>,
     /// The locations of fields that only loading the model can check.
     pub locations: ModelLocations,
 }
@@ -94,8 +97,18 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     };
     let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
     let declared = DeclaredTensors::default();
-    let model =
-        ModelConfig { name, version: 1, source, slo, max_batch, priority, profile, declared, locations };
+    let model = ModelConfig {
+        name,
+        version: 1,
+        source,
+        slo,
+        max_batch,
+        priority,
+        profile,
+        declared,
+        warmup: Vec::new(),
+        locations,
+    };
     Some((table.location("name"), model))
 }
 

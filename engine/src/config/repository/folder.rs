@@ -57,6 +57,7 @@ impl RepositoryConfig {
         let folder = self.path.join(name);
         let mut files = Vec::new();
         stamp_folder(&folder, &mut files);
+        stamp_folder(&folder.join("warmup"), &mut files);
         for version in versions_in(&folder) {
             stamp_folder(&folder.join(version.to_string()), &mut files);
         }

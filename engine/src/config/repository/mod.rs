@@ -11,14 +11,18 @@
 //!     2/model.toml         optional: instead of the one above, for this version
 //! ```
 //!
+//! `warmup/` in a model's folder has the data by which `config.pbtxt` warms the model up.
+//!
 //! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is
 //! loaded. Nothing here remembers anything.
 
 mod folder;
+mod json_config;
 mod model;
 pub mod pbtxt;
 mod section;
 pub(super) mod triton;
+mod warmup_samples;
 
 pub use folder::FileStamp;
 pub use model::RepositoryModel;

@@ -26,11 +26,17 @@ pub struct RepositoryModel {
 }
 
 impl RepositoryConfig {
-    /// Reads the model `name` from its folder, for executors of these kinds.
+    /// Reads the model `name` from its folder, for executors of these kinds; `config`, in JSON,
+    /// counts instead of its `config.pbtxt` if it is given.
     ///
     /// Errors: every diagnostic in its files. Whether the model itself can run only loading it
     /// shows.
-    pub fn read_model(&self, name: &str, kinds: &[ExecutorKind]) -> Result<RepositoryModel, Diagnostics> {
+    pub fn read_model(
+        &self,
+        name: &str,
+        kinds: &[ExecutorKind],
+        config: Option<&str>,
+    ) -> Result<RepositoryModel, Diagnostics> {
         let folder = self.path.join(name);
         let location = Location { file: folder.clone(), line: 1, field: "model".into() };
         if !self.has(name) {
@@ -39,9 +45,10 @@ impl RepositoryConfig {
         }
         let mut notes = Vec::new();
         let pbtxt = folder.join("config.pbtxt");
-        let triton = match pbtxt.exists() {
-            true => triton::read(&pbtxt, name, &mut notes).map_err(Diagnostics)?,
-            false => TritonConfig::default(),
+        let triton = match config {
+            Some(json) => triton::read_json(&folder, json, name, &mut notes).map_err(Diagnostics)?,
+            None if pbtxt.exists() => triton::read(&pbtxt, name, &mut notes).map_err(Diagnostics)?,
+            None => TritonConfig::default(),
         };
         let found = versions_in(&folder);
         let reading = VersionReader { repository: self, name, folder: &folder, triton: &triton, kinds };
@@ -113,6 +120,7 @@ impl VersionReader<'_> {
             priority: 0,
             profile,
             declared: self.triton.declared.clone(),
+            warmup: self.triton.warmup.clone(),
             locations: ModelLocations {
                 file: Location {
                     file: of_version.join(&self.triton.filename),
@@ -163,9 +171,10 @@ impl VersionReader<'_> {
                 self.onnx(&of_version).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
-        // Both files may bound the batch: the smaller holds.
+        // Both files may bound the batch: the smaller holds. What a load brings overrides them.
         let asked = max_batch.map_or(Some(None), |given| given.map(Some))?;
         let asked = match (asked, self.triton.max_batch) {
+            (_, Some(given)) if self.triton.of_client => Some(given),
             (Some(ours), Some(tritons)) => Some(ours.min(tritons)),
             (ours, tritons) => ours.or(tritons),
         };
@@ -189,6 +198,7 @@ impl VersionReader<'_> {
             priority,
             profile,
             declared,
+            warmup: self.triton.warmup.clone(),
             locations,
         })
     }

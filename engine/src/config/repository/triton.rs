@@ -1,26 +1,28 @@
 //! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
-//! batch, the file's name, and the tensors, which are checked against the model once it is loaded.
+//! batch, the file's name, the tensors, which are checked against the model once it is loaded, and
+//! the samples that warm it up.
 //! A field that another server would use and this one does not is noted once, with its line, and
 //! passed over. `model.rs` calls this.
 
+use super::json_config;
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
+use super::warmup_samples::WarmupContext;
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::executors::ExecutorKind;
-use crate::config::models::{DeclaredTensor, DeclaredTensors};
+use crate::config::models::{DeclaredTensor, DeclaredTensors, WarmupSample};
 use std::path::Path;
 use symphony_gpu::DataType;
 use symphony_scheduler::limits;
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where
 /// something does.
-pub(in crate::config) const PASSED_OVER: [(&str, &str); 20] = [
+pub(in crate::config) const PASSED_OVER: [(&str, &str); 19] = [
     ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
     ("sequence_batching", "requests are independent of each other here"),
     ("ensemble_scheduling", "there are no ensembles here"),
     ("instance_group", "what runs models is [[executors]] of CONFIG"),
     ("optimization", "the executor chooses for itself"),
     ("runtime", "the executor is set in model.toml"),
-    ("model_warmup", "each model is run once or twice as it is loaded"),
     ("model_operations", "there are no libraries of operations here"),
     ("model_transaction_policy", "each request has one answer here"),
     ("model_repository_agents", "there are no repository agents here"),
@@ -71,6 +73,10 @@ pub(in crate::config) struct TritonConfig {
     /// The name of the file in each version's folder.
     pub(in crate::config) filename: String,
     pub(in crate::config) declared: DeclaredTensors,
+    /// The requests that are run while the model is loaded.
+    pub(in crate::config) warmup: Vec<WarmupSample>,
+    /// True if a client brought it with a load.
+    pub(in crate::config) of_client: bool,
 }
 
 impl Default for TritonConfig {
@@ -81,6 +87,8 @@ impl Default for TritonConfig {
             versions: VersionPolicy::Latest(1),
             filename: "model.onnx".to_owned(),
             declared: DeclaredTensors::default(),
+            warmup: Vec::new(),
+            of_client: false,
         }
     }
 }
@@ -96,6 +104,25 @@ pub(in crate::config) fn read(
 ) -> Result<TritonConfig, Vec<Diagnostic>> {
     let text = pbtxt::load(path).map_err(|diagnostic| vec![diagnostic])?;
     read_text(path, &text, model, notes)
+}
+
+/// Reads `json`, which a client brought with a load of `model` in `folder`, as [`read`] reads a
+/// file.
+///
+/// Errors: every diagnostic in it.
+pub(in crate::config) fn read_json(
+    folder: &Path,
+    json: &str,
+    model: &str,
+    notes: &mut Vec<String>,
+) -> Result<TritonConfig, Vec<Diagnostic>> {
+    let text = json_config::as_text(json).map_err(|error| {
+        let location = Location { file: "config".into(), line: 1, field: "config".into() };
+        let right = "write the model's configuration as a JSON object, such as {\"max_batch_size\": 8}";
+        vec![location.diagnostic(error, right)]
+    })?;
+    let config = read_text(&folder.join("config"), &text, model, notes);
+    config.map(|config| TritonConfig { of_client: true, ..config })
 }
 
 /// Reads `text` as the `config.pbtxt` at `path` of the model named `model`: a line for each field
@@ -153,7 +180,7 @@ impl TritonReader<'_> {
                 "max_batch_size" => config.max_batch = self.max_batch(field),
                 "default_model_filename" => self.filename(field, &mut config),
                 "version_policy" => self.versions(field, &mut config),
-                "input" | "output" => {}
+                "input" | "output" | "model_warmup" => {}
                 other => {
                     let known = PASSED_OVER.iter().find(|(name, _)| *name == other);
                     self.pass_over(field, known.map_or("no such field is known here", |(_, why)| why));
@@ -166,6 +193,7 @@ impl TritonReader<'_> {
             match field.name {
                 "input" => config.declared.inputs.extend(self.tensors(field, batched)),
                 "output" => config.declared.outputs.extend(self.tensors(field, batched)),
+                "model_warmup" => config.warmup.extend(self.samples(field, batched)),
                 _ => {}
             }
         }
@@ -218,6 +246,15 @@ impl TritonReader<'_> {
             Some(policy) => config.versions = policy,
             None => self.refuse(field, RIGHT),
         }
+    }
+
+    fn samples(&mut self, field: &PbtxtField<'_>, batched: bool) -> Vec<WarmupSample> {
+        let folder = self.path.parent().unwrap_or(self.path);
+        let samples = WarmupContext { path: self.path, folder, batched }.samples(field);
+        samples.unwrap_or_else(|more| {
+            self.diagnostics.extend(more);
+            Vec::new()
+        })
     }
 
     fn tensors(&mut self, field: &PbtxtField<'_>, batched: bool) -> Vec<DeclaredTensor> {

@@ -3,7 +3,10 @@
 //! that its reader does know.
 
 use super::{folder, rendered};
-use crate::config::{RepositoryFlags, read_config, read_config_with, read_workload, repository::triton};
+use crate::config::{
+    Config, Diagnostics, RepositoryFlags, parse_config, read_config, read_config_with, read_workload,
+    repository::triton,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -108,6 +111,61 @@ fn every_key_of_config_is_in_the_documents_and_the_reverse() {
     assert_eq!(known(&rendered(&diagnostics, folder.path())), documented, "{diagnostics}");
 }
 
+/// A CONFIG that serves a model, with this added in front.
+fn served(more: &str) -> Result<Config, Diagnostics> {
+    parse_config(&format!(
+        "{more}[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
+         slo_ms = 25\nprofile = {{ alpha_ms = 1, beta_ms = 1 }}\n"
+    ))
+}
+
+/// The cells of the table rows in the section of a document whose heading begins with `heading`.
+fn rows<'t>(text: &'t str, heading: &str) -> Vec<Vec<&'t str>> {
+    let part = text.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = part.lines().filter(|row| row.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split(" |").map(str::trim).collect()).collect()
+}
+
+/// The number of an amount such as `4,096`, `64 MiB` or `10 s`, in the unit of its key.
+fn amount(text: &str) -> u64 {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
+    let number: u64 = number.replace(',', "").parse().unwrap_or_else(|_| panic!("{text} is no amount"));
+    match unit {
+        "GiB" => number << 10,
+        "MiB" | "s" | "" => number,
+        other => panic!("{text} is in {other}"),
+    }
+}
+
+#[test]
+fn the_limits_of_http_have_the_defaults_and_bounds_of_the_documents() {
+    let text = document("configuration.md");
+    let mut defaults = BTreeMap::new();
+    for row in rows(&text, "\n## `[http]`") {
+        let (key, meaning, default) = (quoted(row[0])[0], row[1], amount(row[2]));
+        defaults.insert(key, default);
+        let words: Vec<&str> = meaning.split([' ', '.']).collect();
+        let bounds = words.windows(3).find_map(|words| match words {
+            [least, "to", most] => Some((least.parse::<u64>().ok()?, most.parse::<u64>().ok()?)),
+            _ => None,
+        });
+        let Some((least, most)) = bounds else { continue };
+        for (value, is_good) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
+            let read = served(&format!("[http]\n{key} = {value}\n"));
+            assert_eq!(read.is_ok(), is_good, "{key} = {value}: {read:?}");
+        }
+    }
+    let all: String = defaults.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+    assert_eq!(served(&format!("[http]\n{all}")).unwrap().http, served("").unwrap().http);
+    let mut listed = 0;
+    for row in rows(&document("api.md"), "\n## Limits").iter().filter(|row| !row[2].is_empty()) {
+        let key = quoted(row[2])[0];
+        assert_eq!(amount(row[1]), defaults[key], "{key} in docs/api.md");
+        listed += 1;
+    }
+    assert!(listed >= 5, "{listed} rows of docs/api.md have a key");
+}
+
 #[test]
 fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
     let text = document("repository.md");
@@ -140,7 +198,7 @@ fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
 #[test]
 fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
     let text = document("repository.md");
-    let part = text.split("## `config.pbtxt`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let part = text.split("## `config.pbtxt`").nth(1).unwrap().split("\n##").next().unwrap();
     let rows = part.lines().filter(|line| line.starts_with("| `"));
     let fields: BTreeSet<&str> = rows.flat_map(|row| quoted(row.split('|').nth(1).unwrap())).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -156,7 +214,16 @@ fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
         assert!(passed || read.is_err() || ["input", "output"].contains(field), "{field} is not read");
     }
     assert!(passed_over.is_subset(&fields), "{passed_over:?} and {fields:?}");
-    let read = ["backend", "default_model_filename", "input", "max_batch_size", "name", "output", "platform"];
+    let read = [
+        "backend",
+        "default_model_filename",
+        "input",
+        "max_batch_size",
+        "model_warmup",
+        "name",
+        "output",
+        "platform",
+    ];
     let others: Vec<&str> = fields.difference(&passed_over).copied().collect();
     assert_eq!(others, [&read[..], &["version_policy"]].concat());
 }

@@ -8,6 +8,7 @@ use super::lease::ExecutorLease;
 use super::model_faults::ModelFaults;
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
+use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
@@ -221,8 +222,8 @@ fn live(
     serve(state, compute, placement, &setup, &lease, faults);
 }
 
-/// Loads a model if it is one for CPU executors, and measures it with the options of `measuring` if
-/// its configuration asks for that.
+/// Loads a model if it is one for CPU executors, warms it up, and measures it with the options of
+/// `measuring` if its configuration asks for that.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
@@ -233,6 +234,7 @@ pub(crate) fn load(
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
         model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
     })?;
+    warm_up(model, &mut loaded, progress)?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
             progress(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));

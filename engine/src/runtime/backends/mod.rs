@@ -9,4 +9,5 @@ mod executor_state;
 pub(crate) mod executors;
 mod lease;
 pub(crate) mod model_faults;
+pub(crate) mod warming;
 pub(crate) mod watchdog;

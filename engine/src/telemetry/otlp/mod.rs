@@ -6,8 +6,8 @@
 
 mod context;
 mod messages;
-mod post;
-mod sender;
+pub(super) mod post;
+pub(super) mod sender;
 mod spans;
 mod tracer;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LARGEST: usize = 64 << 10;
 
 /// The longest time that a collector may ask for before the next attempt.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+pub(in crate::telemetry) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The reason why a collector did not take what was sent.
 #[derive(Debug)]

@@ -21,28 +21,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The most traced requests that wait for the thread, of all API cores together.
-const REQUESTS: usize = 8_192;
+pub(in crate::telemetry) const REQUESTS: usize = 8_192;
 
 /// The interval at which the thread polls its queue. It does not wait on the channel, so that no
 /// API core ever has to wake it.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of spans that are sent at once.
-const AT_ONCE: usize = 2_048;
+pub(in crate::telemetry) const AT_ONCE: usize = 2_048;
 
 /// The time after which fewer spans are sent, too.
-const EVERY: Duration = Duration::from_secs(1);
+pub(in crate::telemetry) const EVERY: Duration = Duration::from_secs(1);
 
 /// The time that the collector may take to answer, also while the server stops.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+pub(in crate::telemetry) const PATIENCE: Duration = Duration::from_secs(10);
+pub(in crate::telemetry) const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The number of attempts to send the same spans, and the pause after the first, which doubles.
-const ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+pub(in crate::telemetry) const ATTEMPTS: u32 = 5;
+pub(in crate::telemetry) const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The time that the server's stop waits for the rest to be sent.
-const FLUSH: Duration = Duration::from_secs(3);
+pub(in crate::telemetry) const FLUSH: Duration = Duration::from_secs(3);
 
 /// The niceness of the thread.
 const NICE: i32 = 10;

@@ -1,7 +1,11 @@
 //! Elements of BYTES. On the wire one follows another, each after its length in 4 bytes,
 //! little-endian; in a row each has the room of the longest, so that a row has a fixed size. Pure.
 
+use crate::api::net::slices::Slices;
 use symphony_gpu::signature::LENGTH_BYTES;
+
+/// The elements that are checked between two reports of work: as quick as so many bytes are parsed.
+const ELEMENTS_PER_REPORT: usize = 1_024;
 
 /// Returns the bytes that an element of at most `most` bytes takes in a row.
 const fn element_room(most: u32) -> usize {
@@ -27,9 +31,17 @@ pub(in crate::api) fn of(rows: &[u8], most: u32) -> impl Iterator<Item = &[u8]> 
 /// Checks that `wire` is exactly `count` elements of at most `most` bytes each.
 ///
 /// Errors: there are more or fewer, one is too long, or the last is cut off.
-pub(in crate::api) fn check(wire: &[u8], count: usize, most: u32) -> Result<(), String> {
+pub(in crate::api) async fn check(
+    wire: &[u8],
+    count: usize,
+    most: u32,
+    slices: &Slices,
+) -> Result<(), String> {
     let mut rest = wire;
     for at in 0..count {
+        if at % ELEMENTS_PER_REPORT == ELEMENTS_PER_REPORT - 1 {
+            slices.did(ELEMENTS_PER_REPORT).await;
+        }
         let (length, after) = rest.split_first_chunk::<LENGTH_BYTES>().ok_or_else(|| {
             format!("has {at} elements in its {} bytes, but its shape needs {count}", wire.len())
         })?;
@@ -64,7 +76,12 @@ pub(in crate::api) fn fill<'a>(mut wire: &'a [u8], row: &mut [u8], most: u32) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::net::slices::ready_now;
     use proptest::prelude::*;
+
+    fn checked(wire: &[u8], count: usize, most: u32) -> Result<(), String> {
+        ready_now(check(wire, count, most, &Slices::alone()))
+    }
 
     fn to_wire(texts: &[&[u8]]) -> Vec<u8> {
         let mut wire = Vec::new();
@@ -78,7 +95,7 @@ mod tests {
             texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..9), 0..6),
         ) {
             let wire = to_wire(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            check(&wire, texts.len(), 8).unwrap();
+            checked(&wire, texts.len(), 8).unwrap();
             let mut row = vec![7; texts.len() * 12];
             prop_assert!(fill(&wire, &mut row, 8).is_empty());
             prop_assert_eq!(of(&row, 8).map(<[u8]>::to_vec).collect::<Vec<_>>(), texts);
@@ -88,7 +105,7 @@ mod tests {
         fn any_wire_is_read_or_refused_without_a_panic(
             wire in proptest::collection::vec(any::<u8>(), 0..40), count in 0usize..8, most in 0u32..20,
         ) {
-            if check(&wire, count, most).is_ok() {
+            if checked(&wire, count, most).is_ok() {
                 fill(&wire, &mut vec![0; count * element_room(most)], most);
             }
         }
@@ -103,7 +120,7 @@ mod tests {
             (&wire[..12], 2, "only 1 are left"),
             (&to_wire(&[b"abcd"]), 1, "element 0 has 4 bytes; this tensor's may have 3"),
         ] {
-            let error = check(wire, count, 3).unwrap_err();
+            let error = checked(wire, count, 3).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
     }

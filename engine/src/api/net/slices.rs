@@ -1,0 +1,66 @@
+//! Work in slices: a task that unpacks or parses a large body reports its progress, and after each
+//! slice the other tasks of its API core run. A slice is about a millisecond of work.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// The bytes after which a task pauses. The slowest work on bytes, parsing numbers, takes about a
+/// millisecond for them.
+pub(in crate::api) const SLICE_BYTES: usize = 128 << 10;
+
+/// The pause, in which the core looks at its sockets and timers. A task that kept itself runnable
+/// instead would keep it from that.
+const PAUSE: Duration = Duration::from_micros(1);
+
+/// The work of one task since its last pause, in bytes.
+#[derive(Debug)]
+pub(in crate::api) struct Slices {
+    since: Cell<usize>,
+    largest: Cell<usize>,
+    pauses: bool,
+}
+
+impl Slices {
+    /// Returns the counter of a task on an API core.
+    pub(in crate::api) fn on_core() -> Slices {
+        Slices { since: Cell::new(0), largest: Cell::new(0), pauses: true }
+    }
+
+    /// Returns the counter of a thread without an executor, which counts slices and never pauses.
+    pub(in crate::api) fn alone() -> Slices {
+        Slices { pauses: false, ..Slices::on_core() }
+    }
+
+    /// Reports `bytes` of work, and pauses if the slice is full.
+    #[inline]
+    pub(in crate::api) async fn did(&self, bytes: usize) {
+        let since = self.since.get() + bytes;
+        self.since.set(since);
+        if since >= SLICE_BYTES {
+            self.pause().await;
+        }
+    }
+
+    #[cold]
+    async fn pause(&self) {
+        self.largest.set(self.largest.get().max(self.since.replace(0)));
+        if self.pauses {
+            glommio::timer::sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns the largest slice so far, in bytes.
+    pub(in crate::api) fn largest(&self) -> usize {
+        self.largest.get().max(self.since.get())
+    }
+}
+
+/// Runs a future that never waits, as work in slices that do not pause.
+pub(in crate::api) fn ready_now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("it waits for nothing"),
+    }
+}
