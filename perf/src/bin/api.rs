@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{ApiError, ApiPlacements, Spin, echo, goodput, overhead, soak, throughput};
 use symphony_perf::scale::machine::Machine;
@@ -73,6 +74,7 @@ struct ApiReport<T> {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     match carry_out(ApiOptions::parse().what) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use std::process::ExitCode;
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::scale::compare::compare;
 use symphony_perf::scale::machine::Machine;
 use symphony_perf::scale::machine::gaps::Gaps;
@@ -17,6 +18,7 @@ use symphony_perf::scale::sweep_chart::{self, Unmeasured};
 const FIRST_RATE: f64 = 1e6;
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     let options = Options::parse();
     // Read before any thread is pinned: afterwards the list is that of the pinned thread.
     let cores: Vec<usize> =
