@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    symphony::cli::end_quietly_on_closed_pipe();
     symphony::cli::run()
 }

@@ -216,6 +216,11 @@ fn check_accepts_the_quickstart() {
 }
 
 #[test]
+fn check_whose_output_nobody_reads_ends_quietly() {
+    harness::process::ends_quietly_unread(symphony().arg("check").arg(quickstart()), false);
+}
+
+#[test]
 fn check_reports_every_diagnostic_with_its_line_and_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let output = check(

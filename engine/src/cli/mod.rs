@@ -9,9 +9,11 @@
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
+//! | `closed_pipe.rs` | the end of any program whose reader has gone |
 
 mod access;
 mod check;
+mod closed_pipe;
 mod failure;
 mod replay;
 mod repository;
@@ -19,6 +21,8 @@ mod serve;
 mod serve_arguments;
 mod shutdown;
 mod top;
+
+pub use self::closed_pipe::end_quietly_on_closed_pipe;
 
 use self::check::{CheckArguments, check};
 use self::failure::EXIT_CODES;

@@ -2,12 +2,27 @@
 
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The bound on every wait: ten times the time of the slowest machine seen, so that a server that
 /// does not answer by then has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs `command` with an output that nobody reads (both, if `errors` too), and fails unless it
+/// ends by SIGPIPE without a word, as `cat` does.
+pub(crate) fn ends_quietly_unread(command: &mut Command, errors: bool) {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    command.stdin(Stdio::null()).stdout(closed());
+    let ended = command.stderr(if errors { closed() } else { Stdio::piped() }).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!((ended.status.signal(), &*said), (Some(13), ""), "{command:?}: {}", ended.status);
+}
 
 /// Waits until `holds`, and fails after [`PATIENCE`].
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {

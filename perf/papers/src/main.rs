@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_papers::output::Output;
 use symphony_papers::{EXPERIMENTS, Effort, Experiment, Job, by_name, queue};
 
@@ -52,6 +53,7 @@ const AFTER_HELP: &str =
     "Exit codes: 0 done; 1 a file can't be read or written; 2 bad usage; 130 interrupted.";
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     let line = CommandLine::parse();
     if line.list {
         for experiment in EXPERIMENTS {

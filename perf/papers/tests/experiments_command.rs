@@ -1,5 +1,9 @@
 //! The command `experiments` as a user runs it.
 
+#[allow(dead_code, reason = "other test programs use the rest")]
+#[path = "../../../engine/tests/harness/process.rs"]
+mod process;
+
 use std::process::{Command, Output};
 
 fn experiments(arguments: &[&str]) -> Output {
@@ -50,4 +54,10 @@ fn a_csv_file_of_something_else_is_refused_by_name() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("nexus-figure5.csv: the columns are `a,b`"), "{said}");
+}
+
+#[test]
+fn a_list_that_nobody_reads_ends_quietly() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_experiments"));
+    process::ends_quietly_unread(command.arg("--list"), false);
 }

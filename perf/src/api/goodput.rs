@@ -61,9 +61,9 @@ fn of(
     protocol: Protocol,
     seconds: f64,
 ) -> Result<GoodputFigures, ApiError> {
-    let undelayed = simulated(binaries, 0.0)?;
+    let undelayed = simulated(binaries, MODEL, 1, 0.0)?;
     let network_us = network(binaries, placements, protocol, undelayed / 2.0)?;
-    let simulated_rps = simulated(binaries, network_us)?;
+    let simulated_rps = simulated(binaries, MODEL, 1, network_us)?;
     eprintln!(
         "{}: {network_us:.0} us of network; the simulator reaches {simulated_rps:.0}/s",
         protocol.name()
@@ -129,13 +129,20 @@ struct Simulated {
     goodput_rps: f64,
 }
 
-/// Runs the simulator with this network delay and returns its goodput.
-fn simulated(binaries: &Binaries, network_us: f64) -> Result<f64, ApiError> {
-    let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = MODEL;
+/// Runs the simulator for a model on emulated GPUs with this network delay and returns its goodput.
+///
+/// Errors: the simulator failed.
+pub(super) fn simulated(
+    binaries: &Binaries,
+    model: EmulatedModel,
+    gpus: usize,
+    network_us: f64,
+) -> Result<f64, ApiError> {
+    let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = model;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("one-gpu.toml");
     let text = format!(
-        "gpus = 1\nseed = 1\nwarmup_s = 1.0\nduration_s = 60.0\nrate_rps = 500.0\n[network]\nresult_us = {network_us}\n\
+        "gpus = {gpus}\nseed = 1\nwarmup_s = 1.0\nduration_s = 60.0\nrate_rps = 500.0\n[network]\nresult_us = {network_us}\n\
          [[models]]\nname = \"{name}\"\nalpha_ms = {alpha_ms}\nbeta_ms = {beta_ms}\nslo_ms = {slo_ms}\n"
     );
     fs::write(&file, text)?;

@@ -5,13 +5,16 @@
 //!  overhead     a lone request: its latency minus its batch's time on the GPU
 //!  throughput   64 in flight: requests per second of the API core, beside an echo server
 //!  goodput      one emulated GPU behind the API, beside the simulator's
+//!  overload     three times the capacity for minutes: the good rate stays, memory is flat
 //!  soak         minutes of load with clients that cancel and die: nothing leaks, counters add up
 //! ```
 
+mod counters;
 pub mod echo;
 pub mod goodput;
 pub mod loadgen;
 pub mod overhead;
+pub mod overload;
 pub mod process;
 pub mod soak;
 pub mod throughput;
@@ -105,4 +108,27 @@ pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
+/// Returns the memory in use after the first fifth and at the end, medians of a tenth of the time
+/// each, and their difference.
+fn growth(memory: &[u64]) -> [f64; 3] {
+    let (fifth, tenth) = (memory.len() / 5, memory.len().div_ceil(10));
+    let of = |part: &[u64]| median(part.iter().map(|&bytes| bytes as f64));
+    let first = of(&memory[fifth..memory.len().min(fifth + tenth)]);
+    let last = of(&memory[memory.len() - tenth.min(memory.len())..]);
+    [first, last, last - first]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_between_the_end_of_the_first_part_and_the_end() {
+        let memory: Vec<u64> = (0..100).map(|second| if second < 15 { 10 * second } else { 150 }).collect();
+        assert_eq!(growth(&memory), [150.0, 150.0, 0.0]);
+        let rising: Vec<u64> = (0..100).collect();
+        assert_eq!(growth(&rising), [24.0, 94.0, 70.0]);
+    }
 }

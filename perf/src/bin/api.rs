@@ -2,9 +2,13 @@
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::api::process::Binaries;
-use symphony_perf::api::{ApiError, ApiPlacements, Spin, echo, goodput, overhead, soak, throughput};
+use symphony_perf::api::{
+    ApiError, ApiPlacements, Spin, echo, goodput, overhead, overload, soak, throughput,
+};
 use symphony_perf::scale::machine::Machine;
 
 /// Measures the cost of the thin API: `symphony serve` and `loadgen` as users run them, in
@@ -36,6 +40,20 @@ enum What {
         /// Duration of each run in seconds
         #[arg(long, default_value_t = 60.0)]
         seconds: f64,
+    },
+    /// Three times the capacity: the good rate stays at 98 % of the peak's at least, and memory is
+    /// flat, both by the server's own counts; the generator has a core of its own
+    Overload {
+        /// Duration of the overload in seconds
+        #[arg(long, default_value_t = 600.0, value_parser = overload_seconds)]
+        seconds: f64,
+        /// Rate of the overload, as a multiple of the most good answers per second
+        #[arg(long, default_value_t = 3.0, value_parser = overload_times)]
+        times: f64,
+        /// Write the figures with machine, commit and command to a file too, such as
+        /// perf/results/api-overload.json
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
     },
     /// Load with clients that connect, cancel and die: nothing may leak, every counter must add up
     Soak {
@@ -73,6 +91,7 @@ struct ApiReport<T> {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     match carry_out(ApiOptions::parse().what) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -114,6 +133,15 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
             let passed = figures.iter().all(|of| of.is_good);
             Ok(print(ApiReport { passed, machine, placements, figures }))
         }
+        What::Overload { seconds, times, save } => {
+            let figures = overload::measure(&binaries, placements, &cores, seconds, times)?;
+            eprintln!("{}", figures.summary());
+            let report = ApiReport { passed: figures.passed, machine, placements, figures };
+            if let Some(file) = save {
+                write_result(&report, &file)?;
+            }
+            Ok(print(report))
+        }
         What::Soak { seconds } => {
             let figures = soak::run(&binaries, placements, seconds)?;
             figures.wrong.iter().for_each(|wrong| eprintln!("api: {wrong}"));
@@ -121,6 +149,36 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
         }
         What::Echo { .. } => unreachable!("handled above"),
     }
+}
+
+fn overload_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (1.0..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "give 1 to 86400 seconds".to_owned())
+}
+
+fn overload_times(text: &str) -> Result<f64, String> {
+    let times = text.parse().ok().filter(|times: &f64| (1.0..=100.0).contains(times));
+    times.ok_or_else(|| "give 1 to 100 times the peak".to_owned())
+}
+
+/// A result as `perf/results/` keeps it (CONTRIBUTING.md).
+#[derive(Serialize)]
+struct ResultFile<'a, T> {
+    command: String,
+    commit: String,
+    result: &'a ApiReport<T>,
+}
+
+/// Writes a result with the command as typed and the commit of the folder that it was typed in.
+fn write_result<T: Serialize>(result: &ApiReport<T>, file: &Path) -> Result<(), ApiError> {
+    let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let commit = git.ok().filter(|git| git.status.success());
+    let commit = commit.map(|git| String::from_utf8_lossy(&git.stdout).trim().to_owned());
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let result = ResultFile { command, commit: commit.unwrap_or_else(|| "unknown".to_owned()), result };
+    let text = serde_json::to_string_pretty(&result).expect("figures are plain data");
+    std::fs::write(file, text + "\n")
+        .map_err(|error| ApiError::Usage(format!("--save {}: {error}", file.display())))
 }
 
 fn print<T: Serialize>(measured: ApiReport<T>) -> bool {

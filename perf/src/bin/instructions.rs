@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::operations::{self, Operation, Repeat};
 
 /// The number of repetitions that are counted: enough for the share of rare steps to settle.
@@ -50,6 +51,7 @@ fn counted_part(repeat: &mut Repeat) {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     let options = InstructionOptions::parse();
     let chosen: Vec<Operation> = operations::all()
         .into_iter()

@@ -2,8 +2,11 @@
 
 use clap::Parser;
 use std::process::ExitCode;
+use symphony::cli::end_quietly_on_closed_pipe;
+use symphony_perf::scale::agreement::Agreement;
 use symphony_perf::scale::compare::compare;
 use symphony_perf::scale::machine::Machine;
+use symphony_perf::scale::machine::busy_process::{BusyProcess, be_busy};
 use symphony_perf::scale::machine::gaps::Gaps;
 use symphony_perf::scale::options::Options;
 use symphony_perf::scale::report::Report;
@@ -13,11 +16,16 @@ use symphony_perf::scale::run::{Outcome, run};
 use symphony_perf::scale::search::{Search, highest};
 use symphony_perf::scale::sweep_chart::{self, Unmeasured};
 
-/// The rate at which a search starts, in requests per second and ModelThread.
+/// The rate at which a search's ramp starts, in requests per second and ModelThread.
 const FIRST_RATE: f64 = 1e6;
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     let options = Options::parse();
+    if let Some(share) = options.be_busy {
+        be_busy(share);
+        return ExitCode::SUCCESS;
+    }
     // Read before any thread is pinned: afterwards the list is that of the pinned thread.
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
@@ -49,6 +57,7 @@ impl From<std::io::Error> for ScaleError {
 
 /// Runs the command and returns true if every run passed.
 fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
+    let _busy = options.disturb.map(BusyProcess::start).transpose()?;
     if !options.sweep_model_threads.is_empty() {
         return sweep(options, cores);
     }
@@ -60,6 +69,12 @@ fn carry_out(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
         let comparison = compare(&plan_at, rate, rounds, searched, cores)?;
         println!("{}", if options.json { json(&comparison) } else { comparison.lines() });
         return Ok(true);
+    }
+    if let Some(searches) = options.searches {
+        let reports = (0..searches).map(|_| search(options, options.model_threads, cores));
+        let agreement = Agreement::of(reports.collect::<Result<_, _>>()?, options.disturb);
+        println!("{}", if options.json { json(&agreement) } else { agreement.lines() });
+        return Ok(agreement.passed);
     }
     let report =
         if options.max { search(options, options.model_threads, cores)? } else { once(options, cores)? };
@@ -102,9 +117,9 @@ fn search(options: &Options, model_threads: usize, cores: &[usize]) -> Result<Re
     let first = FIRST_RATE * model_threads as f64;
     let stream = cost_of_stream(&options.plan(model_threads, first).map_err(ScaleError::Usage)?);
     let machine = Machine::this(cores.len());
-    let best = highest(search_of(options, model_threads), |rate| {
-        let plan = options.plan(model_threads, rate).map_err(std::io::Error::other)?;
-        let outcome = run(&plan, cores)?;
+    let best = highest(search_of(options, model_threads), |trial| {
+        let plan = options.plan(model_threads, trial.rate).map_err(std::io::Error::other)?;
+        let outcome = run(&trial.shortened(plan), cores)?;
         print_outcome(&outcome);
         Ok(outcome)
     })?;

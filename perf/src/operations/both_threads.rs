@@ -2,7 +2,7 @@
 //! polled alternately on one core in virtual time. `scale` times the same on two cores.
 
 use super::{Operation, Repeat};
-use crate::scale::run::stopwatch::Window;
+use crate::scale::run::stopwatch::{Interruptions, Window};
 use crate::scale::run::world::World;
 use crate::scale::{options::Options, plan::Plan};
 use clap::Parser;
@@ -65,7 +65,7 @@ fn both_threads(plan: Plan, per_cycle: u64) -> Repeat {
             cycles += 1.0;
             now = start + Nanos((cycles * gap * per_cycle as f64) as u64);
             models.poll(now);
-            models.outbox.outlets_mut().book(Nanos::ZERO);
+            models.outbox.outlets_mut().book(Interruptions::default());
             rank.poll(now);
         }
     };

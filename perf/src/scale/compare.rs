@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::plan::{Plan, Watch};
 use super::run::stopwatch::DutyCycles;
 use super::run::{Outcome, run};
-use super::search::{Search, highest};
+use super::search::{Search, Trial, highest};
 use serde::Serialize;
 use std::io;
 
@@ -142,7 +142,7 @@ fn one_side(
     cores: &[usize],
 ) -> io::Result<Side> {
     let Some(search) = search else { return Ok(Side::of(&run(&plan_at(rate)?, cores)?)) };
-    let best = highest(*search, |rate| run(&plan_at(rate)?, cores))?;
+    let best = highest(*search, |trial: Trial| run(&trial.shortened(plan_at(trial.rate)?), cores))?;
     let best = best.ok_or_else(|| io::Error::other("no rate passed"))?;
     (search.first, search.growth) = (best.plan.rate * BELOW, STEP);
     Ok(Side::of(&best))

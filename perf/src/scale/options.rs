@@ -9,8 +9,9 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 
 /// Runs the scheduler's own threads on pinned cores, with generated requests and without GPUs, and
-/// measures the cost of a request. A run passes if no arrival was taken up more than 2 ms late and
-/// at most 1 % of requests were bad.
+/// measures the cost of a request. A run passes if 95 % of arrivals were taken up within 2 ms and
+/// at most 1 % of requests were bad, the machine's stalls aside; what it had been with them is
+/// printed too.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "scale", version)]
 pub struct Options {
@@ -29,9 +30,18 @@ pub struct Options {
     /// Requests per second in all
     #[arg(long, value_name = "R", conflicts_with = "max", default_value_t = 1e6)]
     pub rate: f64,
-    /// Search for the highest rate that passes, to 1 %
+    /// Search for the highest rate that passes, to about 1 %
     #[arg(long)]
     pub max: bool,
+    /// Search N times; passes if the rates found agree within 15 %
+    #[arg(long, value_name = "N", requires = "max", conflicts_with_all = ["compare", "sweep_model_threads"])]
+    pub searches: Option<usize>,
+    /// Run another process meanwhile that takes this share of a core, such as 0.1
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub disturb: Option<f64>,
+    /// Be that process
+    #[arg(long, value_name = "SHARE", hide = true, value_parser = share)]
+    pub be_busy: Option<f64>,
     /// Each model's SLO, in milliseconds
     #[arg(long, value_name = "S", default_value_t = 100.0)]
     pub slo_ms: f64,
@@ -91,6 +101,7 @@ impl Options {
         within("--models", models, model_threads, limits::MAX_MODELS)?;
         within("--rank-threads", self.rank_threads, 1, models.min(limits::MAX_RANK_THREADS))?;
         within("--attempts", self.attempts, 1, 100)?;
+        within("--searches", self.searches.unwrap_or(1), 1, 100)?;
         within("--compare", self.compare.unwrap_or(1), 1, 1_000)?;
         let lowest = MIN_RATE * model_threads as f64;
         if !(lowest..=1e9).contains(&rate) {
@@ -126,6 +137,11 @@ impl Options {
         Profile::linear(alpha, beta, self.max_batch)
             .map_err(|error| format!("--alpha-ms, --beta-ms: {error}"))
     }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share: &f64| (0.01..=0.9).contains(share));
+    share.ok_or_else(|| "give 0.01 to 0.9 of a core".to_owned())
 }
 
 fn millis(option: &str, value: f64) -> Result<Nanos, String> {

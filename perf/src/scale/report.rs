@@ -11,10 +11,15 @@ use symphony_transport::Nanos;
 /// The figures of a run, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// True if no arrival was taken up late and few requests were bad.
+    /// True if few arrivals were taken up late and few requests were bad, the machine's stalls
+    /// aside.
     pub passed: bool,
     /// The reason for which the run failed.
     pub failure: Option<String>,
+    /// True if it had passed with the machine's stalls too, which once failed a run.
+    pub passed_with_stalls: bool,
+    /// The reason for which it had not.
+    pub failure_with_stalls: Option<String>,
     /// Requests per second asked for.
     pub rate: f64,
     /// Requests per second taken up.
@@ -41,8 +46,15 @@ pub struct Report {
     pub batch_mean: f64,
     /// Dropped and late requests, as a share of all.
     pub bad_rate: f64,
+    /// The same without requests while a thread recovered from a stall of the machine; `None` where
+    /// too few are left.
+    pub bad_rate_without_stalls: Option<f64>,
     /// The delays with which arrivals were taken up.
     pub arrival_lag_us: ArrivalLag,
+    /// The same delays, less the time that the machine took from their threads.
+    pub arrival_lag_without_stalls_us: ArrivalLag,
+    /// The times at which the machine took a thread's core.
+    pub thread_stalls: ThreadStalls,
     /// The delays from the frontrun (and a free GPU) until the batch was sent.
     pub decision_lag_us: DecisionLag,
     /// The delays of the decisions that the machine did not disturb.
@@ -88,10 +100,23 @@ pub struct Report {
 pub struct ArrivalLag {
     /// The median.
     pub p50: f64,
+    /// The 95th percentile.
+    pub p95: f64,
     /// The 99th percentile.
     pub p99: f64,
     /// The longest delay.
     pub max: f64,
+}
+
+/// Stalls of all threads within the window, as far as the system has a trace of them.
+#[derive(Clone, Debug, Serialize)]
+pub struct ThreadStalls {
+    /// The number of stalls.
+    pub count: u64,
+    /// The time that they took, in all.
+    pub total_ms: f64,
+    /// The longest.
+    pub longest_us: f64,
 }
 
 /// Delays of decisions.
@@ -144,6 +169,8 @@ impl Report {
         Report {
             passed: failure.is_none(),
             failure,
+            passed_with_stalls: outcome.failure_with_stalls().is_none(),
+            failure_with_stalls: outcome.failure_with_stalls(),
             rate: plan.rate,
             requests_per_s,
             per_model_thread: requests_per_s / plan.model_threads as f64,
@@ -157,7 +184,10 @@ impl Report {
             rank_ns_per_grant: ranks.busy_ns / ran.batches.max(1) as f64,
             batch_mean: ran.requests as f64 / ran.batches.max(1) as f64,
             bad_rate: outcome.bad_rate(),
+            bad_rate_without_stalls: outcome.bad_rate_without_stalls(),
             arrival_lag_us: arrival_lag(&outcome.arrival),
+            arrival_lag_without_stalls_us: arrival_lag(&outcome.arrival_unexplained),
+            thread_stalls: ThreadStalls::of(outcome),
             decision_lag_us: decision_lag(&ran.decision),
             decision_lag_undisturbed_us: decision_lag(&ran.undisturbed),
             decisions_disturbed: 1.0 - ran.undisturbed.count() as f64 / ran.decision.count().max(1) as f64,
@@ -188,6 +218,11 @@ impl Report {
         let mark = if self.shared_cores { " *" } else { "" };
         let Report { arrival_lag_us: arrival, decision_lag_us: decision, stolen, .. } = self;
         let undisturbed = &self.decision_lag_undisturbed_us;
+        let aside = &self.arrival_lag_without_stalls_us;
+        let bad_aside = self
+            .bad_rate_without_stalls
+            .map_or("not measured".to_owned(), |bad| format!("{:.3} %", bad * 100.0));
+        let with_stalls = self.failure_with_stalls.as_deref().unwrap_or("passed");
         let measured = |value: Option<f64>, unit: &str| match value {
             Some(value) => format!("{value:.0} {unit}"),
             None => "not measured".to_owned(),
@@ -204,7 +239,8 @@ impl Report {
                 self.grants_per_s / 1e6,
                 self.rank_ns_per_grant
             ),
-            format!("bad           {:.3} %", self.bad_rate * 100.0),
+            format!("  all stalls  counted: {with_stalls}"),
+            format!("bad           {:.3} %; {bad_aside} without the machine's stalls", self.bad_rate * 100.0),
             format!(
                 "busy          ModelThreads {:.1} % of time, RankThreads {:.1} %{mark}",
                 self.model_thread_busy_time * 100.0,
@@ -213,6 +249,10 @@ impl Report {
             format!(
                 "arrival lag   p50 {:.1}, p99 {:.1}, max {:.1} us{mark}",
                 arrival.p50, arrival.p99, arrival.max
+            ),
+            format!(
+                "  no stalls   p50 {:.1}, p95 {:.1}, max {:.1} us{mark}",
+                aside.p50, aside.p95, aside.max
             ),
             format!(
                 "decision lag  p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us{mark}",
@@ -238,6 +278,10 @@ impl Report {
                 self.model_threads, self.rank_threads, self.cores, self.models, self.gpus
             ),
             format!(
+                "threads lost  their cores {} times, {:.1} ms in all, {:.0} us at the longest",
+                self.thread_stalls.count, self.thread_stalls.total_ms, self.thread_stalls.longest_us
+            ),
+            format!(
                 "machine took  by its host {}, by other threads {}, longest gap of an idle core {}",
                 measured(stolen.by_host_ms, "ms"),
                 measured(stolen.by_other_threads_ms, "ms"),
@@ -256,6 +300,17 @@ impl Report {
 
     fn verdict(&self) -> String {
         self.failure.clone().unwrap_or_else(|| "passed".to_owned())
+    }
+}
+
+impl ThreadStalls {
+    fn of(outcome: &Outcome) -> ThreadStalls {
+        let threads = || outcome.model_cycles.iter().chain(&outcome.rank_cycles);
+        ThreadStalls {
+            count: threads().map(|cycles| cycles.stalls).sum(),
+            total_ms: threads().map(|cycles| cycles.stalled.as_millis_f64()).sum(),
+            longest_us: threads().map(|cycles| cycles.longest_stall.as_micros_f64()).fold(0.0, f64::max),
+        }
     }
 }
 
@@ -291,7 +346,7 @@ fn lag_of(outcome: &Outcome, gaps: &[Gaps]) -> Option<LagOfGaps> {
 
 fn arrival_lag(lags: &DelayHistogram) -> ArrivalLag {
     let us = |q| lags.quantile(q).as_micros_f64();
-    ArrivalLag { p50: us(0.5), p99: us(0.99), max: lags.max().as_micros_f64() }
+    ArrivalLag { p50: us(0.5), p95: us(0.95), p99: us(0.99), max: lags.max().as_micros_f64() }
 }
 
 fn decision_lag(lags: &DelayHistogram) -> DecisionLag {

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_gpu::memory::Watermark;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, measure};
 
@@ -64,6 +65,7 @@ struct ProfileRow {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     match run(&ProfileCommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, message)) => {

@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use symphony::cli::end_quietly_on_closed_pipe;
 use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::BatchSizes;
@@ -126,6 +127,7 @@ fn after_help() -> String {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_closed_pipe();
     let line = CommandLine::parse();
     match run(&line) {
         Ok(()) => ExitCode::SUCCESS,

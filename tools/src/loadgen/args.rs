@@ -23,8 +23,8 @@ const MOST_THREADS: usize = 4;
 /// Sends requests to a server that speaks the KServe v2 protocol, and reports how they ended.
 ///
 /// Latency counts from the time a request was meant to be sent. Exit codes: 0 done, 1 nothing was
-/// answered, the server went away or the generator itself was late, 2 bad usage or input, 3
-/// something is missing on this machine.
+/// answered, the server went away or, with --strict, the generator itself was late, 2 bad usage or
+/// input, 3 something is missing on this machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "loadgen", version, max_term_width = 110)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -88,7 +88,7 @@ pub struct Args {
     pub warmup: Option<f64>,
 
     /// The latency asked for, milliseconds: sent as the request's time-out, and a later answer
-    /// counts as late.
+    /// counts as late [default: the server's own SLO, and no time-out is sent].
     #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = positive)]
     pub slo_ms: Option<f64>,
 
@@ -148,10 +148,14 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
 
-    /// The run fails if the generator's own lateness (p99) is over this part of the tightest SLO,
-    /// percent.
+    /// The generator's own lateness (p99) from which a run is warned about, and fails with
+    /// --strict: percent of the tightest SLO.
     #[arg(long, value_name = "PCT", default_value_t = 100.0 * ALLOWED_LATENESS, value_parser = positive)]
     pub max_lateness: f64,
+
+    /// Fail the run, with exit code 1, if the generator itself was late; else that is a warning.
+    #[arg(long)]
+    pub strict: bool,
 
     /// Seed of arrivals and inputs [default: 1, or what the workload file says].
     #[arg(long, value_name = "SEED")]

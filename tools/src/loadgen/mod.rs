@@ -43,16 +43,18 @@ pub fn main(args: &Args) -> ExitCode {
 fn generate(args: &Args) -> Result<u8, RunError> {
     let mut target = args.target()?;
     let all = if args.all_models() { target.model_names()? } else { Vec::new() };
-    let plan = args.plan(&all)?;
+    let mut plan = args.plan(&all)?;
     let stop = stop_on_ctrl_c()?;
     let slos = target.prepare(&plan.models, &args.requests())?;
-    let slos = plan.models.iter().zip(slos).map(|(model, stated)| model.slo.or(stated)).collect::<Vec<_>>();
-    if let (true, Some(at)) = (args.find_goodput, slos.iter().position(Option::is_none)) {
-        let name = &plan.models[at].name;
+    // What a request carries is settled; from here on the SLO is that by which answers are judged.
+    plan.models.iter_mut().zip(slos).for_each(|(model, stated)| model.slo = model.slo.or(stated));
+    if let (true, Some(model)) = (args.find_goodput, plan.models.iter().find(|model| model.slo.is_none())) {
+        let name = &model.name;
         let what = format!("the SLO of model \"{name}\" is not known, so nothing is late: give --slo-ms");
         return Err(RunError::Usage(what));
     }
-    let criteria = Criteria { slos, allowed_lateness: args.allowed_lateness() };
+    let slos = plan.models.iter().map(|model| model.slo).collect();
+    let criteria = Criteria { slos, allowed_lateness: args.allowed_lateness(), strict: args.strict };
     let files = Files::create(&args.files(), args.svg.as_deref()).map_err(RunError::Usage)?;
     let mut run = Runner { target, criteria, stop, keep_records: files.need_records() };
     let report = match args.goodput_search() {
@@ -125,10 +127,13 @@ impl Runner {
 
 /// A line on standard error for each step of a search.
 fn say_step(step: &Step) {
-    let Step { rate_rps, worst_bad_rate, p99_ms, passed, .. } = step;
+    let Step { rate_rps, worst_bad_rate, p99_ms, passed, worst_bad_rate_without_stalls, .. } = step;
     let verdict = if *passed { "good" } else { "too much" };
+    let without = worst_bad_rate_without_stalls.filter(|without| without != worst_bad_rate);
+    let without = without
+        .map_or(String::new(), |rate| format!("   ({:.3} % without the machine's stalls)", 100.0 * rate));
     eprintln!(
-        "{rate_rps:>10.1}/s   bad {:>7.3} %   p99 {p99_ms:>9.3} ms   {verdict}",
+        "{rate_rps:>10.1}/s   bad {:>7.3} %   p99 {p99_ms:>9.3} ms   {verdict}{without}",
         100.0 * worst_bad_rate
     );
 }

@@ -86,19 +86,8 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         std::os::unix::fs::symlink(repository().join("examples"), here.join("examples")).unwrap();
-        // The machine of a test is shared: documents do not depend on whether the generator is
-        // late.
-        let wrapper = here.join("bin");
-        std::fs::create_dir(&wrapper).unwrap();
-        let script = format!(
-            "#!/bin/sh\ncase \"$1\" in compare|echo) exec {0}/loadgen \"$@\";; esac\nexec {0}/loadgen --max-lateness 1e9 \"$@\"\n",
-            binaries.display()
-        );
-        std::fs::write(wrapper.join("loadgen"), script).unwrap();
-        let executable = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        std::fs::set_permissions(wrapper.join("loadgen"), executable).unwrap();
         let usual = std::env::var("PATH").unwrap();
-        let path = format!("{}:{}:{usual}", wrapper.display(), binaries.display());
+        let path = format!("{}:{usual}", binaries.display());
         let mut serve = Command::new(binaries.join("symphony"));
         let config = if patient { patient_quickstart(here) } else { here.join("examples/quickstart") };
         serve.args(["serve", "--http", "127.0.0.1:0"]).arg(config).current_dir(here);

@@ -1,6 +1,6 @@
 //! Minutes of load at 80 % of the GPUs' capacity, with clients that connect, cancel and die all the
 //! time. When all have gone, no resource may have leaked: memory does not grow after the first
-//! part, no socket is open, every slot is free, and every counter adds up (`counters`).
+//! part, no socket is open, every slot is free, and every counter adds up (`counters.rs`).
 //!
 //! ```text
 //!  two runs of loadgen, HTTP and gRPC, from beginning to end ─────────┐
@@ -10,13 +10,12 @@
 //!                                                    memory, sockets, counters
 //! ```
 
-mod counters;
 mod faulty_clients;
 
+use super::counters::CounterSnapshot;
 use super::loadgen::{self, LoadgenRun, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin, median};
-use counters::CounterSnapshot;
+use super::{ApiError, ApiPlacements, EmulatedModel, Spin, growth};
 use faulty_clients::{ClientActions, FaultyClients};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -216,27 +215,4 @@ fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<LoadgenRun, Ap
         "2",
     ]);
     loadgen::run(command)
-}
-
-/// Returns the memory in use after the first fifth and at the end, medians of a tenth of the time
-/// each, and their difference.
-fn growth(memory: &[u64]) -> [f64; 3] {
-    let (fifth, tenth) = (memory.len() / 5, memory.len().div_ceil(10));
-    let of = |part: &[u64]| median(part.iter().map(|&bytes| bytes as f64));
-    let first = of(&memory[fifth..memory.len().min(fifth + tenth)]);
-    let last = of(&memory[memory.len() - tenth.min(memory.len())..]);
-    [first, last, last - first]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn growth_is_between_the_end_of_the_first_part_and_the_end() {
-        let memory: Vec<u64> = (0..100).map(|second| if second < 15 { 10 * second } else { 150 }).collect();
-        assert_eq!(growth(&memory), [150.0, 150.0, 0.0]);
-        let rising: Vec<u64> = (0..100).collect();
-        assert_eq!(growth(&rising), [24.0, 94.0, 70.0]);
-    }
 }

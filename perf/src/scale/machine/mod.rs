@@ -2,6 +2,7 @@
 //! host, waiting for a core, CPU time against the clock, and the longest gap between two readings
 //! of the clock.
 
+pub mod busy_process;
 pub mod gaps;
 
 use serde::Serialize;
@@ -88,14 +89,16 @@ impl CpuTime {
         now - self.read_at > CPU_TIME_READ_EVERY
     }
 
-    /// Returns true if the thread was without its core for over a microsecond since its last call.
+    /// Returns the time for which the thread was without its core since the last call; zero if that
+    /// was at most a microsecond.
     #[cold]
-    pub fn fell_behind(&mut self, now: Nanos) -> bool {
+    pub fn lost(&mut self, now: Nanos) -> Nanos {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let behind = now.0 as i64 - (cpu.tv_sec * 1_000_000_000 + cpu.tv_nsec);
         let since = behind - std::mem::replace(&mut self.behind, behind);
         let is_first = std::mem::replace(&mut self.read_at, now) == Nanos::ZERO;
-        !is_first && since > BEHIND.0 as i64
+        let lost = Nanos(since.max(0) as u64);
+        if is_first || lost <= BEHIND { Nanos::ZERO } else { lost }
     }
 }
 

@@ -34,6 +34,10 @@ pub struct ArrivalTally {
     pub requests: u64,
     /// The delays: all requests taken up in one duty cycle count with the oldest one's delay.
     pub lags: DelayHistogram,
+    /// The delays after the machine took the thread's core, which are not among `lags`.
+    pub disturbed_lags: DelayHistogram,
+    /// The disturbed delays, less the time that the machine took.
+    pub unexplained_lags: DelayHistogram,
 }
 
 /// A stream of generated requests, which a ModelThread takes up as from a frontend.
@@ -53,6 +57,9 @@ pub struct ArrivalStream {
     cycle: Nanos,
     oldest: Nanos,
     group: u64,
+    /// The time that the machine took, as of now and as of the current duty cycle.
+    machine_took: Nanos,
+    explained: Nanos,
     taken: ArrivalTally,
 }
 
@@ -88,6 +95,8 @@ impl ArrivalStream {
             cycle: Nanos::ZERO,
             oldest: Nanos::ZERO,
             group: 0,
+            machine_took: Nanos::ZERO,
+            explained: Nanos::ZERO,
             taken: ArrivalTally::default(),
         }
     }
@@ -97,14 +106,33 @@ impl ArrivalStream {
         &self.taken
     }
 
+    /// Sets the time that the machine took since the thread last had nothing to do, which explains
+    /// the delays of the coming duty cycle.
+    #[inline]
+    pub fn book(&mut self, machine_took: Nanos) {
+        self.machine_took = machine_took;
+    }
+
     /// Records the requests of the previous duty cycle.
     #[inline]
     fn cycle_over(&mut self, now: Nanos, oldest: Nanos) {
         if self.window.holds(self.cycle) {
             self.taken.requests += self.group;
-            self.taken.lags.record(self.cycle - self.oldest, self.group);
+            let lag = self.cycle - self.oldest;
+            if self.explained == Nanos::ZERO {
+                self.taken.lags.record(lag, self.group);
+            } else {
+                self.disturbed_cycle_over(lag);
+            }
         }
+        self.explained = self.machine_took;
         (self.cycle, self.oldest, self.group) = (now, oldest, 0);
+    }
+
+    #[cold]
+    fn disturbed_cycle_over(&mut self, lag: Nanos) {
+        self.taken.disturbed_lags.record(lag, self.group);
+        self.taken.unexplained_lags.record(lag - self.explained, self.group);
     }
 }
 

@@ -3,7 +3,7 @@
 //! each at the time that the schedule gives.
 
 use super::delay_histogram::DelayHistogram;
-use super::stopwatch::{Disturbance, Window};
+use super::stopwatch::{Disturbance, Interruptions, Window};
 use std::collections::VecDeque;
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Completions, Outlets, frames};
@@ -24,6 +24,10 @@ pub struct BatchTally {
     pub late: u64,
     /// The number of requests that ended without a batch: dropped, or their queue was full.
     pub dropped: u64,
+    /// The number of requests, batched or dropped, while no thread recovered from a gap.
+    pub undisturbed_requests: u64,
+    /// The number of those that were late or dropped.
+    pub undisturbed_bad: u64,
     /// The delays from the earliest time at which a batch could be sent until it was.
     pub decision: DelayHistogram,
     /// The delays of those batches during which the machine disturbed neither their ModelThread nor
@@ -38,9 +42,19 @@ impl BatchTally {
         self.requests += other.requests;
         self.late += other.late;
         self.dropped += other.dropped;
+        self.undisturbed_requests += other.undisturbed_requests;
+        self.undisturbed_bad += other.undisturbed_bad;
         self.decision.merge(&other.decision);
         self.undisturbed.merge(&other.undisturbed);
     }
+}
+
+/// A batch of the current duty cycle.
+struct SentBatch {
+    due: Nanos,
+    lag: Nanos,
+    requests: u64,
+    is_late: bool,
 }
 
 /// The ModelThread's half, which accepts each batch's entries as a ring would.
@@ -48,8 +62,9 @@ pub struct InstantGpus {
     clock: Clock,
     window: Window,
     frames: Vec<Frame>,
-    /// The time at which each batch of this duty cycle was due, and its delay.
-    sent: Vec<(Nanos, Nanos)>,
+    sent: Vec<SentBatch>,
+    /// The end of the recovery of the ModelThread itself.
+    recovering_until: Nanos,
     /// The disturbances of RankThreads.
     disturbances: Vec<Disturbance>,
     ran: BatchTally,
@@ -65,24 +80,37 @@ impl InstantGpus {
             frames: vec![Frame::default(); BatchHeader::frames(largest)],
             sent: Vec::with_capacity(limits::MAX_MODELS),
             disturbances,
+            recovering_until: Nanos::ZERO,
             ran: BatchTally::default(),
         }
     }
 
-    /// Records the batches of the previous duty cycle, of a ModelThread that was last disturbed
-    /// until `disturbed_until`.
+    /// Records the batches of the previous duty cycle, of a ModelThread with these interruptions.
     #[inline]
-    pub fn book(&mut self, disturbed_until: Nanos) {
+    pub fn book(&mut self, interruptions: Interruptions) {
+        self.recovering_until = interruptions.recovering_until;
         if self.sent.is_empty() {
             return;
         }
-        let until = self.disturbances.iter().map(Disturbance::until).fold(disturbed_until, Nanos::max);
-        for (due, lag) in self.sent.drain(..) {
+        let disturbances = self.disturbances.iter();
+        let until = disturbances.map(Disturbance::until).fold(interruptions.disturbed_until, Nanos::max);
+        let recovering = self.recovering();
+        for SentBatch { due, lag, requests, is_late } in self.sent.drain(..) {
             self.ran.decision.record(lag, 1);
             if due >= until {
                 self.ran.undisturbed.record(lag, 1);
             }
+            if due >= recovering {
+                self.ran.undisturbed_requests += requests;
+                self.ran.undisturbed_bad += if is_late { requests } else { 0 };
+            }
         }
+    }
+
+    /// Returns the end of the recovery of this ModelThread and all RankThreads.
+    fn recovering(&self) -> Nanos {
+        let ranks = self.disturbances.iter().map(Disturbance::recovering_until);
+        ranks.fold(self.recovering_until, Nanos::max)
     }
 
     /// Returns the counts and delays within the window.
@@ -110,13 +138,21 @@ impl Outlets for InstantGpus {
         let size = u64::from(batch.size);
         self.ran.batches += 1;
         self.ran.requests += size;
-        self.ran.late += if sent > batch.latest { size } else { 0 };
-        self.sent.push((due, sent - due));
+        let is_late = sent > batch.latest;
+        self.ran.late += if is_late { size } else { 0 };
+        self.sent.push(SentBatch { due, lag: sent - due, requests: size, is_late });
     }
 
     #[inline]
     fn end(&mut self, _request: &Request, _ending: Ending, now: Nanos) {
-        self.ran.dropped += u64::from(self.window.holds(now));
+        if !self.window.holds(now) {
+            return;
+        }
+        self.ran.dropped += 1;
+        if now >= self.recovering() {
+            self.ran.undisturbed_requests += 1;
+            self.ran.undisturbed_bad += 1;
+        }
     }
 }
 
@@ -169,9 +205,25 @@ mod tests {
         for due in [5, 9] {
             gpus.run(Nanos(due), batch, (&[Request::default()], &[]));
         }
-        gpus.book(Nanos(7));
-        gpus.book(Nanos::MAX);
+        gpus.book(Interruptions { disturbed_until: Nanos(7), ..Interruptions::default() });
+        gpus.book(Interruptions { disturbed_until: Nanos::MAX, ..Interruptions::default() });
         assert_eq!((gpus.ran().decision.count(), gpus.ran().undisturbed.count()), (2, 1));
+    }
+
+    #[test]
+    fn bad_requests_of_a_recovery_are_counted_apart() {
+        let mut gpus = InstantGpus::new(Clock::start(), Window::ALL, 4, vec![Disturbance::default()]);
+        let late = BatchHeader { size: 2, latest: Nanos::ZERO, ..BatchHeader::default() };
+        for due in [5, 9] {
+            gpus.run(Nanos(due), late, (&[Request::default(); 2], &[]));
+        }
+        gpus.book(Interruptions { recovering_until: Nanos(7), ..Interruptions::default() });
+        for now in [6, 8] {
+            gpus.end(&Request::default(), Ending::DroppedInQueue, Nanos(now));
+        }
+        let ran = gpus.ran();
+        assert_eq!((ran.late, ran.dropped), (4, 2));
+        assert_eq!((ran.undisturbed_requests, ran.undisturbed_bad), (3, 3));
     }
 
     #[test]

@@ -6,6 +6,12 @@
 //! cycle with work was interrupted if the thread's CPU time fell behind the clock by more than a
 //! microsecond. Such a thread is *disturbed* from the beginning of that cycle until it has caught
 //! up, at the end of its next cycle without work.
+//!
+//! **What a disturbance explains.** While a thread has not caught up, the time that the machine
+//! took from it explains as much delay of arrivals and no more: a thread that is too slow by itself
+//! falls further behind than that. Batches are late in a gap and shortly after it, in its
+//! *recovery*, which is bounded by a multiple of the gap, so that a thread that never catches up is
+//! not excused for ever.
 
 use crate::scale::machine::{CpuTime, ThreadDelay};
 use std::sync::Arc;
@@ -16,6 +22,10 @@ use symphony_transport::Nanos;
 
 /// The length above which a cycle may have been interrupted by the machine.
 const GAP: Nanos = Nanos::from_micros(3);
+
+/// The recovery from a gap, as a multiple of its length: enough for threads that are busy for two
+/// thirds of their time; batches that were due in the gap are sent first.
+const RECOVERY: u64 = 2;
 
 /// The part of a run that is measured, `from <= now < until`.
 #[derive(Clone, Copy, Debug)]
@@ -53,22 +63,48 @@ pub struct DutyCycles {
     /// The time that the thread was ready to run while other threads had its core, from the first
     /// cycle of the run on, the warm-up included. `None` where the system does not count it.
     pub delayed: Option<Nanos>,
+    /// The number of times that the machine took the core.
+    pub stalls: u64,
+    /// The time that it took, in all.
+    pub stalled: Nanos,
+    /// The longest of these times.
+    pub longest_stall: Nanos,
 }
 
-/// The end of a thread's last disturbance, written by its stopwatch and read by other threads.
+/// The interruptions of a thread by the machine, as of its current duty cycle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Interruptions {
+    /// The end of the last disturbance; [`Nanos::MAX`] while one lasts.
+    pub disturbed_until: Nanos,
+    /// The end of the recovery from the last gap.
+    pub recovering_until: Nanos,
+    /// The time that the machine took since the thread last had nothing to do.
+    pub taken: Nanos,
+}
+
+/// The ends of a thread's last disturbance and recovery, written by its stopwatch and read by other
+/// threads.
 #[derive(Clone, Debug, Default)]
-pub struct Disturbance(Arc<AtomicU64>);
+pub struct Disturbance(Arc<[AtomicU64; 2]>);
 
 impl Disturbance {
     /// Returns the end of the last disturbance; [`Nanos::MAX`] while one lasts.
     #[inline]
     pub fn until(&self) -> Nanos {
         // Acquire: a thread that received a message of a disturbed thread sees the disturbance.
-        Nanos(self.0.load(Ordering::Acquire))
+        Nanos(self.0[0].load(Ordering::Acquire))
     }
 
-    fn set(&self, until: Nanos) {
-        self.0.store(until.0, Ordering::Release);
+    /// Returns the end of the recovery from the last gap.
+    #[inline]
+    pub fn recovering_until(&self) -> Nanos {
+        // Acquire: as above.
+        Nanos(self.0[1].load(Ordering::Acquire))
+    }
+
+    fn set(&self, now: Interruptions) {
+        self.0[1].store(now.recovering_until.0, Ordering::Release);
+        self.0[0].store(now.disturbed_until.0, Ordering::Release);
     }
 }
 
@@ -77,9 +113,8 @@ pub trait Measurable: Agent {
     /// The agent's own results of a run.
     type Tally;
 
-    /// Records the results of the previous duty cycle. `disturbed_until` is this thread's
-    /// [`Disturbance::until`].
-    fn book(&mut self, disturbed_until: Nanos);
+    /// Records the results of the previous duty cycle of this thread, with its interruptions.
+    fn book(&mut self, interruptions: Interruptions);
 
     /// Returns the agent's own results.
     fn tally(&self) -> Self::Tally;
@@ -93,7 +128,7 @@ pub struct Stopwatch<A: Measurable> {
     found_work: bool,
     cycles: DutyCycles,
     disturbance: Disturbance,
-    is_disturbed: bool,
+    interruptions: Interruptions,
     cpu: CpuTime,
     at_start: Option<ThreadDelay>,
     results: Sender<(DutyCycles, A::Tally)>,
@@ -115,7 +150,7 @@ impl<A: Measurable> Stopwatch<A> {
             found_work: false,
             cycles: DutyCycles::default(),
             disturbance,
-            is_disturbed: false,
+            interruptions: Interruptions::default(),
             cpu: CpuTime::default(),
             at_start: None,
             results,
@@ -136,15 +171,36 @@ impl<A: Measurable> Stopwatch<A> {
 
     #[inline]
     fn look_for_gap(&mut self, now: Nanos) {
-        let is_long = now - self.last > GAP;
+        let length = now - self.last;
+        let is_long = length > GAP;
         // Read regularly between gaps too, so that the two clocks have no time to drift apart.
-        let taken = (is_long || self.cpu.is_stale(now)) && self.cpu.fell_behind(now);
-        if is_long && (taken || !self.found_work) {
-            self.is_disturbed = true;
-            self.disturbance.set(Nanos::MAX);
-        } else if self.is_disturbed && !self.found_work {
-            self.is_disturbed = false;
-            self.disturbance.set(now);
+        let lost = if is_long || self.cpu.is_stale(now) { self.cpu.lost(now) } else { Nanos::ZERO };
+        if is_long && !self.found_work {
+            self.interrupted(length, now);
+        } else if is_long && lost > Nanos::ZERO {
+            self.interrupted(lost.min(length), now);
+        } else if self.interruptions.disturbed_until == Nanos::MAX && !self.found_work {
+            self.interruptions.disturbed_until = now;
+            self.interruptions.taken = Nanos::ZERO;
+            self.disturbance.set(self.interruptions);
+        }
+    }
+
+    /// Notes that the machine took `lost` of the cycle that ended at `now`.
+    #[cold]
+    fn interrupted(&mut self, lost: Nanos, now: Nanos) {
+        let recovered = now + Nanos(RECOVERY * lost.0);
+        let Interruptions { recovering_until, taken, .. } = self.interruptions;
+        self.interruptions = Interruptions {
+            disturbed_until: Nanos::MAX,
+            recovering_until: recovering_until.max(recovered),
+            taken: taken + lost,
+        };
+        self.disturbance.set(self.interruptions);
+        if self.window.holds(self.last) {
+            self.cycles.stalls += 1;
+            self.cycles.stalled += lost;
+            self.cycles.longest_stall = self.cycles.longest_stall.max(lost);
         }
     }
 }
@@ -156,7 +212,7 @@ impl<A: Measurable> Agent for Stopwatch<A> {
             self.at_start = ThreadDelay::of_this_thread();
         } else {
             self.look_for_gap(now);
-            self.agent.book(self.disturbance.until());
+            self.agent.book(self.interruptions);
             if self.window.holds(self.last) {
                 self.cycle_over(now);
             }
@@ -183,7 +239,7 @@ mod tests {
     #[derive(Default)]
     struct EveryOther {
         polls: usize,
-        disturbed_until: Vec<Nanos>,
+        interruptions: Vec<Interruptions>,
     }
 
     impl Agent for EveryOther {
@@ -196,18 +252,18 @@ mod tests {
     }
 
     impl Measurable for EveryOther {
-        type Tally = (usize, Vec<Nanos>);
+        type Tally = (usize, Vec<Interruptions>);
 
-        fn book(&mut self, disturbed_until: Nanos) {
-            self.disturbed_until.push(disturbed_until);
+        fn book(&mut self, interruptions: Interruptions) {
+            self.interruptions.push(interruptions);
         }
 
-        fn tally(&self) -> (usize, Vec<Nanos>) {
-            (self.polls, self.disturbed_until.clone())
+        fn tally(&self) -> (usize, Vec<Interruptions>) {
+            (self.polls, self.interruptions.clone())
         }
     }
 
-    fn measure(window: Window, cycles: &[u64]) -> (DutyCycles, (usize, Vec<Nanos>)) {
+    fn measure(window: Window, cycles: &[u64]) -> (DutyCycles, (usize, Vec<Interruptions>)) {
         let (results, received) = channel();
         let mut agent = Stopwatch::new(EveryOther::default(), window, Disturbance::default(), results);
         for &now in cycles {
@@ -231,8 +287,15 @@ mod tests {
     fn a_long_turn_without_work_disturbs_until_the_next_without_work() {
         // The second cycle, from 10 on, finds nothing and is long; so is the fourth, and then it is
         // short.
-        let (_, (_, until)) = measure(Window::ALL, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
+        let (cycles, (_, seen)) = measure(Window::ALL, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
+        let until: Vec<Nanos> = seen.iter().map(|seen| seen.disturbed_until).collect();
         let lasts = Nanos::MAX;
         assert_eq!(until, [Nanos(0), lasts, lasts, Nanos(9_020), Nanos(9_020)]);
+        // It took 8,990 ns, which explain delays until the thread has caught up, and twice as long
+        // that batches are late.
+        let taken: Vec<Nanos> = seen.iter().map(|seen| seen.taken).collect();
+        assert_eq!(taken, [Nanos(0), Nanos(8_990), Nanos(8_990), Nanos(0), Nanos(0)]);
+        assert_eq!(seen[4].recovering_until, Nanos(9_000 + 2 * 8_990));
+        assert_eq!((cycles.stalls, cycles.stalled, cycles.longest_stall), (1, Nanos(8_990), Nanos(8_990)));
     }
 }

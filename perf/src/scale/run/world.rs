@@ -3,7 +3,7 @@
 
 use super::arrivals::{ArrivalStream, ArrivalTally};
 use super::instant_gpus::{BatchTally, InstantCompletions, InstantGpus};
-use super::stopwatch::{Disturbance, Measurable, Window};
+use super::stopwatch::{Disturbance, Interruptions, Measurable, Window};
 use crate::scale::plan::{Plan, Watch};
 use std::io;
 use std::path::Path;
@@ -187,8 +187,9 @@ impl Measurable for ModelThread<ArrivalStream, InstantGpus> {
     type Tally = ModelTally;
 
     #[inline]
-    fn book(&mut self, disturbed_until: Nanos) {
-        self.outbox.outlets_mut().book(disturbed_until);
+    fn book(&mut self, interruptions: Interruptions) {
+        self.requests[0].book(interruptions.taken);
+        self.outbox.outlets_mut().book(interruptions);
     }
 
     fn tally(&self) -> ModelTally {
@@ -200,7 +201,7 @@ impl Measurable for RankThread<InstantCompletions> {
     type Tally = ();
 
     #[inline]
-    fn book(&mut self, _disturbed_until: Nanos) {}
+    fn book(&mut self, _interruptions: Interruptions) {}
 
     fn tally(&self) {}
 }

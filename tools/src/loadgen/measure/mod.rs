@@ -6,10 +6,12 @@ mod outcome;
 mod records;
 mod seconds;
 mod stages;
+mod stalls;
 mod tally;
 
 pub use outcome::{End, RequestRecord, ServerDetails};
 pub use records::Records;
 pub use seconds::{Second, Seconds};
 pub use stages::{STAGES, StageTally, StageTimes};
+pub use stalls::{StallWatch, Stalls};
 pub use tally::{Live, ModelTally, Tally};

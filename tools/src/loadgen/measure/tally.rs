@@ -7,6 +7,7 @@ use super::outcome::{End, RequestRecord};
 use super::records::Records;
 use super::seconds::Seconds;
 use super::stages::StageTally;
+use super::stalls::Stalls;
 use crate::loadgen::schedule::Plan;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -14,12 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
-/// The counts that a progress bar shows of a run under way; all its threads add to them.
+/// The state of a run under way that all its threads share: the counts that a progress bar shows,
+/// and the machine's stalls.
 #[derive(Debug, Default)]
 pub struct Live {
     sent: AtomicU64,
     good: AtomicU64,
     bad: AtomicU64,
+    /// The machine's stalls.
+    pub stalls: Arc<Stalls>,
 }
 
 impl Live {
@@ -39,17 +43,31 @@ pub struct ModelTally {
     pub ends: [u64; End::COUNT],
     /// Latency from the intended send time to the answer, of requests that ran, ns; exact to 1 %.
     pub latency: Histogram<u32>,
+    /// Ended requests that no stall of the machine disturbed, and the good ones among them.
+    pub undisturbed: [u64; 2],
 }
 
 impl ModelTally {
     fn new() -> ModelTally {
-        ModelTally { offered: 0, ends: [0; End::COUNT], latency: nanoseconds(2) }
+        ModelTally { offered: 0, ends: [0; End::COUNT], latency: nanoseconds(2), undisturbed: [0; 2] }
     }
 
     /// Returns the share of requests offered that were not good; 0 if none were offered.
     pub fn bad_rate(&self) -> f64 {
         let good = self.ends[End::Good as usize];
         if self.offered == 0 { 0.0 } else { (self.offered - good) as f64 / self.offered as f64 }
+    }
+
+    /// Returns the number of requests offered that have no end.
+    pub fn unanswered(&self) -> u64 {
+        self.offered.saturating_sub(self.ends.iter().sum())
+    }
+
+    /// Returns the undisturbed requests and the bad ones among them. A request without an end is
+    /// both: no stall lasts until the end of a run.
+    pub fn undisturbed(&self) -> [u64; 2] {
+        let ([ended, good], unanswered) = (self.undisturbed, self.unanswered());
+        [ended + unanswered, ended - good + unanswered]
     }
 }
 
@@ -70,6 +88,10 @@ pub struct Tally {
     pub latency: Histogram<u64>,
     /// Lateness from the intended to the real send time, ns.
     pub lateness: Histogram<u64>,
+    /// Latency from the real send time to the answer, of requests that ran, ns.
+    pub latency_from_sent: Histogram<u64>,
+    /// Latency and lateness of the requests that no stall of the machine disturbed.
+    pub undisturbed: [Histogram<u64>; 2],
     /// The durations of each stage.
     pub stages: StageTally,
     /// The run second by second.
@@ -98,6 +120,8 @@ impl Tally {
             models: plan.models.iter().map(|_| ModelTally::new()).collect(),
             latency: nanoseconds(3),
             lateness: nanoseconds(3),
+            latency_from_sent: nanoseconds(3),
+            undisturbed: [nanoseconds(3), nanoseconds(3)],
             stages: StageTally::new(),
             seconds: Seconds::default(),
             records: Records::new(keep_records),
@@ -117,9 +141,14 @@ impl Tally {
             ours.offered += theirs.offered;
             ours.ends.iter_mut().zip(theirs.ends).for_each(|(a, b)| *a += b);
             ours.latency.add(&theirs.latency).expect(grows);
+            ours.undisturbed.iter_mut().zip(theirs.undisturbed).for_each(|(a, b)| *a += b);
         }
         self.latency.add(&other.latency).expect(grows);
         self.lateness.add(&other.lateness).expect(grows);
+        self.latency_from_sent.add(&other.latency_from_sent).expect(grows);
+        for (ours, theirs) in self.undisturbed.iter_mut().zip(&other.undisturbed) {
+            ours.add(theirs).expect(grows);
+        }
         self.stages.merge(&other.stages);
         self.seconds.merge(&other.seconds);
         self.records.merge(other.records);
@@ -175,8 +204,19 @@ impl Tally {
         let second = self.seconds.at(intended - self.from);
         model.ends[end as usize] += 1;
         second.ends[end as usize] += 1;
-        if matches!(end, End::Good | End::Late) {
+        let ran = matches!(end, End::Good | End::Late);
+        if !self.live.stalls.disturbed(intended, ended) {
+            model.undisturbed[0] += 1;
+            model.undisturbed[1] += u64::from(end == End::Good);
+            let [latencies, latenesses] = &mut self.undisturbed;
+            record(latenesses, sent - intended);
+            if ran {
+                record(latencies, latency);
+            }
+        }
+        if ran {
             record(&mut self.latency, latency);
+            record(&mut self.latency_from_sent, ended - sent);
             record(&mut model.latency, latency);
             record(&mut second.latency, latency);
         }
@@ -196,6 +236,11 @@ impl Tally {
     /// The server went away while requests were sent.
     pub fn lost(&mut self) {
         self.lost = true;
+    }
+
+    /// The machine's stalls so far.
+    pub fn stalls(&self) -> &Stalls {
+        &self.live.stalls
     }
 
     /// The run ended early: requests meant for later are not missed.

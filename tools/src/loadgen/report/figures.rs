@@ -63,6 +63,16 @@ pub struct Figures {
     /// The settings of the run.
     #[serde(default)]
     pub run: RunInfo,
+    /// Latency from the real send time to the answer: what it would have been, had the generator
+    /// sent each request in time and the server taken as long for it.
+    #[serde(default)]
+    pub latency_from_sent_ms: Option<Latency>,
+    /// The machine's stalls while load was sent.
+    #[serde(default)]
+    pub machine_stalls: MachineStalls,
+    /// The figures without the requests that a stall disturbed.
+    #[serde(default)]
+    pub without_stalls: Option<WithoutStalls>,
     /// The highest rate at which every model's bad rate was at most 1 %, if it was searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput_rps: Option<f64>,
@@ -88,6 +98,32 @@ pub struct Latency {
 pub struct Lateness {
     pub p99: f64,
     pub max: f64,
+}
+
+/// Stalls of the machine: late awakenings of a thread that only sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineStalls {
+    /// The number of stalls.
+    pub count: u64,
+    /// The duration of all stalls together.
+    pub total_ms: f64,
+    /// The duration of the longest stall.
+    pub longest_ms: f64,
+}
+
+/// Figures of the requests that no stall of the machine disturbed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WithoutStalls {
+    /// The number of requests that no stall disturbed.
+    pub offered: u64,
+    /// The part of them that was bad.
+    pub bad_rate: f64,
+    /// The bad rate of the worst model.
+    pub worst_bad_rate: f64,
+    /// Latency from the intended send time to the answer.
+    pub latency_ms: Latency,
+    /// The generator's own lateness.
+    pub lateness_ms: Lateness,
 }
 
 /// Quantiles of one stage, or of one model's latency, milliseconds.
@@ -187,12 +223,63 @@ pub struct Step {
     pub worst_bad_rate: f64,
     /// Latency of all models' good and late requests, p99.
     pub p99_ms: f64,
-    /// True if every model's bad rate was low enough.
+    /// True if every model's bad rate was low enough, without the requests that a stall of the
+    /// machine disturbed.
     pub passed: bool,
+    /// The bad rate of the worst model without those requests; none where most were disturbed.
+    #[serde(default)]
+    pub worst_bad_rate_without_stalls: Option<f64>,
 }
 
 fn ms<C: Counter>(histogram: &Histogram<C>, q: f64) -> f64 {
     histogram.value_at_quantile(q) as f64 / 1e6
+}
+
+impl Latency {
+    fn of<C: Counter>(histogram: &Histogram<C>) -> Latency {
+        Latency {
+            p50: ms(histogram, 0.5),
+            p90: ms(histogram, 0.9),
+            p99: ms(histogram, 0.99),
+            p999: ms(histogram, 0.999),
+            max: ms(histogram, 1.0),
+        }
+    }
+}
+
+impl Lateness {
+    fn of(histogram: &Histogram<u64>) -> Lateness {
+        Lateness { p99: ms(histogram, 0.99), max: ms(histogram, 1.0) }
+    }
+}
+
+impl MachineStalls {
+    fn of(tally: &Tally) -> MachineStalls {
+        let (count, total, longest) = tally.stalls().so_far();
+        MachineStalls { count, total_ms: total.as_millis_f64(), longest_ms: longest.as_millis_f64() }
+    }
+}
+
+impl WithoutStalls {
+    /// Sums up, if at least half of the requests offered were not disturbed: fewer say nothing
+    /// about the rest.
+    fn of(tally: &Tally) -> Option<WithoutStalls> {
+        let models: Vec<[u64; 2]> = tally.models.iter().map(ModelTally::undisturbed).collect();
+        let sum = |of: usize| models.iter().map(|model| model[of]).sum::<u64>();
+        let (offered, all) = (sum(0), tally.models.iter().map(|model| model.offered).sum::<u64>());
+        if offered == 0 || 2 * offered < all {
+            return None;
+        }
+        let rate = |[of, bad]: [u64; 2]| if of == 0 { 0.0 } else { bad as f64 / of as f64 };
+        let [latency, lateness] = &tally.undisturbed;
+        Some(WithoutStalls {
+            offered,
+            bad_rate: rate([offered, sum(1)]),
+            worst_bad_rate: models.into_iter().map(rate).fold(0.0, f64::max),
+            latency_ms: Latency::of(latency),
+            lateness_ms: Lateness::of(lateness),
+        })
+    }
 }
 
 impl Quantiles {
@@ -210,7 +297,7 @@ impl Quantiles {
 impl ModelFigures {
     pub(super) fn new(planned: &PlannedModel, slo: Option<Nanos>, counted: &ModelTally) -> ModelFigures {
         let [good, late, dropped, rejected, ended_failed] = counted.ends;
-        let unanswered = counted.offered.saturating_sub(counted.ends.iter().sum());
+        let unanswered = counted.unanswered();
         ModelFigures {
             name: planned.name.clone(),
             offered: counted.offered,
@@ -243,7 +330,6 @@ impl Figures {
         let unanswered = offered.saturating_sub(ends.iter().sum());
         let bad = offered - good;
         let per_second = |count: u64| if window_s > 0.0 { count as f64 / window_s } else { 0.0 };
-        let latency = &tally.latency;
         let stages_ms =
             tally.stages.histograms().map(|[queue, wait, execution, answer, rest]| StageFigures {
                 queue: Quantiles::of(queue),
@@ -264,15 +350,9 @@ impl Figures {
             offered_rps: per_second(offered),
             good_rps: per_second(good),
             bad_rate: if offered > 0 { bad as f64 / offered as f64 } else { 0.0 },
-            latency_ms: Latency {
-                p50: ms(latency, 0.5),
-                p90: ms(latency, 0.9),
-                p99: ms(latency, 0.99),
-                p999: ms(latency, 0.999),
-                max: ms(latency, 1.0),
-            },
+            latency_ms: Latency::of(&tally.latency),
             mean_batch: mean_batch(&tally.batch_sizes),
-            lateness_ms: Lateness { p99: ms(&tally.lateness, 0.99), max: ms(&tally.lateness, 1.0) },
+            lateness_ms: Lateness::of(&tally.lateness),
             lateness_limit_ms,
             unanswered,
             worst_bad_rate: models.iter().map(|model| model.bad_rate).fold(0.0, f64::max),
@@ -281,9 +361,38 @@ impl Figures {
             batch_sizes: tally.batch_sizes.iter().map(|(&size, &n)| (size, n)).collect(),
             models,
             run,
+            latency_from_sent_ms: Some(Latency::of(&tally.latency_from_sent)),
+            machine_stalls: MachineStalls::of(tally),
+            without_stalls: WithoutStalls::of(tally),
             goodput_rps: None,
             steps: Vec::new(),
         }
+    }
+}
+
+impl Figures {
+    /// Returns the bad rate of the worst model by which a rate is judged: without the requests that
+    /// a stall of the machine disturbed, unless these are most.
+    pub fn judged_bad_rate(&self) -> f64 {
+        self.without_stalls.map_or(self.worst_bad_rate, |without| without.worst_bad_rate)
+    }
+
+    /// Returns the generator's p99 lateness by which a run is judged, ms, likewise.
+    pub fn judged_lateness_ms(&self) -> f64 {
+        self.without_stalls.map_or(self.lateness_ms, |without| without.lateness_ms).p99
+    }
+
+    /// Returns by how much the generator's lateness may have raised each percentile of latency, ms,
+    /// with the percentile's name.
+    pub fn raised_by_lateness_ms(&self) -> Option<[(&'static str, f64); 5]> {
+        let (all, sent) = (self.latency_ms, self.latency_from_sent_ms?);
+        Some([
+            ("p50", all.p50 - sent.p50),
+            ("p90", all.p90 - sent.p90),
+            ("p99", all.p99 - sent.p99),
+            ("p99.9", all.p999 - sent.p999),
+            ("max", all.max - sent.max),
+        ])
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Report {
     pub tally: Tally,
     /// The time at which the run, with its warm-up, began.
     pub began: SystemTime,
+    /// True if the run fails where the generator itself was late.
+    pub is_strict: bool,
 }
 
 /// The share of an SLO by which the generator may itself be late.
@@ -26,6 +28,8 @@ pub struct Criteria {
     pub slos: Vec<Option<Nanos>>,
     /// The share of the tightest SLO by which the generator may be late, p99.
     pub allowed_lateness: f64,
+    /// True if a run fails where the generator itself was later; else it is warned about.
+    pub strict: bool,
 }
 
 /// A run that is over.
@@ -49,20 +53,25 @@ impl Report {
         };
         let models = plan.models.iter().zip(&criteria.slos).zip(&tally.models).map(model).collect();
         let figures = Figures::new(&tally, models, limit_ms, info);
-        Report { figures, tally, began }
+        Report { figures, tally, began, is_strict: criteria.strict }
     }
 
-    /// True if the generator itself was later than it may be, so that the figures are not the
-    /// server's.
+    /// True if the generator itself was later than it may be, beyond the machine's stalls, so that
+    /// the figures are not the server's alone.
     pub fn generator_was_late(&self) -> bool {
-        self.figures.lateness_limit_ms.is_some_and(|limit| self.figures.lateness_ms.p99 > limit)
+        self.figures.lateness_limit_ms.is_some_and(|limit| self.figures.judged_lateness_ms() > limit)
+    }
+
+    /// True if that fails the run.
+    pub fn failed_by_lateness(&self) -> bool {
+        self.is_strict && self.generator_was_late()
     }
 
     /// 0, or 1 where the figures are of no use: nothing was answered, the server went away, or the
-    /// generator was late.
+    /// generator of a strict run was late.
     pub fn exit_code(&self) -> u8 {
         let silent = self.figures.sent > 0 && self.tally.answered == 0;
-        u8::from(silent || self.tally.lost || self.generator_was_late())
+        u8::from(silent || self.tally.lost || self.failed_by_lateness())
     }
 
     /// One JSON object on one line.
@@ -70,20 +79,26 @@ impl Report {
         serde_json::to_string(&self.figures).expect("plain numbers and names can always be written")
     }
 
+    fn lateness_note(&self) -> Option<String> {
+        let limit = self.figures.lateness_limit_ms.filter(|_| self.generator_was_late())?;
+        let (how, strict) =
+            if self.is_strict { ("failed", "") } else { ("warning", "; --strict fails such a run") };
+        let raised = self.figures.raised_by_lateness_ms().into_iter().flatten();
+        let raised: Vec<String> = raised.map(|(name, ms)| format!("{name} {ms:.3}")).collect();
+        Some(format!(
+            "{how}: the generator itself was late: one request in a hundred went out {:.3} ms or more after its time, \
+             over the limit of {limit:.3} ms (--max-lateness{strict}). That may have raised latency by up to {} ms. \
+             Give it cores of its own, more --threads or --max-connections, or less to send",
+            self.figures.judged_lateness_ms(),
+            raised.join(", ")
+        ))
+    }
+
     /// Returns the remarks that a reader of the figures needs, for standard error.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let figures = &self.figures;
-        if let Some(limit) = figures.lateness_limit_ms
-            && self.generator_was_late()
-        {
-            notes.push(format!(
-                "failed: the generator itself was late, so the figures are not the server's: one request in a hundred \
-                 went out {:.3} ms or more after its time, and {limit:.3} ms is what it may be (--max-lateness). Give it \
-                 cores of its own, more --threads or --max-connections, or less to send",
-                figures.lateness_ms.p99
-            ));
-        }
+        notes.extend(self.lateness_note());
         if let Some(reason) = &self.tally.first_failure {
             notes.push(format!("the first request that failed: {reason}"));
         }

@@ -1,6 +1,6 @@
 //! A report as the table that people read in a terminal.
 
-use super::{Figures, Latency, Lateness, ModelFigures, Report};
+use super::{Figures, Latency, Lateness, MachineStalls, ModelFigures, Report};
 use std::fmt;
 
 /// Models listed under the table, the worst first.
@@ -52,8 +52,27 @@ impl fmt::Display for Figures {
             Some(limit) => writeln!(f, "; p99 may be {limit:.3}")?,
             None => writeln!(f)?,
         }
+        write_stalls(f, self)?;
         write_models(f, &self.models)
     }
+}
+
+/// Writes the machine's stalls, if there were any, and the figures without them.
+fn write_stalls(f: &mut fmt::Formatter<'_>, figures: &Figures) -> fmt::Result {
+    let MachineStalls { count, total_ms, longest_ms } = figures.machine_stalls;
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(f, "machine   {count} stalls, longest {longest_ms:.3} ms, {total_ms:.3} ms in all")?;
+    let Some(without) = figures.without_stalls else {
+        return writeln!(f, "  they disturbed most requests, so the figures say little about the server");
+    };
+    let Latency { p50, p99, max, .. } = without.latency_ms;
+    let (offered, bad) = (without.offered, percent(without.bad_rate));
+    writeln!(
+        f,
+        "  without them       {offered} requests, bad {bad:.2} %   latency p50 {p50:.3}   p99 {p99:.3}   max {max:.3} ms"
+    )
 }
 
 fn percent(part: f64) -> f64 {

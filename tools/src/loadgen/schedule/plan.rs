@@ -27,7 +27,8 @@ pub struct Plan {
 pub struct PlannedModel {
     /// The name at the server.
     pub name: String,
-    /// The latency asked for: an answer after it is late. `None` leaves that to the server.
+    /// The latency asked for: an answer after it is late. `None` leaves that to the server's own,
+    /// and where it states none, to the server's answers.
     pub slo: Option<Nanos>,
     /// Requests per second, on average; in a closed loop, its weight among the models.
     pub rate_rps: f64,

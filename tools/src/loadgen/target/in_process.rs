@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use symphony::config::read_config;
+use symphony::runtime::clock::Clock;
 use symphony::runtime::frontend::{Answer, Ask, Class, Due, Frontend, Outcome, Refusal, Ticket};
 use symphony::runtime::{Engine, Idle, StartError};
 use symphony_transport::Nanos;
@@ -115,6 +116,7 @@ impl Target for InProcess {
         let nothing = InFlight { model: 0, client: 0, intended: Nanos::ZERO, sent: Nanos::ZERO };
         let in_flight = vec![nothing; self.frontend.capacity()];
         let start = self.frontend.now();
+        let _stalls = watch.stalls(Clock::start());
         let clients = match plan.pace {
             Pace::Closed { clients, .. } => {
                 (0..clients).map(|client| ClosedLoopClient::new(plan, client)).collect()

@@ -2,12 +2,13 @@
 
 use crate::loadgen::RunError;
 use crate::loadgen::inputs::Inputs;
-use crate::loadgen::measure::{Live, Tally};
+use crate::loadgen::measure::{Live, StallWatch, Tally};
 use crate::loadgen::progress::Progress;
 use crate::loadgen::report::RunInfo;
 use crate::loadgen::schedule::{Plan, PlannedModel};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use symphony::runtime::clock::Clock;
 use symphony_transport::Nanos;
 
 /// Something that requests can be sent to.
@@ -98,6 +99,12 @@ impl Watch {
     /// True if the run must end early.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Looks for stalls of the machine from now on, the run's `clock` having just been started,
+    /// until the result is dropped.
+    pub(super) fn stalls(&self, clock: Clock) -> StallWatch {
+        StallWatch::start(Arc::clone(&self.live.stalls), clock)
     }
 
     /// A tally for one more thread of the run, to be merged into the first.

@@ -49,6 +49,7 @@ impl Pacer<'_> {
         if workers.iter().all(|worker| worker.is_ready.recv().is_ok()) {
             let clock = Clock::start();
             workers.iter().for_each(|worker| drop(worker.go.send(clock.clone())));
+            let _stalls = self.watch.stalls(clock.clone());
             let jobs: Vec<&UnboundedSender<Job>> = workers.iter().map(|worker| &worker.jobs).collect();
             self.pace(schedule, &clock, &jobs);
             self.wait(&clock, &workers);
