@@ -40,7 +40,7 @@ pub struct ChaosOptions {
 fn read_count(text: &str) -> Result<u64, String> {
     let count = text.parse::<u64>().ok().or_else(|| {
         let number = text.parse::<f64>().ok()?;
-        (number >= 1.0 && number <= 1e15 && number.fract() == 0.0).then_some(number as u64)
+        ((1.0..=1e15).contains(&number) && number.fract() == 0.0).then_some(number as u64)
     });
     count.filter(|&count| count > 0).ok_or_else(|| "give a number of requests, as 10000000 or 1e7".to_owned())
 }
