@@ -18,7 +18,7 @@ use symphony::runtime::simulation::{AnswerCounts, Campaign, run_campaign};
 /// not hold, and prints the command that repeats it.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "chaos", max_term_width = 100)]
-pub struct Options {
+pub struct ChaosOptions {
     /// Stop once that many requests were simulated
     #[arg(long, value_name = "N", default_value = "10000000", value_parser = read_count)]
     pub requests: u64,
@@ -40,7 +40,7 @@ pub struct Options {
 fn read_count(text: &str) -> Result<u64, String> {
     let count = text.parse::<u64>().ok().or_else(|| {
         let number = text.parse::<f64>().ok()?;
-        (number >= 1.0 && number <= 1e15 && number.fract() == 0.0).then_some(number as u64)
+        ((1.0..=1e15).contains(&number) && number.fract() == 0.0).then_some(number as u64)
     });
     count.filter(|&count| count > 0).ok_or_else(|| "give a number of requests, as 10000000 or 1e7".to_owned())
 }
@@ -110,7 +110,7 @@ impl<'a> RecordedResult<'a> {
 }
 
 /// Runs the simulation as the options say, with a progress bar on standard error.
-pub fn run(options: &Options) -> ChaosReport {
+pub fn run(options: &ChaosOptions) -> ChaosReport {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let seeds = options.seed.map_or_else(|| options.seeds.clone(), |seed| seed..seed + 1);
     let threads = options.threads.unwrap_or(cores).max(1);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_range_of_seeds_is_run_whole_and_counted() {
-        let options = Options::parse_from(["chaos", "--seeds", "1..3", "--threads", "2"]);
+        let options = ChaosOptions::parse_from(["chaos", "--seeds", "1..3", "--threads", "2"]);
         let report = run(&options);
         assert!(report.passed, "{}", report.lines());
         assert_eq!((report.seeds.clone(), report.requests.accepted), (1..3, report.requests.answered()));

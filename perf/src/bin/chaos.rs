@@ -2,10 +2,10 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use symphony_perf::chaos::{Options, RecordedResult, run};
+use symphony_perf::chaos::{ChaosOptions, RecordedResult, run};
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = ChaosOptions::parse();
     let report = run(&options);
     println!("{}", report.lines());
     if let Some(file) = &options.json {

@@ -50,7 +50,7 @@ impl RoleInputs {
     /// Holds back what one of its wires carries.
     pub(super) fn hold(&mut self, wire: usize, until: Nanos) {
         let RoleInputs { requests, grants, messages, completions, batches, refusals, results } = self;
-        let all = requests
+        let mut all = requests
             .iter_mut()
             .map(|wire| &mut wire.held_until)
             .chain(grants.iter_mut().map(|wire| &mut wire.held_until))
@@ -59,7 +59,7 @@ impl RoleInputs {
             .chain(batches.iter_mut().map(|wire| &mut wire.held_until))
             .chain(refusals.iter_mut().map(|wire| &mut wire.held_until))
             .chain(results.iter_mut().map(|wire| &mut wire.held_until));
-        if let Some(held_until) = all.skip(wire).next() {
+        if let Some(held_until) = all.nth(wire) {
             *held_until = until.max(*held_until);
         }
     }
