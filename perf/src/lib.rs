@@ -1,9 +1,11 @@
 //! Measurements of Symphony (docs/performance.md). [`scale`] runs the scheduler's threads at full
 //! speed, [`operations`] are the steps of a request's way one by one, for the benchmarks and the
-//! instruction counts, and [`api`] measures `symphony serve` from outside. [`charts`] draws the
-//! charts of `scale` and of the experiments in `perf/papers`.
+//! instruction counts, and [`api`] measures `symphony serve` from outside. [`chaos`] runs the
+//! simulation of the engine over many seeds. [`charts`] draws the charts of `scale` and of the
+//! experiments in `perf/papers`.
 
 pub mod api;
+pub mod chaos;
 pub mod charts;
 pub mod operations;
 pub mod scale;

@@ -1,6 +1,7 @@
 //! The clock. Pinned threads read a [`Clock`] once a duty cycle and pass `now` down; nothing below
 //! a driver ever reads one, so the simulator is a driver whose `now` is a variable.
 
+use std::sync::Arc;
 pub use symphony_transport::Nanos;
 
 /// A monotonic clock on the processor's time-stamp counter (through `quanta`, which falls back to
@@ -20,6 +21,14 @@ impl Clock {
         let source = quanta::Clock::new();
         let origin = source.raw();
         Clock { source, origin }
+    }
+
+    /// Makes a clock that stands at [`Nanos::ZERO`] until its other end moves it: the time of a
+    /// simulation.
+    pub(crate) fn of_virtual_time() -> (Clock, Arc<quanta::Mock>) {
+        let (source, time) = quanta::Clock::mock();
+        let origin = source.raw();
+        (Clock { source, origin }, time)
     }
 
     /// Returns the time since the clock was started.

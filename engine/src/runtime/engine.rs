@@ -6,7 +6,7 @@ use super::fault::{FatalFault, FaultLatch};
 use super::frontend::{ModelInfo, ModelTable};
 use super::model_slots::ModelSlots;
 use super::start::layout::Layout;
-use super::threads::agent::{Agent, Member, StopSignal};
+use super::threads::agent::{Member, StopSignal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -36,17 +36,14 @@ pub struct Engine {
 }
 
 /// Roles that stop together, before those of the next stage.
-#[derive(Default)]
 pub(super) struct Stage {
     stop_signals: Vec<Arc<StopSignal>>,
 }
 
 impl Stage {
-    /// Makes an agent a member of this stage.
-    pub(super) fn member(&mut self, role: String, agent: impl Agent + Send + 'static) -> Member {
-        let stop_signal = Arc::new(StopSignal::default());
-        self.stop_signals.push(Arc::clone(&stop_signal));
-        Member { role, agent: Box::new(agent), stop_signal }
+    /// Makes the stage of these roles.
+    pub(super) fn of<'a>(members: impl Iterator<Item = &'a Member>) -> Stage {
+        Stage { stop_signals: members.map(|member| Arc::clone(&member.stop_signal)).collect() }
     }
 
     /// Requests the end of the stage's members and waits until they have ended, or until `limit`.

@@ -29,6 +29,7 @@
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
+//! | `simulation` | all of these in virtual time, with faults | nothing of the engine knows of it |
 //!
 //! Architecture invariant: this room uses `recorder`, `config`, the scheduler and what is below,
 //! and never `telemetry`, `control`, `api` or `cli`.
@@ -46,6 +47,9 @@ mod model_setup;
 mod model_slots;
 pub(crate) mod panics;
 mod queue_ids;
+// Public for the benchmark `chaos` and for tests.
+#[doc(hidden)]
+pub mod simulation;
 mod stall_watch;
 mod start;
 // Public for the benchmarks, which connect the threads otherwise than an engine does.

@@ -17,7 +17,7 @@ use crate::runtime::threads::changes::ChangeSender;
 use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
@@ -27,11 +27,11 @@ use symphony_transport::message::{ModelId, QueueId};
 
 /// The time after which a thread that has not applied a change never will: it applies one within a
 /// millisecond, or when the batch that it runs is over.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+const CHANGE_TIMEOUT: Nanos = Nanos::from_millis(60_000);
 
 /// The time that requests of lower classes get to find a GPU once their model is draining; they
 /// might otherwise wait for ever.
-const LOWER_CLASS_TIMEOUT: Duration = Duration::from_secs(5);
+const LOWER_CLASS_TIMEOUT: Nanos = Nanos::from_millis(5_000);
 
 /// The pause between two checks whether a thread has applied a change.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -114,6 +114,13 @@ pub(crate) struct SlotContext {
     pub(crate) faults: Arc<ModelFaults>,
     /// The bytes of the largest row that the slab slots hold.
     pub(crate) largest_row: usize,
+    /// What passes the time between two checks whether a thread has applied a change.
+    pub(crate) pause: Box<dyn FnMut() + Send>,
+}
+
+/// Sleeps for as long as a thread may well take to apply a change.
+pub(crate) fn sleep_for_a_change() {
+    std::thread::sleep(POLL_INTERVAL);
 }
 
 /// The channels to the threads that have tables of models.
@@ -148,7 +155,7 @@ struct DrainingModel {
     id: ModelId,
     /// The number of the first table that does not list it.
     number: u64,
-    since: Instant,
+    since: Nanos,
     /// True while the waiting requests of lower classes are given time.
     spares_lower: bool,
 }
@@ -171,6 +178,11 @@ impl ModelSlots {
         let on_thread = on_thread.collect();
         let (superseded, draining) = (Vec::new(), Vec::new());
         ModelSlots { model_table, models, kinds, on_thread, held, channels, context, superseded, draining }
+    }
+
+    /// Makes the calls that wait for other threads pass the time with `pause`, and not asleep.
+    pub(crate) fn pause_by(&mut self, pause: Box<dyn FnMut() + Send>) {
+        self.context.pause = pause;
     }
 
     /// Returns every slot, by id, with the model that is served there.
@@ -232,7 +244,7 @@ impl ModelSlots {
         remove.iter().for_each(|id| self.models[id.0 as usize].state = SlotState::Draining);
         self.publish();
         let number = self.model_table.number();
-        let since = Instant::now();
+        let since = self.context.clock.now();
         self.draining.extend(remove.iter().map(|&id| DrainingModel {
             id,
             number,
@@ -262,8 +274,9 @@ impl ModelSlots {
         let is_free =
             |model: &DrainingModel| self.held.iter().all(|held| held.count(model.id.0 as usize) == 0);
         let (gone, mut held): (Vec<_>, Vec<_>) = unseen.into_iter().partition(is_free);
+        let now = self.context.clock.now();
         for model in
-            held.iter_mut().filter(|model| model.spares_lower && model.since.elapsed() > LOWER_CLASS_TIMEOUT)
+            held.iter_mut().filter(|model| model.spares_lower && now - model.since > LOWER_CLASS_TIMEOUT)
         {
             model.spares_lower = false;
             self.end_lower(model.id)?;
@@ -332,7 +345,7 @@ impl ModelSlots {
 
     fn set_queues(&mut self, at: usize, queues: Box<SlotQueues>) -> Result<(), ModelSlotError> {
         let channel = &mut self.channels.queues[self.models[at].thread];
-        exchange(channel, self.on_thread[at], queues).map(drop)
+        exchange(&mut self.context, channel, self.on_thread[at], queues).map(drop)
     }
 
     /// Gives the backends of a slot its model: a copy for each executor, or nothing.
@@ -345,7 +358,7 @@ impl ModelSlots {
         match self.kinds[at] {
             ExecutorKind::Emulated => {
                 let channel = self.channels.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
-                exchange(channel, at, output_range(signature)).map(drop)
+                exchange(&mut self.context, channel, at, output_range(signature)).map(drop)
             }
             ExecutorKind::Cpu => {
                 let mut copies = copies
@@ -353,7 +366,8 @@ impl ModelSlots {
                     .map(|copy| Some(Box::new(copy)))
                     .chain(std::iter::repeat_with(|| None));
                 let mut channels = self.channels.executors.iter_mut().zip(&mut copies);
-                channels.try_for_each(|(channel, copy)| exchange(channel, at, copy).map(drop))
+                let context = &mut self.context;
+                channels.try_for_each(|(channel, copy)| exchange(context, channel, at, copy).map(drop))
             }
         }
     }
@@ -361,16 +375,21 @@ impl ModelSlots {
 
 /// Sends a thread a value for its table, waits until it has applied the change, and returns the
 /// value that was there before.
-fn exchange<T>(channel: &mut ChangeSender<T>, index: usize, value: T) -> Result<T, ModelSlotError> {
-    let began = Instant::now();
+fn exchange<T>(
+    context: &mut SlotContext,
+    channel: &mut ChangeSender<T>,
+    index: usize,
+    value: T,
+) -> Result<T, ModelSlotError> {
+    let began = context.clock.now();
     channel.send(index, value).map_err(|_| ModelSlotError::Silent)?;
     loop {
         if let Some(change) = channel.take_old() {
             return Ok(change.value);
         }
-        if channel.is_abandoned() || began.elapsed() > CHANGE_TIMEOUT {
+        if channel.is_abandoned() || context.clock.now() - began > CHANGE_TIMEOUT {
             return Err(ModelSlotError::Silent);
         }
-        std::thread::sleep(POLL_INTERVAL);
+        (context.pause)();
     }
 }

@@ -229,6 +229,11 @@ impl Frontend {
         self.in_flight.requests()
     }
 
+    /// Returns the number of slab slots that requests in flight have.
+    pub(crate) fn slots_in_use(&self) -> usize {
+        self.slab.in_use()
+    }
+
     /// Returns the most rows that a request for this model may have: as many as there are slots
     /// for, and a model's queue holds. Of a lower class fewer are possible.
     pub fn most_rows(&self, model: ModelId) -> usize {

@@ -32,6 +32,8 @@ pub(super) struct EngineBuilder {
     pub(super) progress: Progress,
     pub(super) sub_clusters: SubClusters,
     pub(super) deferral: &'static dyn Deferral,
+    /// The lateness of this machine's threads, where it is given and not measured.
+    pub(super) lateness: Option<Nanos>,
     pub(super) options: Options,
     /// The flag that is cleared when the engine accepts no more requests.
     pub(super) accepting: Arc<AtomicBool>,
@@ -66,6 +68,7 @@ impl EngineBuilder {
             progress,
             sub_clusters,
             deferral,
+            lateness: None,
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,

@@ -71,9 +71,9 @@ impl EngineBuilder {
         }
         let vacant = infos.len()..self.config.model_slots().len();
         infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
-        let lateness =
-            self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock)).max();
-        Ok(Findings { models: infos.into(), profiles, lateness: lateness.unwrap_or_default() })
+        let measured = || self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock));
+        let lateness = self.lateness.or_else(|| measured().max()).unwrap_or_default();
+        Ok(Findings { models: infos.into(), profiles, lateness })
     }
 
     /// Returns the error for an executor whose thread has died.

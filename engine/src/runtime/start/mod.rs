@@ -10,7 +10,7 @@ mod error;
 mod findings;
 pub(crate) mod layout;
 mod options;
-mod rings;
+pub(crate) mod rings;
 mod sub_clusters;
 
 pub use error::StartError;
@@ -20,15 +20,16 @@ use crate::config::Config;
 use crate::recorder::RecordConfig;
 use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::backends::watchdog::Watchdog;
-use crate::runtime::callbacks::Progress;
+use crate::runtime::callbacks::{Progress, no_progress};
+use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
 use crate::runtime::model_setup::output_range;
-use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
+use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
 use crate::runtime::stall_watch;
-use crate::runtime::threads::agent::{Agent, HookedAgent, Member};
+use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use agents::CompositeAgents;
 use builder::EngineBuilder;
@@ -37,8 +38,10 @@ use layout::{Layout, rank_role};
 use rings::{EngineRings, RingPlan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
 
 impl Engine {
@@ -73,23 +76,105 @@ impl Engine {
     }
 }
 
+/// An engine that is put together, and whose ModelThreads, RankThreads and emulated GPUs have no
+/// threads yet.
+pub(crate) struct Assembly {
+    findings: Findings,
+    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order.
+    pub(crate) stages: [Vec<(Placement, Member)>; 3],
+    /// The thread that the CPU executors answer to.
+    threads: Vec<JoinHandle<()>>,
+    stop_executors: Arc<AtomicBool>,
+    pub(crate) frontends: Vec<Frontend>,
+    model_table: Arc<ModelTable>,
+    pub(crate) model_slots: Option<ModelSlots>,
+    counters: Counters,
+}
+
+/// Puts an engine together that runs in virtual time, on whoever polls its members: see
+/// [`EngineBuilder::assemble`]. Its threads are late by `lateness` at most, as its scheduler
+/// assumes.
+///
+/// Errors: [`StartError`].
+pub(crate) fn assemble_in_virtual_time(
+    config: Config,
+    frontends: usize,
+    (clock, lateness): (Clock, Nanos),
+    connect: impl FnOnce(&mut EngineRings),
+) -> Result<Assembly, StartError> {
+    let layout = Layout::new(&config, frontends, &[]);
+    let builder = EngineBuilder::new(config, layout, no_progress(), Options::default())?;
+    EngineBuilder { clock, lateness: Some(lateness), ..builder }.assemble(frontends, connect)
+}
+
 impl EngineBuilder {
     /// Starts everything, with this number of frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
+        let assembly = self.assemble(frontends, |_| ())?;
+        let Assembly { findings, mut threads, frontends, .. } = assembly;
+        let mut agents = CompositeAgents::default();
+        let stages = assembly.stages.map(|members| {
+            let stage = Stage::of(members.iter().map(|(_, member)| member));
+            members.into_iter().for_each(|(placement, member)| agents.add(placement, member));
+            stage
+        });
+        for (placement, composite) in agents.0 {
+            threads.push(composite.spawn(
+                placement,
+                self.clock.clone(),
+                self.options.on_thread_start.clone(),
+                self.faults.clone(),
+            )?);
+        }
+        let (watching, stop) = (self.faults.clone(), Arc::clone(&assembly.stop_executors));
+        threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
+        let Findings { models, profiles, lateness } = findings;
+        // A table of its own: one that frontends read must not be held for as long as the engine
+        // runs.
+        let models = models.iter().cloned().collect();
+        let engine = Engine {
+            models,
+            model_table: assembly.model_table,
+            profiles,
+            layout: self.layout,
+            clock: self.clock,
+            lateness,
+            accepting: self.accepting,
+            faults: self.faults,
+            counters: assembly.counters,
+            model_slots: assembly.model_slots,
+            stages,
+            shutdown_timeout: self.config.shutdown.timeout,
+            stop_executors: assembly.stop_executors,
+            threads,
+        };
+        Ok((engine, frontends))
+    }
+
+    /// Puts an engine together: loads its models, and makes its roles with their ends of the rings.
+    /// Of its threads only the CPU executors' run. `connect` may put something between the ends of
+    /// the rings.
+    ///
+    /// Errors: [`StartError`]; nothing runs then.
+    fn assemble(
+        &self,
+        frontends: usize,
+        connect: impl FnOnce(&mut EngineRings),
+    ) -> Result<Assembly, StartError> {
         StartError::at_most("frontends", frontends, limits::MAX_FRONTENDS)?;
         self.options.record.iter().try_for_each(RecordConfig::prepare)?;
         let stop_executors = Arc::new(AtomicBool::new(false));
         let loading = self.start_executors(&stop_executors)?;
         let findings = self.find_out(&loading)?;
-        let (accepting, faults) = (Arc::clone(&self.accepting), self.faults.clone());
         let backends = self.backends(loading.len() as u32);
         let backend_threads = backends.len();
         let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings)?;
         let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends)
             .with_frontends(frontends.iter().map(|frontend| Arc::clone(frontend.counts())));
         let mut rings = self.rings(&findings, backend_threads, peers, counters.clone());
+        connect(&mut rings);
         let mut channels = self.changes_later().then(|| ChangeChannels {
             queues: Vec::new(),
             executors: Vec::new(),
@@ -108,68 +193,44 @@ impl EngineBuilder {
             let setup = self.executor_setup(&stop_executors);
             threads.push(Watchdog::spawn(executors, setup, Arc::clone(&model_faults))?);
         }
-        let mut stages: [Stage; 3] = Default::default();
-        let mut agents = CompositeAgents::default();
+        let mut stages: [Vec<(Placement, Member)>; 3] = Default::default();
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;
             thread.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
-            agents.add(placement, self.member(&mut stages[0], format!("model-{at}"), thread));
+            stages[0].push((placement, self.member(format!("model-{at}"), thread)));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            let thread = self.rank_thread(at, &mut rings)?;
-            agents.add(placement, self.member(&mut stages[1], rank_role(at), thread));
+            stages[1].push((placement, self.member(rank_role(at), self.rank_thread(at, &mut rings)?)));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
             backend.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
-            agents.add(placement, self.member(&mut stages[2], "emulated".to_owned(), backend));
+            stages[2].push((placement, self.member("emulated".to_owned(), backend)));
         }
-        for (placement, composite) in agents.0 {
-            threads.push(composite.spawn(
-                placement,
-                self.clock.clone(),
-                self.options.on_thread_start.clone(),
-                faults.clone(),
-            )?);
-        }
-        let (watching, stop) = (faults.clone(), Arc::clone(&stop_executors));
-        threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
         let held: Vec<InFlightCounts> =
             frontends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
         let model_slots = channels.map(|channels| {
             self.model_slots(channels, &findings, Arc::clone(&model_table), model_faults, held)
         });
-        let Findings { models, profiles, lateness } = findings;
-        let layout = self.layout;
-        // A table of its own: one that frontends read must not be held for as long as the engine
-        // runs.
-        let models = models.iter().cloned().collect();
-        let engine = Engine {
-            models,
-            model_table,
-            profiles,
-            layout,
-            clock: self.clock,
-            lateness,
-            accepting,
-            faults,
-            counters,
-            model_slots,
+        Ok(Assembly {
+            findings,
             stages,
-            shutdown_timeout: self.config.shutdown.timeout,
-            stop_executors,
             threads,
-        };
-        Ok((engine, frontends))
+            stop_executors,
+            frontends,
+            model_table,
+            model_slots,
+            counters,
+        })
     }
 
-    /// Makes an agent a member of a stage, with the callback of the options.
-    fn member(&self, stage: &mut Stage, role: String, agent: impl Agent + Send + 'static) -> Member {
+    /// Gives an agent its role, with the callback of the options.
+    fn member(&self, role: String, agent: impl Agent + Send + 'static) -> Member {
         match self.options.before_cycle.clone() {
-            Some(before) => stage.member(role.clone(), HookedAgent { before, role, agent }),
-            None => stage.member(role, agent),
+            Some(before) => Member::new(role.clone(), HookedAgent { before, role, agent }),
+            None => Member::new(role, agent),
         }
     }
 
@@ -242,6 +303,7 @@ impl EngineBuilder {
             queue_ids: self.queue_ids(),
             faults,
             largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
+            pause: Box::new(sleep_for_a_change),
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)
     }

@@ -21,16 +21,16 @@ const FRAMES_TO_A_BACKEND: usize = 1 << 16;
 /// The rings of an engine. Each thread takes its ends as it starts: the first index is its own, the
 /// second that of the thread at the other end.
 pub(crate) struct EngineRings {
-    requests_out: Vec<Vec<Consumer<Request>>>,
-    model_links: Vec<Option<ModelLinks>>,
-    rank_links: Vec<Option<RankLinks>>,
+    pub(crate) requests_out: Vec<Vec<Consumer<Request>>>,
+    pub(crate) model_links: Vec<Option<ModelLinks>>,
+    pub(crate) rank_links: Vec<Option<RankLinks>>,
     frames_in: Vec<Vec<Producer<Frame>>>,
-    frames_out: Vec<Vec<Consumer<Frame>>>,
+    pub(crate) frames_out: Vec<Vec<Consumer<Frame>>>,
     completions_in: Vec<Vec<Producer<Completion>>>,
-    completions_out: Vec<Vec<Consumer<Completion>>>,
-    model_answers: Vec<Vec<Producer<Response>>>,
-    backend_answers: Vec<Vec<Producer<Response>>>,
-    slabs: Vec<SlabView>,
+    pub(crate) completions_out: Vec<Vec<Consumer<Completion>>>,
+    pub(crate) model_answers: Vec<Vec<Producer<Response>>>,
+    pub(crate) backend_answers: Vec<Vec<Producer<Response>>>,
+    pub(crate) slabs: Vec<SlabView>,
     pub(crate) counters: Counters,
     /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,

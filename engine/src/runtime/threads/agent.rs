@@ -92,12 +92,17 @@ pub(crate) struct StopSignal {
 /// A role in a composite agent.
 pub(crate) struct Member {
     pub(crate) role: String,
-    pub(crate) agent: Box<dyn Agent + Send>,
+    agent: Box<dyn Agent + Send>,
     pub(crate) stop_signal: Arc<StopSignal>,
 }
 
 impl Member {
-    fn has_ended(&self) -> bool {
+    /// Gives an agent its role.
+    pub(crate) fn new(role: String, agent: impl Agent + Send + 'static) -> Member {
+        Member { role, agent: Box::new(agent), stop_signal: Arc::default() }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
         self.stop_signal.done.load(Ordering::Relaxed)
     }
 
@@ -112,7 +117,8 @@ impl Member {
         self.stop_signal.done.store(true, Ordering::Release);
     }
 
-    fn duty_cycle(&mut self, now: Nanos) -> usize {
+    /// Runs a duty cycle, or ends the agent if that was asked for. Returns the amount of work.
+    pub(crate) fn duty_cycle(&mut self, now: Nanos) -> usize {
         if self.has_ended() {
             return 0;
         }

@@ -1,0 +1,74 @@
+//! Many runs of the simulation, one for each seed of a range, on several threads.
+
+use super::episode::{BrokenInvariant, EpisodeReport, run_episode};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most runs that fail before no more are begun: what breaks every run is seen in a few.
+const MOST_FINDINGS: usize = 20;
+
+/// The sum of many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Campaign {
+    /// The seeds that were run.
+    pub seeds: Range<u64>,
+    /// What the runs in which everything held did.
+    pub sum: EpisodeReport,
+    /// What did not hold, by seed.
+    pub findings: Vec<BrokenInvariant>,
+}
+
+/// Runs seed after seed on `threads` threads until that many requests were simulated or the seeds
+/// are used up. The seeds that were run are consecutive. `on_run` is called after each run with the
+/// sum so far.
+pub fn run_campaign(
+    seeds: Range<u64>,
+    requests: u64,
+    threads: usize,
+    on_run: impl Fn(&Campaign) + Sync,
+) -> Campaign {
+    let so_far = Mutex::new(Campaign { seeds: seeds.start..seeds.start, ..Campaign::default() });
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let next = || lock(&so_far).next_seed(seeds.end, requests);
+                while let Some(seed) = next() {
+                    let result = run_episode(seed);
+                    let mut campaign = lock(&so_far);
+                    campaign.take(result);
+                    on_run(&campaign);
+                }
+            });
+        }
+    });
+    let mut campaign = so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
+    campaign.findings.sort_by_key(|finding| finding.seed);
+    campaign
+}
+
+fn lock(campaign: &Mutex<Campaign>) -> MutexGuard<'_, Campaign> {
+    campaign.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Campaign {
+    fn next_seed(&mut self, end: u64, requests: u64) -> Option<u64> {
+        let enough = self.sum.answers.accepted >= requests || self.findings.len() >= MOST_FINDINGS;
+        let seed = self.seeds.end;
+        if enough || seed == end {
+            return None;
+        }
+        self.seeds.end += 1;
+        Some(seed)
+    }
+
+    fn take(&mut self, result: Result<EpisodeReport, BrokenInvariant>) {
+        match result {
+            Ok(report) => {
+                self.sum.answers.add(&report.answers);
+                self.sum.faults += report.faults;
+                self.sum.virtual_ms += report.virtual_ms;
+            }
+            Err(broken) => self.findings.push(broken),
+        }
+    }
+}

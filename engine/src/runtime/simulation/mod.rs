@@ -1,0 +1,32 @@
+//! The simulation of the whole engine: its real frontends, rings, ModelThreads, RankThreads and
+//! emulated GPUs on one thread, in virtual time, with clients, a control thread and faults that a
+//! seed draws ([`run_episode`]; of many seeds [`run_campaign`]). docs/design/chaos.md says what is
+//! injected and what is checked.
+//!
+//! ```text
+//! scenario, faults     what the seed stands for
+//! episode              whose turn it is, how much time passes, what must hold at the end
+//!   wiring, wire       a wire in each ring: what it carries may come late
+//!   client             requests in, answers checked
+//!   executors          batches on their way to the GPUs and back: hung, failing, checked
+//!   control            models loaded and unloaded
+//! campaign             many seeds
+//! ```
+//!
+//! Architecture invariant: nothing of the engine knows of it. Its roles are polled as their threads
+//! would, its clock is a clock that stands, and its rings are the rings.
+
+mod campaign;
+mod client;
+mod control;
+mod dice;
+mod episode;
+mod executors;
+mod faults;
+mod scenario;
+mod wire;
+mod wiring;
+
+pub use campaign::{Campaign, run_campaign};
+pub use client::AnswerCounts;
+pub use episode::{BrokenInvariant, EpisodeReport, run_episode};

@@ -1,0 +1,23 @@
+//! The whole engine in virtual time, with faults: docs/design/chaos.md.
+
+use std::thread::available_parallelism;
+use symphony::runtime::simulation::{run_campaign, run_episode};
+
+#[test]
+fn ten_million_requests_are_answered_once_each_whatever_fails() {
+    let threads = available_parallelism().map_or(1, usize::from);
+    let campaign = run_campaign(0..u64::MAX, 10_000_000, threads, |_| ());
+    let found: Vec<String> = campaign.findings.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "of the seeds {:?}:\n{}", campaign.seeds, found.join("\n"));
+    let answers = campaign.sum.answers;
+    assert_eq!(answers.accepted, answers.answered());
+    let all = [answers.refused, answers.late, answers.dropped, answers.failed, answers.withdrawn];
+    assert!(all.iter().all(|&count| count > 0), "not every ending came about: {answers:?}");
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in [3, 8] {
+        assert_eq!(run_episode(seed).unwrap(), run_episode(seed).unwrap());
+    }
+}

@@ -1,0 +1,186 @@
+//! Runs of the simulation of the whole engine, over a range of seeds: docs/design/chaos.md.
+//!
+//! Each thread takes the next seed until enough requests were simulated, so the seeds that were run
+//! are consecutive, on however many threads.
+
+use crate::scale::machine::Machine;
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+use symphony::runtime::simulation::{AnswerCounts, Campaign, run_campaign};
+
+/// Simulates the whole engine in virtual time, with faults, and checks that every request is
+/// answered once, with its own answer, and that the engine recovers. Exits with 1 if something does
+/// not hold, and prints the command that repeats it.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "chaos", max_term_width = 100)]
+pub struct ChaosOptions {
+    /// Stop once that many requests were simulated
+    #[arg(long, value_name = "N", default_value = "10000000", value_parser = read_count)]
+    pub requests: u64,
+    /// The first seed, or the first and the one after the last
+    #[arg(long, value_name = "A..B", default_value = "0..", value_parser = read_seeds)]
+    pub seeds: Range<u64>,
+    /// Run this seed alone
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "requests"])]
+    pub seed: Option<u64>,
+    /// The threads to run on; by default one for each core
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Write the result to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Reads a number of requests: `10000000` or `1e7`.
+fn read_count(text: &str) -> Result<u64, String> {
+    let count = text.parse::<u64>().ok().or_else(|| {
+        let number = text.parse::<f64>().ok()?;
+        ((1.0..=1e15).contains(&number) && number.fract() == 0.0).then_some(number as u64)
+    });
+    count.filter(|&count| count > 0).ok_or_else(|| "give a number of requests, as 10000000 or 1e7".to_owned())
+}
+
+/// Reads a range of seeds: `3..`, `3..9`.
+fn read_seeds(text: &str) -> Result<Range<u64>, String> {
+    let wrong = || format!("{text:?} is no range of seeds: give the first, as 3.., or 3..9 for 3 to 8");
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    let from = from.parse().map_err(|_| wrong())?;
+    let to = if to.is_empty() { u64::MAX } else { to.parse().map_err(|_| wrong())? };
+    if from < to { Ok(from..to) } else { Err(wrong()) }
+}
+
+/// A run in which something did not hold.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The seed.
+    pub seed: u64,
+    /// What did not hold, and the command that repeats it.
+    pub what: String,
+}
+
+/// The result of all runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChaosReport {
+    /// True if everything held in every run.
+    pub passed: bool,
+    /// The machine.
+    pub machine: Machine,
+    /// `release`, or `dev`, whose assertions are checked too.
+    pub profile: &'static str,
+    /// The threads that ran.
+    pub threads: usize,
+    /// The seeds that were run.
+    pub seeds: Range<u64>,
+    /// The requests, by what became of them.
+    pub requests: AnswerCounts,
+    /// The faults that were injected.
+    pub faults: u64,
+    /// The virtual time, in seconds.
+    pub virtual_s: f64,
+    /// The time that it took, in seconds.
+    pub wall_s: f64,
+    /// The accepted requests a second.
+    pub requests_per_s: f64,
+    /// What did not hold.
+    pub findings: Vec<Finding>,
+}
+
+/// A report with what makes it repeatable, as perf/results/ has it.
+#[derive(Serialize)]
+pub struct RecordedResult<'a> {
+    command: String,
+    commit: Option<String>,
+    result: &'a ChaosReport,
+}
+
+impl<'a> RecordedResult<'a> {
+    /// Adds this process's command line and the commit of the working directory.
+    pub fn new(result: &'a ChaosReport) -> RecordedResult<'a> {
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+        let commit = output.ok().filter(|output| output.status.success());
+        let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        RecordedResult { command, commit, result }
+    }
+}
+
+/// Runs the simulation as the options say, with a progress bar on standard error.
+pub fn run(options: &ChaosOptions) -> ChaosReport {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let seeds = options.seed.map_or_else(|| options.seeds.clone(), |seed| seed..seed + 1);
+    let threads = options.threads.unwrap_or(cores).max(1);
+    let progress = ProgressBar::new(options.requests);
+    let style = "{bar:30} {human_pos} of {human_len} requests, {per_sec}, {eta} left; {msg}";
+    progress.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    let (machine, began) = (Machine::this(cores), Instant::now());
+    let Campaign { seeds, sum, findings } = run_campaign(seeds, options.requests, threads, |so_far| {
+        progress.set_position(so_far.sum.answers.accepted);
+        let found = so_far.findings.last().map(ToString::to_string).unwrap_or_default();
+        progress.set_message(format!("{} findings {found}", so_far.findings.len()));
+    });
+    progress.finish_and_clear();
+    let wall_s = began.elapsed().as_secs_f64();
+    ChaosReport {
+        passed: findings.is_empty(),
+        machine,
+        profile: if cfg!(debug_assertions) { "dev" } else { "release" },
+        threads,
+        seeds,
+        requests: sum.answers,
+        faults: sum.faults,
+        virtual_s: sum.virtual_ms as f64 / 1e3,
+        wall_s,
+        requests_per_s: sum.answers.accepted as f64 / wall_s,
+        findings: findings
+            .iter()
+            .map(|broken| Finding { seed: broken.seed, what: broken.to_string() })
+            .collect(),
+    }
+}
+
+impl ChaosReport {
+    /// Returns the report as text.
+    pub fn lines(&self) -> String {
+        let ChaosReport { seeds, requests, faults, virtual_s, wall_s, requests_per_s, findings, .. } = self;
+        let AnswerCounts { accepted, refused, good, late, overdue, dropped, failed, withdrawn } = requests;
+        let mut text = format!(
+            "seeds {} to {}: {accepted} requests in {wall_s:.1} s ({:.2} M/s on {} threads), {virtual_s:.0} virtual s, \
+             {faults} faults\n  good {good}, late {late}, overdue {overdue}, dropped {dropped}, failed {failed}, withdrawn {withdrawn}; \
+             refused {refused}\n",
+            seeds.start,
+            seeds.end.saturating_sub(1),
+            requests_per_s / 1e6,
+            self.threads,
+        );
+        for Finding { what, .. } in findings {
+            text += &format!("  {what}\n");
+        }
+        text + if self.passed { "everything held" } else { "NOT EVERYTHING HELD" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_seeds_are_read_or_refused() {
+        assert_eq!([read_count("1e9"), read_count("12")], [Ok(1_000_000_000), Ok(12)]);
+        assert!(["0", "1.5", "-1", "many"].into_iter().all(|text| read_count(text).is_err()));
+        assert_eq!([read_seeds("3..9"), read_seeds("7..")], [Ok(3..9), Ok(7..u64::MAX)]);
+        assert!(["", "3", "9..3", "..4", "a..b"].into_iter().all(|text| read_seeds(text).is_err()));
+    }
+
+    #[test]
+    fn a_range_of_seeds_is_run_whole_and_counted() {
+        let options = ChaosOptions::parse_from(["chaos", "--seeds", "1..3", "--threads", "2"]);
+        let report = run(&options);
+        assert!(report.passed, "{}", report.lines());
+        assert_eq!((report.seeds.clone(), report.requests.accepted), (1..3, report.requests.answered()));
+    }
+}
