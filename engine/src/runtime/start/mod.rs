@@ -117,7 +117,7 @@ impl EngineBuilder {
     ///
     /// Errors: [`StartError`]; nothing runs then.
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
-        let assembly = self.assemble(frontends, |_| ())?;
+        let assembly = self.assemble(frontends + self.options.side_frontends, |_| ())?;
         let Assembly { findings, mut threads, frontends, .. } = assembly;
         let mut agents = CompositeAgents::default();
         let stages = assembly.stages.map(|members| {
