@@ -7,7 +7,7 @@ use crate::api::{self, ApiConfig, SharedState};
 use crate::config::{Config, HttpLimits, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, FatalFault, Options, Placement, Progress};
+use crate::runtime::{Engine, FatalFault, Frontend, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log;
 use crate::telemetry::otlp::Exporter;
@@ -52,6 +52,7 @@ pub(super) fn serve(arguments: ServeArguments) -> Result<(), CommandFailure> {
         Engine::start_with(config.clone(), api_threads, Arc::clone(&progress), options)?;
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
     log_layout(&engine);
+    frontends.iter().take(1).for_each(log_room);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
     let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
@@ -207,6 +208,13 @@ fn wait<'a>(
         std::thread::sleep(WATCH_EVERY);
     }
     None
+}
+
+/// Logs how many rows of each size an API core can have in flight.
+fn log_room(frontend: &Frontend) {
+    let room = frontend.room_by_row_size().into_iter();
+    let list: Vec<String> = room.map(|(bytes, rows)| format!("{rows} of up to {bytes} bytes")).collect();
+    tracing::info!("rows in flight, for each API core ([memory] slab_mb): {}", list.join(", or "));
 }
 
 /// Logs the core of each thread, and the profile of each model.

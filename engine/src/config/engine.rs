@@ -6,6 +6,7 @@ use super::executors::{ExecutorGroup, ExecutorKind};
 use super::faults::FaultConfig;
 use super::http::HttpLimits;
 use super::log::LogConfig;
+use super::memory::MemoryConfig;
 use super::models::ModelConfig;
 use super::repository::{RepositoryConfig, RepositoryControl};
 use super::trace::TraceConfig;
@@ -32,6 +33,8 @@ pub struct Config {
     pub cores: Cores,
     /// Limits of the HTTP server.
     pub http: HttpLimits,
+    /// The memory that requests may take.
+    pub memory: MemoryConfig,
     /// Access control of the API.
     pub access: AccessConfig,
     /// The bounds on what a fault may cost.
@@ -100,6 +103,7 @@ impl Config {
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),
+            memory: MemoryConfig::default(),
             access: AccessConfig::default(),
             faults: FaultConfig::default(),
             log: LogConfig::default(),

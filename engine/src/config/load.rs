@@ -9,6 +9,7 @@ use super::executors::{ExecutorKind, read_executors};
 use super::faults::FaultConfig;
 use super::http::read_http;
 use super::log::LogConfig;
+use super::memory::read_memory;
 use super::models::read_models;
 use super::network::read_network;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
@@ -143,6 +144,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
+    let memory = read_memory(root);
     let access = AccessConfig::read(root);
     let faults = FaultConfig::read(root);
     let log = LogConfig::read(root);
@@ -160,6 +162,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         network: network?,
         cores,
         http: http?,
+        memory: memory?,
         access: access?,
         faults: faults?,
         log: log?,

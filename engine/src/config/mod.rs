@@ -13,6 +13,7 @@
 //! | `[http]` | `http.rs` |
 //! | `[faults]` | `faults.rs` |
 //! | `[api]` | `api.rs`; the file of tokens that it names is `tokens.rs` |
+//! | `[memory]` | `memory.rs` |
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
 //! | `[[executors]]` | `executors.rs` |
@@ -38,6 +39,7 @@ mod http;
 mod linear_profile;
 mod load;
 mod log;
+mod memory;
 mod models;
 mod network;
 mod repository;
@@ -56,6 +58,7 @@ pub use faults::FaultConfig;
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
+pub use memory::MemoryConfig;
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,

@@ -83,6 +83,7 @@ fn a_file_with_every_key_is_read_as_written() {
          [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\n\
          [http]\nmax_body_mb = 8\nmax_in_flight = 100\nmax_connections = 10\nmax_in_flight_per_connection = 20\nread_timeout_s = 3\nidle_timeout_s = 4\n\
          [faults]\ngrace_ms = 1.5\nhung_after_s = 0.5\nmax_hung_threads = 2\n\
+         [memory]\nslab_mb = 300\n\
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
          [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nexecutor = \"cpu\"\nslo_ms = 7.5\nmax_batch = 8\npriority = 3\n\
@@ -118,6 +119,7 @@ fn a_file_with_every_key_is_read_as_written() {
             max_hung_threads: 2,
         }
     );
+    assert_eq!(config.memory.slab, Some(300 << 20));
     assert_eq!(config.executors_of(ExecutorKind::Cpu), 2);
     assert_eq!(config.executors_of(ExecutorKind::Emulated), 10_000);
     let [m, e] = &config.models[..] else { panic!("two models") };

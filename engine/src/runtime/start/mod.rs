@@ -24,8 +24,7 @@ use crate::runtime::callbacks::Progress;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
-use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
-use crate::runtime::model_setup::output_range;
+use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, largest_slot};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext};
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
@@ -176,6 +175,7 @@ impl EngineBuilder {
         backend_threads: usize,
         findings: &Findings,
     ) -> Result<(Vec<Frontend>, Vec<FrontendPeer>), StartError> {
+        let slab_bytes = self.config.memory.slab_bytes() / count.max(1);
         let frontend = |id| {
             Frontend::new(FrontendSetup {
                 id: id as u32,
@@ -185,6 +185,7 @@ impl EngineBuilder {
                 model_threads: self.layout.models.len(),
                 answering_threads: self.layout.models.len() + backend_threads,
                 capacity: self.config.http.max_in_flight,
+                slab_bytes,
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
                 grace: self.config.faults.grace,
@@ -229,7 +230,6 @@ impl EngineBuilder {
         held: Vec<InFlightCounts>,
     ) -> ModelSlots {
         let (queue_config, lateness) = (self.queue_config(), findings.lateness);
-        let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = SlotContext {
             clock: self.clock.clone(),
             queue_config: Box::new(move |queue_id, slo, profile| {
@@ -237,7 +237,7 @@ impl EngineBuilder {
             }),
             queue_ids: self.queue_ids(),
             faults,
-            largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
+            largest_row: largest_slot(&findings.models, self.later_row()),
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)
     }
