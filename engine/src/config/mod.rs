@@ -13,7 +13,7 @@
 //! | `[http]` | `http.rs` |
 //! | `[faults]` | `faults.rs` |
 //! | `[api]` | `api.rs`; the file of tokens that it names is `tokens.rs` |
-//! | `[memory]` | `memory.rs` |
+//! | `[memory]` | `slab_size.rs` |
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
 //! | `[[executors]]` | `executors.rs` |
@@ -39,11 +39,11 @@ mod http;
 mod linear_profile;
 mod load;
 mod log;
-mod memory;
 mod models;
 mod network;
 mod repository;
 mod scheduling;
+mod slab_size;
 mod tokens;
 mod toml_reader;
 mod trace;
@@ -58,11 +58,11 @@ pub use faults::FaultConfig;
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
-pub use memory::MemoryConfig;
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };
+pub use slab_size::MemoryConfig;
 pub use tokens::{Fingerprint, TokenGrant, TokenRate, read_tokens};
 pub use trace::{Endpoint, TraceConfig, TraceFlags};
 pub use workload::{

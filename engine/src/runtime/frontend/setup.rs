@@ -131,6 +131,7 @@ mod tests {
     }
 
     fn frontend(models: &[ModelInfo], capacity: usize, slab_bytes: usize) -> (Frontend, FrontendPeer) {
+        let accepting = Arc::new(AtomicBool::new(true));
         let setup = FrontendSetup {
             id: 0,
             clock: Clock::start(),
@@ -142,7 +143,8 @@ mod tests {
             slab_bytes,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
-            accepting: Arc::new(AtomicBool::new(true)),
+            faults: FaultLatch::new(Arc::clone(&accepting)),
+            accepting,
         };
         Frontend::new(setup).unwrap()
     }

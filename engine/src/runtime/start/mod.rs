@@ -115,7 +115,7 @@ impl EngineBuilder {
             agents.add(placement, self.member(&mut stages[0], format!("model-{at}"), thread));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            let thread = self.rank_thread(at, &mut rings)?;
+            let thread = self.rank_thread(at, &findings, &mut rings)?;
             agents.add(placement, self.member(&mut stages[1], rank_role(at), thread));
         }
         if let Some(placement) = self.layout.emulated {
