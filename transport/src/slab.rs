@@ -252,8 +252,8 @@ pub struct SlabOwner {
 }
 
 impl SlabOwner {
-    /// Bounds the slots that are allocated at once to `slots` of `bytes` together. So each class can
-    /// be made for all of the memory, which goes to those that are used.
+    /// Bounds the slots that are allocated at once to `slots` of `bytes` together. So each class
+    /// can be made for all of the memory, which goes to those that are used.
     pub fn limited_to(self, slots: usize, bytes: usize) -> SlabOwner {
         SlabOwner { most: slots, most_bytes: bytes, ..self }
     }
@@ -328,7 +328,8 @@ impl SlabOwner {
     }
 
     /// Returns true if `slots` slots of at least `bytes` are free: that many calls of
-    /// [`alloc`](SlabOwner::alloc) succeed. It is quick where the smallest class that fits has them.
+    /// [`alloc`](SlabOwner::alloc) succeed. It is quick where the smallest class that fits has
+    /// them.
     #[inline]
     pub fn has_room(&self, bytes: usize, slots: usize) -> bool {
         let mut classes = self.view.slab.classes.iter().zip(&self.free);
