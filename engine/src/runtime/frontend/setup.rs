@@ -143,6 +143,7 @@ mod tests {
             slab_bytes,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
+            grace: Nanos::MAX,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,
         };
