@@ -2,13 +2,8 @@
 
 use super::{folder, rendered};
 use crate::config::{
-<<<<<<< HEAD
     Config, Cores, ExecutorGroup, ExecutorKind, FaultConfig, HttpLimits, ModelSource, ProfileSource,
     TraceConfig, TraceFlags, read_config,
-=======
-    Config, Cores, ExecutorGroup, ExecutorKind, HttpLimits, ModelSource, ProfileSource, TraceConfig,
-    TraceFlags, read_config,
->>>>>>> 96a9205 (fixup! Requests of all sizes share the slab's memory, an eighth of the machine's by default)
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -115,7 +110,6 @@ fn a_file_with_every_key_is_read_as_written() {
         read_timeout: Duration::from_secs(3),
         idle_timeout: Duration::from_secs(4),
     };
-<<<<<<< HEAD
     assert_eq!(config.http, http);
     assert_eq!(
         config.faults,
@@ -126,9 +120,6 @@ fn a_file_with_every_key_is_read_as_written() {
         }
     );
     assert_eq!(config.memory.slab, Some(300 << 20));
-=======
-    assert_eq!((&config.http, config.memory.slab), (&http, Some(300 << 20)));
->>>>>>> 96a9205 (fixup! Requests of all sizes share the slab's memory, an eighth of the machine's by default)
     assert_eq!(config.executors_of(ExecutorKind::Cpu), 2);
     assert_eq!(config.executors_of(ExecutorKind::Emulated), 10_000);
     let [m, e] = &config.models[..] else { panic!("two models") };
