@@ -192,7 +192,16 @@ impl Slab {
             (0..first).map(|_| SlabSlot { state: AtomicU32::new(state(1)), bytes: Witness::new() }).collect();
         let free = made.iter().map(|class| (0..class.count as u32).rev().collect()).collect();
         let view = SlabView { slab: Arc::new(Slab { classes: made.into(), slots, frontend }) };
-        Ok((SlabOwner { view: view.clone(), free, in_use: 0, not_sync: PhantomData }, view))
+        let owner = SlabOwner {
+            view: view.clone(),
+            free,
+            in_use: 0,
+            bytes_in_use: 0,
+            most: usize::MAX,
+            most_bytes: usize::MAX,
+            not_sync: PhantomData,
+        };
+        Ok((owner, view))
     }
 
     /// Returns the class and the dense index of the slot, or `None` if this slab has no such slot.
@@ -235,18 +244,33 @@ pub struct SlabOwner {
     /// still be in the cache. A list never outgrows its first length, so it never allocates.
     free: Box<[Vec<u32>]>,
     in_use: usize,
+    bytes_in_use: usize,
+    /// The most slots, and the most bytes of slots, that may be allocated at once.
+    most: usize,
+    most_bytes: usize,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl SlabOwner {
-    /// Allocates a slot of at least `bytes` from the smallest class that fits and has a free one.
-    /// Returns `None` if there is none. The slot still has the bytes of its previous allocation.
+    /// Bounds the slots that are allocated at once to `slots` of `bytes` together. So each class
+    /// can be made for all of the memory, which goes to those that are used.
+    pub fn limited_to(self, slots: usize, bytes: usize) -> SlabOwner {
+        SlabOwner { most: slots, most_bytes: bytes, ..self }
+    }
+
+    /// Allocates a slot of at least `bytes` from the smallest class that fits and has a free one
+    /// within the limit. Returns `None` if there is none. The slot still has the bytes of its
+    /// previous allocation.
     #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<SlotId> {
+        let left = self.most_bytes - self.bytes_in_use;
+        if self.in_use == self.most {
+            return None;
+        }
         let slab = &*self.view.slab;
         let fitting = slab.classes.iter().zip(&mut self.free).enumerate();
         let (number, class, index) = fitting
-            .filter(|(_, (class, _))| class.slot_bytes >= bytes)
+            .filter(|(_, (class, _))| (bytes..=left).contains(&class.slot_bytes))
             .find_map(|(number, (class, free))| Some((number, class, free.pop()?)))?;
         let slot = &slab.slots[class.first + index as usize];
         // Relaxed: only this thread changes the state of a free slot, so this is the value stored
@@ -256,6 +280,7 @@ impl SlabOwner {
         // `claim`.
         slot.state.store(free | ALLOCATED, Ordering::Release);
         self.in_use += 1;
+        self.bytes_in_use += class.slot_bytes;
         Some(SlotId::new(slab.frontend, free >> FLAG_BITS, number, index))
     }
 
@@ -264,7 +289,7 @@ impl SlabOwner {
     #[inline]
     pub fn free(&mut self, id: SlotId) -> bool {
         let slab = &*self.view.slab;
-        let Some((_, dense)) = slab.find(id) else { return false };
+        let Some((class, dense)) = slab.find(id) else { return false };
         let allocated = state(id.generation()) | ALLOCATED;
         let next = state(generation_after(id.generation()));
         // Acquire: the last holder's accesses are over before the slot is free. Pairs with the
@@ -276,6 +301,7 @@ impl SlabOwner {
         }
         self.free[id.class()].push(id.index() as u32);
         self.in_use -= 1;
+        self.bytes_in_use -= class.slot_bytes;
         true
     }
 
@@ -284,16 +310,56 @@ impl SlabOwner {
         self.view.capacity()
     }
 
-    /// Returns the number of slots of at least `bytes`.
+    /// Returns the bytes of each class's slots, smallest first.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.view.slab.classes.iter().map(|class| class.slot_bytes)
+    }
+
+    /// Returns the number of slots of at least `bytes` that can be allocated where no other is.
     pub fn fitting(&self, bytes: usize) -> usize {
-        self.view.slab.classes.iter().filter(|class| class.slot_bytes >= bytes).map(|class| class.count).sum()
+        self.within(bytes, self.most, self.most_bytes, |class, _| class.count)
     }
 
     /// Returns the number of free slots of at least `bytes`: that many calls of
     /// [`alloc`](SlabOwner::alloc) succeed.
     pub fn free_fitting(&self, bytes: usize) -> usize {
-        let classes = self.view.slab.classes.iter().zip(&self.free);
-        classes.filter(|(class, _)| class.slot_bytes >= bytes).map(|(_, free)| free.len()).sum()
+        let (slots, left) = (self.most - self.in_use, self.most_bytes - self.bytes_in_use);
+        self.within(bytes, slots, left, |_, free| free.len())
+    }
+
+    /// Returns true if `slots` slots of at least `bytes` are free: that many calls of
+    /// [`alloc`](SlabOwner::alloc) succeed. It is quick where the smallest class that fits has
+    /// them.
+    #[inline]
+    pub fn has_room(&self, bytes: usize, slots: usize) -> bool {
+        let mut classes = self.view.slab.classes.iter().zip(&self.free);
+        let smallest = classes.find(|(class, _)| class.slot_bytes >= bytes);
+        smallest.is_some_and(|(class, free)| {
+            free.len() >= slots
+                && self.most - self.in_use >= slots
+                && self.most_bytes - self.bytes_in_use >= slots.saturating_mul(class.slot_bytes)
+        }) || self.free_fitting(bytes) >= slots
+    }
+
+    /// Returns how many of the slots of at least `bytes`, of which each class has `count`, are
+    /// `slots` at most and have `left` bytes at most, smallest first.
+    #[cold]
+    fn within(
+        &self,
+        bytes: usize,
+        slots: usize,
+        mut left: usize,
+        count: impl Fn(&SizeClass, &[u32]) -> usize,
+    ) -> usize {
+        let mut fitting = 0;
+        for (class, free) in self.view.slab.classes.iter().zip(&self.free) {
+            if class.slot_bytes >= bytes {
+                let taken = count(class, free).min(left / class.slot_bytes).min(slots - fitting);
+                fitting += taken;
+                left -= taken * class.slot_bytes;
+            }
+        }
+        fitting
     }
 
     /// Returns the number of allocated slots.
@@ -460,6 +526,27 @@ mod tests {
         assert_eq!((owner.alloc(70), owner.in_use(), owner.capacity()), (None, 3, 3));
         assert_eq!((owner.fitting(1), owner.fitting(129), owner.fitting(5_057)), (3, 2, 0));
         assert_eq!(owner.free_fitting(1), 0);
+    }
+
+    #[test]
+    fn classes_share_a_limit_of_slots_and_bytes() {
+        let (owner, _view) = slab(&[(64, 100), (1_024, 100)]);
+        let mut owner = owner.limited_to(20, 4_096);
+        assert_eq!((owner.fitting(1), owner.fitting(1_000)), (20, 4));
+        let large: Vec<_> = (0..3).map(|_| owner.alloc(1_000).unwrap()).collect();
+        assert_eq!((owner.free_fitting(64), owner.free_fitting(65)), (16, 1));
+        assert!(owner.has_room(64, 16) && !owner.has_room(64, 17) && !owner.has_room(65, 2));
+        while owner.alloc(1).is_some() {}
+        assert_eq!((owner.in_use(), owner.alloc(65)), (19, None));
+        assert!(owner.free(large[0]));
+        assert_eq!((owner.free_fitting(1), owner.free_fitting(1_000)), (2, 1));
+        owner.alloc(1).unwrap();
+        owner.alloc(1).unwrap();
+        assert_eq!(
+            (owner.in_use(), owner.alloc(1), owner.has_room(1, 1)),
+            (20, None, false),
+            "too many slots"
+        );
     }
 
     #[test]
@@ -671,10 +758,12 @@ mod tests {
 
         #[test]
         fn a_slab_does_what_a_table_of_live_slots_does(
+            most in (1usize..9, 64usize..900),
             steps in proptest::collection::vec(step(), 1..if cfg!(miri) { 30 } else { 200 }),
         ) {
             let classes = [(64, 2), (128, 3), (256, 1)];
-            let (mut owner, view) = slab(&classes);
+            let (owner, view) = slab(&classes);
+            let mut owner = owner.limited_to(most.0, most.1);
             // Every id ever given, and the mark in each live slot.
             let (mut given, mut live) = (vec![SlotId::default()], HashMap::new());
             let mut held: Vec<(SlotId, SlotGuard<'_>)> = Vec::new();
@@ -684,8 +773,12 @@ mod tests {
                         let free_of = |size: usize, count: usize| {
                             count - live.values().filter(|&&(class, _)| class == size).count()
                         };
-                        let expected =
-                            classes.iter().find(|&&(size, count)| size >= bytes && free_of(size, count) > 0);
+                        let left = most.1 - live.values().map(|&(size, _)| size).sum::<usize>();
+                        let expected = classes.iter().find(|&&(size, count)| {
+                            (bytes..=left).contains(&size) && free_of(size, count) > 0 && live.len() < most.0
+                        });
+                        prop_assert_eq!(owner.has_room(bytes, 1), expected.is_some());
+                        prop_assert_eq!(owner.free_fitting(bytes) > 0, expected.is_some());
                         let id = owner.alloc(bytes);
                         prop_assert_eq!(id.is_some(), expected.is_some());
                         if let (Some(id), Some(&(size, _))) = (id, expected) {

@@ -34,11 +34,11 @@ pub const MAX_BATCH: usize = 1_024;
 /// anyway.
 pub const MAX_QUEUE_LENGTH: usize = 8_192;
 
-/// Requests that one frontend may have in the engine: the largest capacity of its slab.
+/// Rows that one frontend may have in the engine: the largest capacity of its slab.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
-/// Bytes of slab memory per frontend, inputs and outputs together. Untouched pages cost nothing.
-pub const MAX_SLAB_BYTES: usize = 1 << 30;
+/// Bytes of one row, input and output together.
+pub const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// Outstanding batches of a GPU: one that runs, one that waits, and those that the network still
 /// carries. A GPU at this bound gets no grant until a completion comes back.

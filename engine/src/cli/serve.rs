@@ -8,7 +8,7 @@ use crate::api::{self, ApiConfig, ApiHandle, SharedState};
 use crate::config::{Config, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::ModelInfo;
-use crate::runtime::{Engine, FatalFault, Options, Placement, Progress};
+use crate::runtime::{Engine, FatalFault, Frontend, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log;
 use crate::telemetry::otlp::Exporter;
@@ -58,6 +58,7 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
     shutdown.serving(config.shutdown.timeout, engine.faults().clone());
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
     log_layout(&engine);
+    frontends.iter().take(1).for_each(log_room);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
     let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
@@ -229,6 +230,13 @@ fn wait(engine: &Engine, telemetry: &Telemetry, shutdown: &Shutdown, access: &Se
         std::thread::sleep(WATCH_EVERY);
     }
     false
+}
+
+/// Logs how many rows of each size an API core can have in flight.
+fn log_room(frontend: &Frontend) {
+    let room = frontend.room_by_row_size().into_iter();
+    let list: Vec<String> = room.map(|(bytes, rows)| format!("{rows} of up to {bytes} bytes")).collect();
+    tracing::info!("rows in flight, for each API core ([memory] slab_mb): {}", list.join(", or "));
 }
 
 /// Logs the core of each thread, and the profile of each model.

@@ -9,6 +9,7 @@ use super::log::LogConfig;
 use super::models::ModelConfig;
 use super::repository::{RepositoryConfig, RepositoryControl};
 use super::shutdown::ShutdownConfig;
+use super::slab_size::MemoryConfig;
 use super::trace::TraceConfig;
 use std::path::PathBuf;
 use symphony_scheduler::drop_rule::DropRule;
@@ -33,6 +34,8 @@ pub struct Config {
     pub cores: Cores,
     /// Limits of the HTTP server.
     pub http: HttpLimits,
+    /// The memory that requests may take.
+    pub memory: MemoryConfig,
     /// Access control of the API.
     pub access: AccessConfig,
     /// The bounds on what a fault may cost.
@@ -103,6 +106,7 @@ impl Config {
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),
+            memory: MemoryConfig::default(),
             access: AccessConfig::default(),
             faults: FaultConfig::default(),
             log: LogConfig::default(),

@@ -14,6 +14,7 @@ use super::network::read_network;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_when};
 use super::shutdown::ShutdownConfig;
+use super::slab_size::read_memory;
 use super::toml_reader::{TomlTable, read, read_text};
 use super::trace::TraceConfig;
 use std::path::Path;
@@ -144,6 +145,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
+    let memory = read_memory(root);
     let access = AccessConfig::read(root);
     let faults = FaultConfig::read(root);
     let log = LogConfig::read(root);
@@ -162,6 +164,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         network: network?,
         cores,
         http: http?,
+        memory: memory?,
         access: access?,
         faults: faults?,
         log: log?,

@@ -13,6 +13,7 @@
 //! | `[http]` | `http.rs` |
 //! | `[faults]` | `faults.rs` |
 //! | `[api]` | `api.rs`; the file of tokens that it names is `tokens.rs` |
+//! | `[memory]` | `slab_size.rs` |
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
 //! | `[[executors]]` | `executors.rs` |
@@ -43,6 +44,7 @@ mod network;
 mod repository;
 mod scheduling;
 mod shutdown;
+mod slab_size;
 mod tokens;
 mod toml_reader;
 mod trace;
@@ -63,6 +65,7 @@ pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };
 pub use shutdown::ShutdownConfig;
+pub use slab_size::MemoryConfig;
 pub use tokens::{Fingerprint, TokenGrant, TokenRate, TokenRole, read_tokens};
 pub use trace::{Endpoint, TraceConfig, TraceFlags};
 pub use workload::{

@@ -85,6 +85,7 @@ fn frontend_with_grace(
         model_threads: 1,
         answering_threads: 1,
         capacity,
+        slab_bytes: 1 << 30,
         result_delay: Nanos::ZERO,
         lateness: Nanos::ZERO,
         faults: FaultLatch::new(Arc::clone(&accepting)),

@@ -12,7 +12,7 @@ const MAX_ELEMENT_BYTES: usize = 1 << 20;
 
 /// The most bytes of an emulated model's inputs and outputs per request: a frontend's slab has room
 /// for 16 such rows.
-pub(super) const MAX_ROW_BYTES: usize = limits::MAX_SLAB_BYTES / 16;
+pub(super) const MAX_ROW_BYTES: usize = limits::MAX_ROW_BYTES;
 
 /// Reads the tensors of an emulated model; the default is one of four FP32 values.
 pub(super) fn read_tensors(

@@ -78,7 +78,7 @@ impl RepositoryConfig {
         };
         let poll = count("poll_seconds", 86_400, default.poll.as_secs() as usize);
         let max_versions = count("max_versions", limits::MAX_MODELS, default.max_versions);
-        let row_kb = count("max_row_kb", limits::MAX_SLAB_BYTES >> 14, default.max_row_bytes >> 10);
+        let row_kb = count("max_row_kb", limits::MAX_ROW_BYTES >> 10, default.max_row_bytes >> 10);
         let slo =
             table.optional("slo_ms").map_or(Some(None), |value| value.number(linear_profile::SLO).map(Some));
         let load = match table.optional("load") {

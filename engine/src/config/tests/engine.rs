@@ -84,6 +84,7 @@ fn a_file_with_every_key_is_read_as_written() {
          [http]\nmax_body_mb = 8\nmax_connection_mb = 50\nmax_in_flight = 100\nmax_connections = 10\nmax_in_flight_per_connection = 20\nread_timeout_s = 3\nidle_timeout_s = 4\n\
          max_admin_connections = 5\nmax_connections_per_peer = 6\nunlimited_peers = [\"10.0.0.5\", \"fd00::/8\"]\nmax_bodies_mb = 9\nheader_timeout_s = 6\nbody_timeout_s = 7\nwrite_timeout_s = 8\nkeep_alive_s = 9\nstream_idle_timeout_s = 11\n\
          [faults]\ngrace_ms = 1.5\nhung_after_s = 0.5\nmax_hung_threads = 2\n\
+         [memory]\nslab_mb = 300\n\
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
          [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nexecutor = \"cpu\"\nslo_ms = 7.5\nmax_batch = 8\npriority = 3\n\
@@ -129,6 +130,7 @@ fn a_file_with_every_key_is_read_as_written() {
             max_hung_threads: 2,
         }
     );
+    assert_eq!(config.memory.slab, Some(300 << 20));
     assert_eq!(config.executors_of(ExecutorKind::Cpu), 2);
     assert_eq!(config.executors_of(ExecutorKind::Emulated), 10_000);
     let [m, e] = &config.models[..] else { panic!("two models") };

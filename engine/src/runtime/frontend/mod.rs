@@ -38,6 +38,7 @@ use model_info::row_bytes;
 use model_table::InFlightCounts;
 use overdue::Overdue;
 use response_delay::ResponseReserve;
+pub(crate) use setup::largest_slot;
 use setup::{HOPS_OF_AN_ANSWER, slot_classes};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,19 +83,22 @@ pub struct Frontend {
 impl Frontend {
     /// Makes a frontend and the engine's ends of it.
     ///
-    /// Slots come in one class per distinct row size (input and output together, rounded up to a
-    /// power of two); each class has `setup.capacity` slots or as many as its share of
-    /// [`symphony_scheduler::limits::MAX_SLAB_BYTES`] holds.
+    /// Slots come in one class per distinct row size (input and output together, rounded up by an
+    /// eighth at most). All classes share `setup.capacity` slots and `setup.slab_bytes` bytes: the
+    /// memory of each is reserved for all of that, and not touched before it is used.
     ///
     /// Errors: the machine has no memory for the slots.
     #[doc(hidden)]
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
-        let classes = slot_classes(&setup.models, setup.later_row, setup.capacity);
+        let largest = largest_slot(&setup.models, setup.later_row);
+        let (slots, bytes) = (setup.capacity, setup.slab_bytes.max(largest));
+        let classes = slot_classes(&setup.models, setup.later_row, slots, bytes);
         let (slab, view) = Slab::new(&classes, setup.id as u16)?;
+        let slab = slab.limited_to(slots, bytes);
         let (request_producers, request_consumers) =
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
         let (response_producers, response_consumers) =
-            (0..setup.answering_threads).map(|_| ring(slab.capacity())).unzip();
+            (0..setup.answering_threads).map(|_| ring(slots)).unzip();
         let least_reserve = setup.result_delay + Nanos(setup.lateness.0 * HOPS_OF_AN_ANSWER);
         let frontend = Frontend {
             id: setup.id,
@@ -216,6 +220,12 @@ impl Frontend {
     /// Returns the engine's time.
     pub fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Returns how many rows of each size of its slots may be in flight at once where there are no
+    /// others: the bytes of a row, input and output together, and their number.
+    pub fn room_by_row_size(&self) -> Vec<(usize, usize)> {
+        self.slab.sizes().map(|bytes| (bytes, self.slab.fitting(bytes))).collect()
     }
 
     /// Returns the bound that tickets' indices are below.
@@ -340,7 +350,7 @@ impl Frontend {
             return Err(Refusal::TooManyRows { rows, limit });
         }
         let info = &self.models[model.0 as usize];
-        let has_slots = self.slab.free_fitting(row_bytes(info)) >= rows;
+        let has_slots = self.slab.has_room(row_bytes(info), rows);
         if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 

@@ -5,15 +5,17 @@ use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::slab::{SlabView, SlotClass};
+use symphony_transport::slab::{MAX_CLASSES, SlabView, SlotClass};
 
 /// The hops of an answer on its way back: the frontend's poll, and what its thread does before it
 /// sends.
 pub(super) const HOPS_OF_AN_ANSWER: u64 = 2;
+
+/// The bytes of a cache line, of which slots take whole ones.
+const CACHE_LINE: usize = 64;
 
 /// Row sizes, in bytes, that slab slots are kept for where models may be loaded later, up to the
 /// largest that is asked for. Each is sixteen times the one before; memory that is not touched
@@ -46,8 +48,10 @@ pub struct FrontendSetup {
     pub model_threads: usize,
     /// The number of threads that can end a request: ModelThreads and backends.
     pub answering_threads: usize,
-    /// The number of requests that may be in flight at once.
+    /// The number of rows that may be in flight at once.
     pub capacity: usize,
+    /// The bytes of their slots together, at most.
+    pub slab_bytes: usize,
     /// The least time that an answer takes back to its client, d_resp; the frontend measures the
     /// actual one.
     pub result_delay: Nanos,
@@ -63,20 +67,132 @@ pub struct FrontendSetup {
     pub faults: FaultLatch,
 }
 
-/// Returns the slab's size classes: one per distinct row size, each with `capacity` slots or as
-/// many as its share of [`limits::MAX_SLAB_BYTES`] holds.
-pub(super) fn slot_classes(models: &[ModelInfo], later_row: usize, capacity: usize) -> Vec<SlotClass> {
-    let mut sizes: Vec<usize> =
-        ModelInfo::served(models).map(|model| row_bytes(model).next_power_of_two().max(64)).collect();
-    if later_row > 0 {
-        sizes.extend(LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row));
-        sizes.push(later_row.next_multiple_of(64));
+/// The sizes of slots between a power of two and the next: with eight, an eighth of a slot at most
+/// is not used. Fewer where there would be more than a slab has.
+const SIZES_PER_POWER: [usize; 4] = [8, 4, 2, 1];
+
+/// Returns the sizes of slots, smallest first: those of the models' rows, rounded up, and those
+/// that are kept for models that are loaded later.
+fn slot_sizes(models: &[ModelInfo], later_row: usize) -> Vec<usize> {
+    let mut later: Vec<usize> = LATER_ROWS.into_iter().filter(|&bytes| bytes < later_row).collect();
+    later.extend((later_row > 0).then(|| later_row.next_multiple_of(CACHE_LINE)));
+    let mut sizes = Vec::new();
+    for per_power in SIZES_PER_POWER {
+        sizes = ModelInfo::served(models).map(|model| rounded_up(row_bytes(model), per_power)).collect();
+        sizes.extend(&later);
+        sizes.sort_unstable();
+        sizes.dedup();
+        if sizes.len() <= MAX_CLASSES {
+            break;
+        }
     }
-    sizes.sort_unstable();
-    sizes.dedup();
-    let share = limits::MAX_SLAB_BYTES / sizes.len().max(1);
+    // Rows of the smallest sizes have larger slots then.
+    sizes.drain(..sizes.len().saturating_sub(MAX_CLASSES));
     sizes
-        .into_iter()
-        .map(|slot_bytes| SlotClass { slot_bytes, count: capacity.min(share / slot_bytes).max(1) })
-        .collect()
+}
+
+/// Rounds up to one of `per_power` sizes in each power of two, of whole cache lines.
+fn rounded_up(bytes: usize, per_power: usize) -> usize {
+    let step = bytes.next_power_of_two() / 2 / per_power;
+    bytes.max(1).next_multiple_of(step.max(CACHE_LINE))
+}
+
+/// Returns the size of the largest slots.
+pub(crate) fn largest_slot(models: &[ModelInfo], later_row: usize) -> usize {
+    slot_sizes(models, later_row).last().copied().unwrap_or_default()
+}
+
+/// Returns the slab's size classes, each with as many slots as `slots` and `bytes` allow: which of
+/// them are used is for the requests to decide.
+pub(super) fn slot_classes(
+    models: &[ModelInfo],
+    later_row: usize,
+    slots: usize,
+    bytes: usize,
+) -> Vec<SlotClass> {
+    let class = |slot_bytes| SlotClass { slot_bytes, count: slots.min(bytes / slot_bytes).max(1) };
+    slot_sizes(models, later_row).into_iter().map(class).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::frontend::{Ask, Frontend, Refusal, SlotState};
+    use symphony_gpu::{DataType, Signature, TensorSpec};
+    use symphony_scheduler::limits;
+    use symphony_transport::message::ModelId;
+
+    /// Returns a model whose rows have this number of bytes.
+    fn model(id: u32, bytes: usize) -> ModelInfo {
+        let inputs = vec![TensorSpec { name: "in".into(), datatype: DataType::Uint8, shape: vec![bytes] }];
+        let signature = Signature { inputs, outputs: Vec::new() };
+        let slo = Nanos::from_secs(60);
+        ModelInfo { signature, slo, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(id), 0) }
+    }
+
+    fn frontend(models: &[ModelInfo], capacity: usize, slab_bytes: usize) -> (Frontend, FrontendPeer) {
+        let accepting = Arc::new(AtomicBool::new(true));
+        let setup = FrontendSetup {
+            id: 0,
+            clock: Clock::start(),
+            models: models.into(),
+            later_row: 1 << 20,
+            model_threads: 1,
+            answering_threads: 1,
+            capacity,
+            slab_bytes,
+            result_delay: Nanos::ZERO,
+            lateness: Nanos::ZERO,
+            grace: Nanos::MAX,
+            faults: FaultLatch::new(Arc::clone(&accepting)),
+            accepting,
+        };
+        Frontend::new(setup).unwrap()
+    }
+
+    /// Sends requests of one row until one is refused.
+    fn accepted(frontend: &mut Frontend, model: u32) -> usize {
+        let mut accepted = 0;
+        loop {
+            match frontend.submit(&Ask::one(ModelId(model)), |_, _| ()) {
+                Ok(_) => accepted += 1,
+                Err(refusal) => {
+                    assert_eq!(refusal, Refusal::Overloaded);
+                    return accepted;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_thousand_images_are_in_flight_beside_small_rows_in_a_slab_of_an_eighth_of_12_gb() {
+        // The input of ResNet-50 is 602,112 bytes.
+        let models = [model(0, 602_112 + 4_000), model(1, 40)];
+        let (mut frontend, _peer) = frontend(&models, limits::MAX_IN_FLIGHT, 12_000_000_000 / 8);
+        let images: Vec<_> =
+            (0..2_000).map(|_| frontend.submit(&Ask::one(ModelId(0)), |_, row| row[0] = 1)).collect();
+        assert!(images.iter().all(Result::is_ok), "{:?}", images.last());
+        assert_eq!(accepted(&mut frontend, 1), limits::MAX_IN_FLIGHT - 2_000);
+    }
+
+    #[test]
+    fn all_the_memory_goes_to_the_rows_that_come() {
+        let models = [model(0, 100_000), model(1, 300), model(2, 1_000)];
+        let (mut frontend, _peer) = frontend(&models, 16_384, 50_000_000);
+        let large = accepted(&mut frontend, 0);
+        assert!((450..=500).contains(&large), "{large} of at most 500");
+        assert!(accepted(&mut frontend, 1) < 500);
+    }
+
+    #[test]
+    fn a_slot_is_at_most_an_eighth_larger_than_its_row() {
+        for bytes in (1..3_000).chain([602_112, 606_112, 1 << 20, (1 << 20) + 1]) {
+            let slot = rounded_up(bytes, 8);
+            assert!(slot >= bytes && slot - bytes < (bytes / 8).max(CACHE_LINE), "{bytes} in {slot}");
+        }
+        let many: Vec<ModelInfo> = (0..300).map(|n| model(n, 100 * n as usize)).collect();
+        let sizes = slot_sizes(&many, 1 << 20);
+        assert!(sizes.len() <= MAX_CLASSES && sizes.last() == Some(&(1 << 20)), "{sizes:?}");
+        assert_eq!(largest_slot(&many[..10], 0), 960);
+    }
 }

@@ -28,6 +28,7 @@ fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
         model_threads: 1,
         answering_threads: 1,
         capacity,
+        slab_bytes: 1 << 30,
         result_delay: Nanos::ZERO,
         lateness: Nanos::ZERO,
         grace: GRACE,

@@ -25,8 +25,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
-use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo};
-use crate::runtime::model_setup::output_range;
+use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, largest_slot};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
 use crate::runtime::stall_watch;
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
@@ -47,6 +46,10 @@ use symphony_transport::message::BatchHeader;
 /// The most requests in flight at a frontend of [`Options::side_frontends`]: a request of the most
 /// rows fits.
 const SIDE_CAPACITY: usize = limits::MAX_BATCH;
+
+/// The share of another frontend's memory for requests that a frontend of
+/// [`Options::side_frontends`] has beside: one in this many.
+const SIDE_SHARE: usize = 16;
 
 impl Engine {
     /// Loads the models, measures where the configuration asks for it, and starts every thread,
@@ -206,7 +209,8 @@ impl EngineBuilder {
             stages[0].push((placement, self.member(format!("model-{at}"), thread)));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            stages[1].push((placement, self.member(rank_role(at), self.rank_thread(at, &mut rings)?)));
+            let thread = self.rank_thread(at, &findings, &mut rings)?;
+            stages[1].push((placement, self.member(rank_role(at), thread)));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
@@ -248,6 +252,7 @@ impl EngineBuilder {
     ) -> Result<(Vec<Frontend>, Vec<FrontendPeer>), StartError> {
         let side = count - self.options.side_frontends;
         let capacity = self.config.http.max_in_flight;
+        let slab_bytes = self.config.memory.slab_bytes() / side.max(1);
         let frontend = |id| {
             Frontend::new(FrontendSetup {
                 id: id as u32,
@@ -257,6 +262,7 @@ impl EngineBuilder {
                 model_threads: self.layout.models.len(),
                 answering_threads: self.layout.models.len() + backend_threads,
                 capacity: if id < side { capacity } else { capacity.min(SIDE_CAPACITY) },
+                slab_bytes: if id < side { slab_bytes } else { slab_bytes / SIDE_SHARE },
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
                 grace: self.config.faults.grace,
@@ -301,7 +307,6 @@ impl EngineBuilder {
         held: Vec<InFlightCounts>,
     ) -> ModelSlots {
         let (queue_config, lateness) = (self.queue_config(), findings.lateness);
-        let rows = ModelInfo::served(&findings.models).map(|model| output_range(&model.signature).end);
         let common = SlotContext {
             clock: self.clock.clone(),
             queue_config: Box::new(move |queue_id, slo, profile| {
@@ -309,7 +314,7 @@ impl EngineBuilder {
             }),
             queue_ids: self.queue_ids(),
             faults,
-            largest_row: rows.map(usize::next_power_of_two).fold(self.later_row(), usize::max),
+            largest_row: largest_slot(&findings.models, self.later_row()),
             pause: Box::new(sleep_for_a_change),
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)

@@ -389,6 +389,7 @@ mod tests {
             model_threads: 1,
             answering_threads: 1,
             capacity: 64,
+            slab_bytes: 1 << 30,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
             grace: Nanos::MAX,

@@ -320,6 +320,7 @@ fn a_request_sent_after_a_threads_last_look_ends_at_its_frontend() {
         model_threads: 1,
         answering_threads: 1,
         capacity: 8,
+        slab_bytes: 1 << 20,
         result_delay: Nanos::ZERO,
         lateness: Nanos::ZERO,
         grace: Nanos::MAX,
