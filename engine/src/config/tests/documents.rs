@@ -142,8 +142,10 @@ fn the_limits_of_http_have_the_defaults_and_bounds_of_the_documents() {
     let text = document("configuration.md");
     let mut defaults = BTreeMap::new();
     for row in rows(&text, "\n## `[http]`") {
-        let (key, meaning, default) = (quoted(row[0])[0], row[1], amount(row[2]));
-        defaults.insert(key, default);
+        let (key, meaning) = (quoted(row[0])[0], row[1]);
+        // What comes after "or" depends on another key.
+        let default = row[2].trim_matches('`').split(", or ").next().unwrap();
+        defaults.insert(key, default.to_owned());
         let words: Vec<&str> = meaning.split([' ', '.']).collect();
         let bounds = words.windows(3).find_map(|words| match words {
             [least, "to", most] => Some((least.parse::<u64>().ok()?, most.parse::<u64>().ok()?)),
@@ -160,7 +162,7 @@ fn the_limits_of_http_have_the_defaults_and_bounds_of_the_documents() {
     let mut listed = 0;
     for row in rows(&document("api.md"), "\n## Limits").iter().filter(|row| !row[2].is_empty()) {
         let key = quoted(row[2])[0];
-        assert_eq!(amount(row[1]), defaults[key], "{key} in docs/api.md");
+        assert_eq!(amount(row[1]).to_string(), defaults[key], "{key} in docs/api.md");
         listed += 1;
     }
     assert!(listed >= 5, "{listed} rows of docs/api.md have a key");
