@@ -43,7 +43,7 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: appl
     {\"error\":\"the server has all the connections that it may have\"}";
 
 const TOO_MANY_OF_PEER: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
-    connection: close\r\nretry-after: 1\r\ncontent-length: 63\r\n\r\n\
+    connection: close\r\nretry-after: 1\r\ncontent-length: 65\r\n\r\n\
     {\"error\":\"your address has all the connections that it may have\"}";
 
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\

@@ -2,12 +2,14 @@
 
 use super::grpc_client::*;
 use super::server::*;
-use crate::api::grpc::messages::{ServerLiveRequest, ServerLiveResponse};
+use crate::api::grpc::messages::ServerLiveRequest;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
 use crate::api::{ApiConfig, SharedState, start_admin};
 use crate::config::{Fingerprint, TokenGrant, TokenRate, TokenRole};
 use crate::runtime::clock::Clock;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -468,14 +470,21 @@ fn a_web_page_can_do_nothing_on_loopback_without_tokens() {
 
 #[test]
 fn a_foreign_authority_of_grpc_is_refused() {
-    let server = TestServer::new(|config| config.allowed_hosts = Vec::new());
+    let server = TestServer::new(|config| config.allowed_hosts = vec!["models.example".into()]);
     with_client(&server, async |mut client| {
-        // The client's authority is `test`.
-        let ask = ServerLiveRequest::default();
-        let mut call = client.begin("inference.GRPCInferenceService/ServerLive", &[], &ask).await;
-        assert!(call.next::<ServerLiveResponse>().await.is_none());
-        let (code, message) = call.status();
-        assert!(code == 7 && message.contains("--allowed-host"), "{code} {message}");
+        for (authority, status) in [("evil.example", Some("7")), ("models.example", None)] {
+            let call = format!("http://{authority}/inference.GRPCInferenceService/ServerLive");
+            let request = Request::post(call).header(CONTENT_TYPE, "application/grpc");
+            let (send, response) = client.request(request).await;
+            send.unbounded_send(sealed(&ServerLiveRequest::default())).unwrap();
+            drop(send);
+            let response = response.await;
+            // A refusal has its status in the headers, an answer behind its message.
+            let given = response.headers().get("grpc-status").map(|status| status.to_str().unwrap());
+            assert_eq!(given, status, "{authority}: {response:?}");
+            let message = response.headers().get("grpc-message").map(|message| message.to_str().unwrap());
+            assert_eq!(message.is_some_and(|message| message.contains("--allowed-host")), status.is_some());
+        }
     });
 }
 

@@ -51,7 +51,7 @@ pub(super) fn with_client<T>(server: &TestServer, calls: impl AsyncFnOnce(GrpcCl
     })
 }
 
-fn sealed(message: &impl Message) -> Bytes {
+pub(super) fn sealed(message: &impl Message) -> Bytes {
     let bytes = message.encode_to_vec();
     [&[0][..], &(bytes.len() as u32).to_be_bytes(), &bytes].concat().into()
 }

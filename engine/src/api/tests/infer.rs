@@ -111,7 +111,7 @@ fn a_wrong_infer_body_is_refused_with_what_would_be_right() {
             "has 2 rows, but the inputs before have 1",
         ),
         (body_with("/inputs/0/shape", json!(vec![1; 100])), "more than 32 entries"),
-        (body_with("/inputs/0/shape", json!("2,2")), "expected a sequence"),
+        (body_with("/inputs/0/shape", json!("2,2")), "expected a list of at most 32 entries"),
         (body_with("/inputs/0/data", json!([1, 2, 3])), "3 elements, but shape [1, 2, 2] needs 4"),
         (body_with("/inputs/0/data", json!([1, 2, 3, 4, 5])), "more elements"),
         (body_with("/inputs/0/data", json!([[[1, 2, 3], [4]]])), "array of 3"),
