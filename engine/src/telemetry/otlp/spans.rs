@@ -57,6 +57,11 @@ struct WaitingBatch {
     span: Span,
 }
 
+/// The most by which the time of day in spans may be off. The two clocks are not read at the same
+/// moment, so a smaller difference says nothing; and a request and its batch, which may be taken in
+/// one after the other, have the same times.
+const CLOCK_TOLERANCE: Nanos = Nanos::from_millis(1);
+
 /// The spans that are ready to be sent, and the batches that wait.
 pub(super) struct Spans {
     server: u64,
@@ -85,9 +90,12 @@ impl Spans {
         }
     }
 
-    /// Sets the time of day at the engine's `now`.
+    /// Sets the time of day at the engine's `now`, if it is off by more than [`CLOCK_TOLERANCE`].
     pub(super) fn set_clock(&mut self, now: Nanos, unix_ns: u64) {
-        self.epoch = unix_ns.saturating_sub(now.0);
+        let epoch = unix_ns.saturating_sub(now.0);
+        if self.epoch.abs_diff(epoch) > CLOCK_TOLERANCE.0 {
+            self.epoch = epoch;
+        }
     }
 
     /// Returns the number of spans that are ready.
