@@ -4,11 +4,13 @@
 use super::config::ApiConfig;
 use super::net::body::BodyBudget;
 use super::net::connection::RequestHandler;
+use super::net::handler_panics::{HandlerPanics, contained};
 use super::net::idle_streams::IdleStreams;
 use super::net::limits::ConnectionLimits;
 use super::net::peer::Peer;
 use super::net::response::ApiResponse;
 use super::net::tls::Tls;
+use super::problem::Problem;
 use super::services::CoreServices;
 use super::services::access::AccessControl;
 use super::services::accounting::InferAccounting;
@@ -30,15 +32,17 @@ pub(super) struct Dispatcher {
     pub(super) services: Rc<CoreServices>,
     limits: ConnectionLimits,
     tls: Option<Tls>,
+    panics: Rc<HandlerPanics>,
 }
 
 impl Dispatcher {
-    /// Makes the services of a core around `frontend`.
-    pub(super) fn new(frontend: Frontend, config: &ApiConfig) -> Dispatcher {
+    /// Makes the services of the core of this name around `frontend`.
+    pub(super) fn new(role: &str, frontend: Frontend, config: &ApiConfig) -> Dispatcher {
         let through = || Arc::new(Telemetry::through(&frontend));
         let telemetry = config.telemetry.clone().unwrap_or_else(through);
         let metrics = Rc::new(telemetry.add_core());
         let shared = config.shared.clone();
+        let faults = frontend.faults().clone();
         let accounting = InferAccounting {
             metrics: Rc::clone(&metrics),
             telemetry: Arc::clone(&telemetry),
@@ -65,7 +69,9 @@ impl Dispatcher {
             max_requests_at_once: config.max_requests_at_once,
         };
         let (limits, tls) = (config.connection_limits(), config.tls.clone());
-        Dispatcher { services: Rc::new(services), limits, tls }
+        let broken = services.engine.broken();
+        let panics = Rc::new(HandlerPanics::new(role, faults, services.metrics.clone(), broken));
+        Dispatcher { services: Rc::new(services), limits, tls, panics }
     }
 }
 
@@ -78,11 +84,34 @@ impl RequestHandler for Dispatcher {
         self.tls.as_ref()
     }
 
+    fn panics(&self) -> &Rc<HandlerPanics> {
+        &self.panics
+    }
+
     async fn respond(self: Rc<Self>, request: Request<Incoming>, peer: Peer) -> ApiResponse {
-        if grpc::is_grpc(&request) {
-            grpc::respond(&self.services, request, peer).await
-        } else {
-            http::respond(&self.services, request, &peer).await
+        let (services, condemned) = (&self.services, peer.condemned.clone());
+        let (is_grpc, version) = (grpc::is_grpc(&request), request.version());
+        let answer = async {
+            if is_grpc {
+                grpc::respond(services, request, peer).await
+            } else {
+                http::respond(services, request, &peer).await
+            }
+        };
+        match contained(answer).await {
+            Ok(response) if is_grpc => {
+                response.map(|body| body.contained(&self.panics, condemned, grpc::trailers_after_panic))
+            }
+            Ok(response) => response,
+            Err(panic) => {
+                self.panics.note(&panic);
+                condemned.set(true);
+                let problem = Problem::after_panic();
+                match is_grpc {
+                    true => grpc::refuse(services, &problem),
+                    false => http::fail(services, version, &problem),
+                }
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The most names that an error lists.
-const NAMES_LISTED: usize = 10;
+pub(in crate::api) const NAMES_LISTED: usize = 10;
 
 /// The most characters of a client's own text that an error repeats.
 const QUOTED: usize = 80;
@@ -35,6 +35,13 @@ impl Problem {
     /// Returns the problem, of status 400, of a request that must be changed to succeed.
     pub(super) fn bad(message: impl Into<String>) -> Problem {
         Problem::invalid(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Returns the problem of a request whose handler has panicked.
+    pub(super) fn after_panic() -> Problem {
+        let message = "the server failed on this request, by a defect; its log says where".to_owned();
+        let (status, outcome) = (StatusCode::INTERNAL_SERVER_ERROR, InferOutcome::Failed);
+        Problem { status, message, outcome, again: None }
     }
 
     /// Returns the time after which a client may try again: 1 s if unknown.

@@ -5,11 +5,12 @@
 
 use super::config::ApiConfig;
 use super::dispatcher::Dispatcher;
-use super::net::connection;
+use super::net::connection::{self, RequestHandler};
 use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
+use super::net::handler_panics::contained;
 use super::net::open_connections::OpenConnections;
 use super::net::peer::ListenerRules;
-use crate::runtime::ThreadHook;
+use super::services::SharedState;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::panics::catch;
 use futures_channel::oneshot;
@@ -162,7 +163,7 @@ fn spawn(
         .name(role.clone())
         .spawn(move || {
             let faults = frontend.faults().clone();
-            let lived = catch(|| run(frontend, config, listeners.0, stopped, started));
+            let lived = catch(|| run(&role, frontend, config, listeners.0, stopped, started));
             lived.map_err(|panic| {
                 faults.report(&role, format_args!("died: {panic}"));
                 ApiError::Died(panic)
@@ -247,6 +248,7 @@ impl Drop for ApiHandle {
 
 /// Runs a core until it is stopped, and returns the number of requests that it cut off.
 fn run(
+    role: &str,
     frontend: Frontend,
     config: ApiConfig,
     listeners: Vec<(Listener, ListenerRules)>,
@@ -262,8 +264,8 @@ fn run(
         }
     };
     executor.run(async move {
-        glommio::spawn_local(beat(&frontend, config.shared.hook.clone())).detach();
-        let core = Rc::new(ApiCore::new(frontend, config));
+        glommio::spawn_local(beat(role.to_owned(), &frontend, config.shared.clone())).detach();
+        let core = Rc::new(ApiCore::new(role, frontend, config));
         let dispatcher = core.dispatcher.clone();
         glommio::spawn_local(async move { dispatcher.services.engine.pump().await }).detach();
         let mut accepting = Vec::new();
@@ -286,15 +288,26 @@ fn run(
 }
 
 /// Returns the task by which a core shows that it does not hang. It calls the hook of tests first.
-fn beat(frontend: &Frontend, hook: Option<ThreadHook>) -> impl Future<Output = ()> + use<> {
-    let role = role_of(frontend.id());
+fn beat(role: String, frontend: &Frontend, shared: SharedState) -> impl Future<Output = ()> + use<> {
     let heartbeat = frontend.faults().watch(vec![role.clone()]);
     async move {
         loop {
-            hook.iter().for_each(|hook| hook(&role));
+            shared.call_hook(&role);
             heartbeat.beat();
             glommio::timer::sleep(BEAT_EVERY).await;
         }
+    }
+}
+
+/// A connection, which is counted as open until this is dropped.
+struct OpenUntilDropped {
+    core: Rc<ApiCore>,
+    number: u64,
+}
+
+impl Drop for OpenUntilDropped {
+    fn drop(&mut self) {
+        self.core.connections.closed(self.number);
     }
 }
 
@@ -306,8 +319,8 @@ struct ApiCore {
 }
 
 impl ApiCore {
-    fn new(frontend: Frontend, config: ApiConfig) -> ApiCore {
-        let dispatcher = Rc::new(Dispatcher::new(frontend, &config));
+    fn new(role: &str, frontend: Frontend, config: ApiConfig) -> ApiCore {
+        let dispatcher = Rc::new(Dispatcher::new(role, frontend, &config));
         let metrics = Rc::clone(&dispatcher.services.metrics);
         let connections = OpenConnections::new(metrics, config.connection_budget());
         ApiCore { dispatcher, connections, stop_timeout: config.stop_timeout }
@@ -348,21 +361,30 @@ impl ApiCore {
             Err(reason) => {
                 if Rc::strong_count(refusing) <= REFUSED_AT_ONCE {
                     let counted = refusing.clone();
-                    glommio::spawn_local(async move {
+                    self.spawn(async move {
                         connection::refuse(GlommioIo::new(stream), reason).await;
                         drop(counted);
-                    })
-                    .detach();
+                    });
                 }
                 return;
             }
         };
         let core = self.clone();
-        glommio::spawn_local(async move {
+        self.spawn(async move {
+            let _until_closed = OpenUntilDropped { core: core.clone(), number };
             connection::serve(core.dispatcher.clone(), GlommioIo::new(stream), rules, stopped).await;
-            core.connections.closed(number);
-        })
-        .detach();
+        });
+    }
+
+    /// Runs the task of a connection; a panic ends it alone.
+    fn spawn(self: &Rc<ApiCore>, task: impl Future<Output = ()> + 'static) {
+        let core = self.clone();
+        let task = async move {
+            if let Err(panic) = contained(task).await {
+                core.dispatcher.panics().note(&panic);
+            }
+        };
+        glommio::spawn_local(task).detach();
     }
 
     /// Lets the requests in flight end, for `stop_timeout` at most and while the engine can go on;

@@ -76,6 +76,7 @@ pub(super) struct CoreCounts {
     responses: Box<[Count]>,
     opened: CachePadded<Count>,
     closed: Count,
+    panics: Count,
 }
 
 impl CoreCounts {
@@ -85,6 +86,7 @@ impl CoreCounts {
             responses: (0..STATUSES).map(|_| Count::default()).collect(),
             opened: CachePadded::default(),
             closed: Count::default(),
+            panics: Count::default(),
         }
     }
 
@@ -129,6 +131,11 @@ impl CoreCounts {
         let closed = self.closed.get();
         let opened = self.opened.get();
         (opened, opened.saturating_sub(closed))
+    }
+
+    /// Returns the number of panics of the handlers of requests.
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.get()
     }
 }
 
@@ -233,6 +240,11 @@ impl Metrics {
     /// Counts a connection that was opened.
     pub fn opened(&self) {
         self.counts.opened.add(1);
+    }
+
+    /// Counts a panic of a request's handler, or of a connection's.
+    pub fn handler_panicked(&self) {
+        self.counts.panics.add(1);
     }
 
     /// Counts a connection that was closed.

@@ -132,6 +132,11 @@ impl Telemetry {
         all.fold((0, 0), |sum, core| (sum.0 + core.0, sum.1 + core.1))
     }
 
+    /// Returns the number of panics of the handlers of requests, on all cores.
+    pub fn handler_panics(&self) -> u64 {
+        lock(&self.cores).iter().map(|core| core.panics()).sum()
+    }
+
     /// Returns `Ok` if requests can be served.
     ///
     /// Errors: every reason why not.

@@ -124,7 +124,13 @@ async fn answer(
     Ok(response)
 }
 
-fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
+/// Returns the trailers of a call whose handler has panicked.
+pub(in crate::api) fn trailers_after_panic() -> HeaderMap {
+    GrpcStatus::of(&Problem::after_panic()).trailers()
+}
+
+/// Answers a call that has no result.
+pub(in crate::api) fn refuse(services: &CoreServices, problem: &Problem) -> ApiResponse {
     services.metrics.responded(problem.status.as_u16());
     framing::without_message(&GrpcStatus::of(problem))
 }

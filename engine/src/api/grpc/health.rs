@@ -1,9 +1,12 @@
 //! `grpc.health.v1.Health`: whether the server, or one model of it, can serve. `Check` answers
-//! once, `Watch` at once and then with each change, which it looks for every [`WATCH_EVERY`].
+//! once, `Watch` at once and then with each change, which it looks for every [`WATCH_EVERY`];
+//! `List` with every status that the caller may know.
 
 use super::framing::{self, Envelope, decode};
 use super::health_messages::health_check_response::ServingStatus;
-use super::health_messages::{HealthCheckRequest, HealthCheckResponse};
+use super::health_messages::{
+    HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+};
 use super::status::GrpcStatus;
 use crate::api::net::glommio_io::within;
 use crate::api::net::peer::Peer;
@@ -31,10 +34,13 @@ pub(super) const SERVICE: &str = "/grpc.health.v1.Health/";
 const INFERENCE: &str = "inference.GRPCInferenceService";
 
 /// The interval at which a watched status is looked at.
-const WATCH_EVERY: Duration = Duration::from_secs(1);
+pub(in crate::api) const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The most watches of an API core. Each costs a look a second for as long as its client likes.
-const MAX_WATCHES: usize = 1_024;
+pub(in crate::api) const MAX_WATCHES: usize = 1_024;
+
+/// The most versions of models in the answer to `List`.
+pub(in crate::api) const MAX_LISTED: usize = 1_024;
 
 /// The client that asks for a status, and what it asks about.
 struct HealthQuery {
@@ -82,6 +88,10 @@ pub(super) fn respond(
     message: Bytes,
     envelope: Envelope,
 ) -> Result<ApiResponse, Problem> {
+    if method == "List" {
+        decode::<HealthListRequest>(message)?;
+        return Ok(framing::answered(&list(services, head, peer)?, envelope));
+    }
     let HealthCheckRequest { service } = decode(message)?;
     let needed = if is_server(&service) { Permission::Health } else { Permission::Use };
     let caller = services.access.admit(peer.listener, head.0, head.1, needed)?;
@@ -104,6 +114,34 @@ pub(super) fn respond(
         }
         other => Err(framing::unknown_call(SERVICE, other)),
     }
+}
+
+/// Returns the status of the server and of every served version of a model that the caller may use:
+/// without a token, where tokens are required, of none.
+///
+/// Errors: 429 if there are more models than [`MAX_LISTED`].
+fn list(
+    services: &CoreServices,
+    head: (&Uri, &HeaderMap),
+    peer: &Peer,
+) -> Result<HealthListResponse, Problem> {
+    let ready = services.telemetry.readiness().is_ok();
+    let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let status = HealthCheckResponse { status: status.into() };
+    let mut names: Vec<String> = ["", INFERENCE].map(String::from).to_vec();
+    if let Ok(caller) = services.access.admit(peer.listener, head.0, head.1, Permission::Use) {
+        let found = models::find_all(&services.engine, &caller, "", "")?;
+        if found.len() > MAX_LISTED {
+            let message =
+                format!("{} models are served; List answers for {MAX_LISTED}, use Check", found.len());
+            return Err(Problem::invalid(StatusCode::TOO_MANY_REQUESTS, message));
+        }
+        for model in found {
+            names.push(format!("{}/{}", model.name, model.version));
+            names.push(model.name);
+        }
+    }
+    Ok(HealthListResponse { statuses: names.into_iter().map(|name| (name, status)).collect() })
 }
 
 /// A call of `Watch`.

@@ -38,6 +38,7 @@ pub(super) async fn infer(
     let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
     let mut record = services.accounting.begin(model, Call::Grpc, span);
+    services.shared.call_hook(&model.name);
     deadline.limit_class(caller.highest_class());
     let regions = services.access.regions(caller, &services.shared);
     let result = async {

@@ -16,7 +16,7 @@ use prost::Message;
 use std::ops::Range;
 
 /// The largest field that is neither a tensor nor elements, in bytes: names, ids and parameters.
-const MAX_FIELD: usize = 64 << 10;
+pub(in crate::api) const MAX_FIELD: usize = 64 << 10;
 
 /// The memory that an entry of a list takes beside its bytes, at most: an input with all its empty
 /// lists, as a list grows.

@@ -37,4 +37,12 @@ pub(in crate::api) mod reflection_messages {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }
 
-pub(super) use adapter::{is_grpc, read, respond};
+pub(super) use adapter::{is_grpc, read, refuse, respond, trailers_after_panic};
+
+/// The limits that documents name.
+#[cfg(test)]
+pub(in crate::api) mod limits {
+    pub(in crate::api) use super::health::{MAX_LISTED, MAX_WATCHES, WATCH_EVERY};
+    pub(in crate::api) use super::message_reader::MAX_FIELD;
+    pub(in crate::api) use super::reflection::MAX_REQUEST_BYTES;
+}

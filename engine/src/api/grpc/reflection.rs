@@ -33,7 +33,7 @@ pub(super) const SERVICES: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"];
 
 /// The largest request, in bytes: it holds a name.
-const MAX_REQUEST_BYTES: usize = 4_096;
+pub(in crate::api) const MAX_REQUEST_BYTES: usize = 4_096;
 
 /// A .proto file that defines services of this server.
 struct DescribedFile {

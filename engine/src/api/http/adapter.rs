@@ -33,7 +33,7 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
 /// The size in bytes below which an answer is not compressed.
-const MIN_COMPRESSED_BYTES: usize = 1_024;
+pub(in crate::api) const MIN_COMPRESSED_BYTES: usize = 1_024;
 
 /// Answers one request.
 pub(in crate::api) async fn respond(
@@ -51,6 +51,17 @@ pub(in crate::api) async fn respond(
         }
     }
     services.metrics.responded(response.status().as_u16());
+    response
+}
+
+/// Answers a request that came over this version of HTTP, and whose handler has panicked.
+pub(in crate::api) fn fail(services: &CoreServices, version: Version, problem: &Problem) -> ApiResponse {
+    services.metrics.responded(problem.status.as_u16());
+    let mut response = refusal(problem);
+    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(problem.outcome.name()));
+    if version != Version::HTTP_2 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
@@ -200,6 +211,7 @@ async fn infer(
 ) -> ApiResponse {
     let parent = services.accounting.parent_span(request.headers());
     let mut record = services.accounting.begin(model, Call::Http, parent);
+    services.shared.call_hook(&model.name);
     let result = try_infer(services, caller, model, (request, peer), &mut record).await;
     let outcome = record.end(&result);
     let mut response = result.unwrap_or_else(|problem| refusal(&problem));

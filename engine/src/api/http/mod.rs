@@ -12,4 +12,11 @@ mod infer;
 mod routes;
 mod skeleton;
 
-pub(super) use adapter::{read, respond};
+pub(super) use adapter::{fail, read, respond};
+
+/// The limits that documents name.
+#[cfg(test)]
+pub(in crate::api) mod limits {
+    pub(in crate::api) use super::adapter::MIN_COMPRESSED_BYTES;
+    pub(in crate::api) use super::skeleton::MAX_TEXT;
+}

@@ -13,7 +13,7 @@ use std::ops::Range;
 const SMALL: usize = 64 << 10;
 
 /// The most bytes of JSON beside the elements of inputs.
-const MAX_TEXT: usize = 256 << 10;
+pub(in crate::api) const MAX_TEXT: usize = 256 << 10;
 
 /// The deepest nesting of a body: elements lie three deep.
 const MAX_DEPTH: usize = MAX_RANK + 3;

@@ -15,7 +15,7 @@ use std::io::Write;
 const PIECE: usize = 32 << 10;
 
 /// The most members of a gzip file. Each costs some memory and time of its own, however small.
-const MAX_MEMBERS: usize = 16_384;
+pub(in crate::api) const MAX_MEMBERS: usize = 16_384;
 
 /// The work of starting a member, in bytes of unpacking.
 const MEMBER_WORK: usize = 4_096;

@@ -5,6 +5,7 @@
 //! connection is gone after one of them.
 
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
+use super::handler_panics::{HandlerPanics, contained};
 use super::limits::ConnectionLimits;
 use super::memory::ConnectionMemory;
 use super::peer::{ListenerRules, Peer};
@@ -70,6 +71,8 @@ struct ConnectionWatch {
     in_flight: Rc<ConnectionMemory>,
     /// The progress of responses, which over HTTP/2 the socket does not show.
     progress: Rc<DeliveryProgress>,
+    /// True if the connection is to end after the requests in flight.
+    condemned: Rc<Cell<bool>>,
 }
 
 impl ConnectionWatch {
@@ -133,10 +136,13 @@ pub(in crate::api) trait RequestHandler: 'static {
     /// Returns the limits of each connection.
     fn limits(&self) -> &ConnectionLimits;
 
+    /// Returns the account of panics of the core's connections.
+    fn panics(&self) -> &Rc<HandlerPanics>;
+
     /// Returns the certificate for listeners that speak TLS.
     fn tls(&self) -> Option<&Tls>;
 
-    /// Answers one request of `peer`.
+    /// Answers one request of `peer`, whatever happens meanwhile: a panic is answered too.
     fn respond(
         self: Rc<Self>,
         request: Request<Incoming>,
@@ -160,7 +166,8 @@ impl<H: RequestHandler> Service<Request<Incoming>> for RequestService<H> {
         let (handler, watch) = (self.handler.clone(), self.watch.clone());
         watch.enter(ConnectionPhase::Busy);
         let in_flight = watch.in_flight.clone();
-        let peer = Peer { listener: self.listener, in_flight: in_flight.clone() };
+        let condemned = watch.condemned.clone();
+        let peer = Peer { listener: self.listener, in_flight: in_flight.clone(), condemned };
         Box::pin(async move {
             let response = handler.respond(request, peer).await;
             watch.enter(ConnectionPhase::Responding);
@@ -169,9 +176,10 @@ impl<H: RequestHandler> Service<Request<Incoming>> for RequestService<H> {
     }
 }
 
-/// Runs what hyper spawns, a task for each HTTP/2 request, on the connection's own thread.
-#[derive(Clone, Copy)]
-struct TaskExecutor;
+/// Runs what hyper spawns, a task for each HTTP/2 request, on the connection's own thread. A panic
+/// ends that task alone.
+#[derive(Clone)]
+struct TaskExecutor(Rc<HandlerPanics>);
 
 impl<F> Executor<F> for TaskExecutor
 where
@@ -179,6 +187,12 @@ where
     F::Output: 'static,
 {
     fn execute(&self, task: F) {
+        let panics = self.0.clone();
+        let task = async move {
+            if let Err(panic) = contained(task).await {
+                panics.note(&panic);
+            }
+        };
         glommio::spawn_local(task).detach();
     }
 }
@@ -197,7 +211,7 @@ impl<H: RequestHandler> HttpConnection<H> {
         two: bool,
     ) -> HttpConnection<H> {
         if two {
-            let mut builder = http2::Builder::new(TaskExecutor);
+            let mut builder = http2::Builder::new(TaskExecutor(service.handler.panics().clone()));
             builder
                 .timer(GlommioTimer)
                 .keep_alive_interval(limits.keep_alive)
@@ -267,6 +281,7 @@ pub(in crate::api) async fn serve<H: RequestHandler>(
         since,
         in_flight: Rc::default(),
         progress: DeliveryProgress::new(),
+        condemned: Rc::default(),
     });
     let service = RequestService { handler, watch: watch.clone(), listener };
     let mut http =
@@ -278,6 +293,9 @@ pub(in crate::api) async fn serve<H: RequestHandler>(
     let end = poll_fn(|cx| {
         if !stopping && Pin::new(&mut stop).poll(cx).is_ready() {
             stopping = true;
+            http.graceful_shutdown();
+        }
+        if watch.condemned.take() {
             http.graceful_shutdown();
         }
         if let Poll::Ready(result) = http.poll(cx) {

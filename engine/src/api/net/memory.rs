@@ -45,7 +45,7 @@ pub(in crate::api) struct ReadBounds {
 }
 
 /// The largest body of a call that is not an infer request, in bytes.
-const MAX_CALL: usize = 256 << 10;
+pub(in crate::api) const MAX_CALL: usize = 256 << 10;
 
 /// The most memory that a byte of such a call becomes: an empty string takes two bytes.
 const DECODED: usize = 40;

@@ -9,6 +9,7 @@ pub(super) mod body;
 pub(super) mod compression;
 pub(super) mod connection;
 pub mod glommio_io;
+pub(super) mod handler_panics;
 pub(super) mod idle_streams;
 pub(super) mod limits;
 pub(super) mod memory;

@@ -1,6 +1,7 @@
 //! The client at the other end of a connection, as far as the connection determines it.
 
 use super::memory::ConnectionMemory;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The rules of a listener for the clients that connect to it.
@@ -24,6 +25,9 @@ pub(in crate::api) struct Peer {
     pub(in crate::api) listener: ListenerRules,
     /// A token cloned for each request in flight, until its response is taken.
     pub(in crate::api) in_flight: Rc<ConnectionMemory>,
+    /// True if the connection is to end after the requests in flight: the handler of one has
+    /// panicked.
+    pub(in crate::api) condemned: Rc<Cell<bool>>,
 }
 
 impl Peer {

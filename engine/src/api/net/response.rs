@@ -1,5 +1,6 @@
 //! The responses of both protocols, with bodies that are whole or come in parts.
 
+use super::handler_panics::{ContainedFrames, HandlerPanics};
 use super::memory::ConnectionMemory;
 use http_body::{Body, Frame, SizeHint};
 use hyper::Response;
@@ -124,6 +125,23 @@ impl ResponseBody {
 
     fn of(parts: BodyParts) -> ResponseBody {
         ResponseBody { parts, _in_flight: None, taking: None }
+    }
+
+    /// Lets a body whose frames come as they are ready end with `trailers` if making one panics.
+    pub(in crate::api) fn contained(
+        self,
+        panics: &Rc<HandlerPanics>,
+        condemned: Rc<Cell<bool>>,
+        trailers: fn() -> HeaderMap,
+    ) -> ResponseBody {
+        let parts = match self.parts {
+            BodyParts::Stream(frames) => {
+                let (frames, panics) = (Some(frames), panics.clone());
+                BodyParts::Stream(Box::pin(ContainedFrames { frames, panics, condemned, trailers }))
+            }
+            whole => whole,
+        };
+        ResponseBody { parts, ..self }
     }
 
     /// Lets `in_flight` count the body until it is sent or dropped, and `progress` as it is taken.

@@ -39,7 +39,8 @@ impl InferAccounting {
     }
 
     /// Starts the record of an infer request. When the record is dropped, the request is counted
-    /// with the outcome given to [`InferRecord::end`], or as one whose client left, and traced.
+    /// with the outcome given to [`InferRecord::end`], or as one whose client left, and traced; as
+    /// failed if its handler panics.
     pub(in crate::api) fn begin<'a>(
         &'a self,
         model: &'a ModelInfo,
@@ -90,6 +91,9 @@ impl InferRecord<'_> {
 
 impl Drop for InferRecord<'_> {
     fn drop(&mut self) {
+        if self.outcome == InferOutcome::Gone && std::thread::panicking() {
+            self.outcome = InferOutcome::Failed;
+        }
         self.accounting.metrics.ended(self.model.id, self.outcome);
         if let Some(trace) = self.trace.take() {
             self.accounting.tracer.end(trace, self.outcome, self.accounting.telemetry.now());

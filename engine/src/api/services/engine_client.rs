@@ -11,6 +11,7 @@
 //! it sleeps until a request is sent, for at most 50 ms, as the served models may change.
 
 use crate::api::net::glommio_io::within;
+use crate::api::net::handler_panics::VitalCell;
 use crate::runtime::Idle;
 use crate::runtime::frontend::{
     Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket, Timeline, Withdrawal,
@@ -70,7 +71,7 @@ impl EngineReply {
 
 /// The frontend of an API core with the tasks that wait for its answers.
 pub(in crate::api) struct EngineClient {
-    frontend: RefCell<Frontend>,
+    frontend: VitalCell<Frontend>,
     metrics: Rc<Metrics>,
     idle: Idle,
     /// The waiting tasks, by ticket index. A task that was dropped leaves a sender without
@@ -89,7 +90,7 @@ struct PendingRequest<'a> {
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        self.client.frontend.borrow_mut().cancel(self.ticket);
+        self.client.frontend.borrow().cancel(self.ticket);
     }
 }
 
@@ -99,7 +100,7 @@ impl EngineClient {
     pub(in crate::api) fn new(frontend: Frontend, metrics: Rc<Metrics>, idle: Idle) -> EngineClient {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         EngineClient {
-            frontend: RefCell::new(frontend),
+            frontend: VitalCell::new(frontend),
             metrics,
             idle,
             waiting: RefCell::new(waiting),
@@ -108,9 +109,14 @@ impl EngineClient {
         }
     }
 
+    /// Returns the flag that is set once a panic has left the frontend half changed.
+    pub(in crate::api) fn broken(&self) -> Rc<Cell<bool>> {
+        self.frontend.broken()
+    }
+
     /// Returns the served models. Each accepts requests for as long as the result is held.
     pub(in crate::api) fn models(&self) -> Arc<[ModelInfo]> {
-        let mut frontend = self.frontend.borrow_mut();
+        let mut frontend = self.frontend.borrow();
         let models = Arc::clone(frontend.newest_models());
         frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
         models
@@ -151,7 +157,7 @@ impl EngineClient {
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<EngineReply, Refusal> {
         let ticket = {
-            let mut frontend = self.frontend.borrow_mut();
+            let mut frontend = self.frontend.borrow();
             let ticket = frontend.submit(ask, fill);
             frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
             ticket?
@@ -206,7 +212,7 @@ impl EngineClient {
 
     fn deliver(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
-        let mut frontend = self.frontend.borrow_mut();
+        let mut frontend = self.frontend.borrow();
         let delivered = frontend.poll(|ticket, answer| {
             self.metrics.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();

@@ -18,7 +18,7 @@ pub struct SharedState {
     pub(in crate::api) log: Arc<LogSettings>,
     pub(in crate::api) repository: Option<Arc<Repository>>,
     pub(in crate::api) tracing: Option<Tracing>,
-    pub(in crate::api) hook: Option<ThreadHook>,
+    hook: Option<ThreadHook>,
 }
 
 impl SharedState {
@@ -32,11 +32,20 @@ impl SharedState {
         SharedState { repository, ..self }
     }
 
-    /// Has every API core call `hook` ten times a second, with its name, if there is one. With
-    /// it, tests make a core panic or hang.
+    /// Has every API core call `hook`, if there is one: ten times a second with its name, and for
+    /// each infer request with the model's name. With it, tests make a core or a request's handler
+    /// panic or hang.
     #[doc(hidden)]
     pub fn with_hook(self, hook: Option<ThreadHook>) -> SharedState {
         SharedState { hook, ..self }
+    }
+
+    /// Calls the hook, if there is one.
+    #[inline]
+    pub(in crate::api) fn call_hook(&self, name: &str) {
+        if let Some(hook) = &self.hook {
+            hook(name);
+        }
     }
 
     /// Turns on the tracing of requests if there is an exporter for the traces.

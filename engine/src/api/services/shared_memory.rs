@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most registered regions, those of all tokens together: each is an open file.
-const MAX_REGIONS: usize = 1_024;
+pub(in crate::api) const MAX_REGIONS: usize = 1_024;
 
 /// The number of open regions of all tables that share it.
 #[derive(Clone, Default, Debug)]

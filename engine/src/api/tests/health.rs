@@ -2,7 +2,9 @@
 
 use super::grpc_client::*;
 use super::server::*;
-use crate::api::grpc::health_messages::{HealthCheckRequest, HealthCheckResponse};
+use crate::api::grpc::health_messages::{
+    HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+};
 use crate::api::grpc::messages::model_repository_parameter::ParameterChoice;
 use crate::api::grpc::messages::{
     ModelRepositoryParameter, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
@@ -52,6 +54,37 @@ fn the_server_and_each_model_have_a_status() {
         for service in ["", INFERENCE, "echo"] {
             assert_eq!(check(&mut client, &[], service).await, Ok(NOT_SERVING), "{service}");
         }
+    });
+}
+
+/// The names that `List` has a status of, all of which have this one.
+async fn list(client: &mut GrpcClient, metadata: &[(&str, &str)], status: i32) -> Vec<String> {
+    let call = "grpc.health.v1.Health/List";
+    let answer: HealthListResponse = client.call(call, metadata, &HealthListRequest {}).await.unwrap();
+    assert!(answer.statuses.values().all(|of| of.status == status), "{answer:?}");
+    let mut names: Vec<String> = answer.statuses.into_keys().collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_list_has_the_status_of_the_server_and_of_every_model_that_the_caller_may_use() {
+    let server = TestServer::new(|_| {});
+    with_client(&server, async |mut client| {
+        let all = list(&mut client, &[], SERVING).await;
+        assert_eq!(all.len(), 2 + 2 * MODELS.len(), "{all:?}");
+        assert!(["", INFERENCE, "echo", "echo/1"].iter().all(|name| all.iter().any(|of| of == name)));
+        server.accepting.store(false, Ordering::Relaxed);
+        assert_eq!(list(&mut client, &[], NOT_SERVING).await, all);
+    });
+    let fingerprint = Fingerprint::of(b"token-of-echo");
+    let grant =
+        TokenGrant { name: "echo".into(), fingerprint, models: vec!["echo".into()], ..TokenGrant::default() };
+    let server = TestServer::new(|config| config.tokens = Some(Tokens::new(vec![grant])));
+    with_client(&server, async |mut client| {
+        assert_eq!(list(&mut client, &[], SERVING).await, ["", INFERENCE]);
+        let token = [("authorization", "Bearer token-of-echo")];
+        assert_eq!(list(&mut client, &token, SERVING).await, ["", "echo", "echo/1", INFERENCE]);
     });
 }
 

@@ -16,9 +16,9 @@ use prost::Message;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-const STREAM: &str = "inference.GRPCInferenceService/ModelStreamInfer";
+pub(super) const STREAM: &str = "inference.GRPCInferenceService/ModelStreamInfer";
 
-fn infer_request(model: &str) -> ModelInferRequest {
+pub(super) fn infer_request(model: &str) -> ModelInferRequest {
     let input = |name: &str, datatype: &str, shape: &[i64]| InferInputTensor {
         name: name.into(),
         datatype: datatype.into(),

@@ -176,6 +176,9 @@ fn server(text: &mut Exposition, telemetry: &Telemetry) {
     text.sample(&[], open);
     text.family("symphony_http_connections_total", MetricKind::Counter, "Connections opened.");
     text.sample(&[], opened);
+    let help = "Panics of the handlers of requests and connections, each a defect.";
+    text.family("symphony_handler_panics_total", MetricKind::Counter, help);
+    text.sample(&[], telemetry.handler_panics());
 }
 
 /// Adds the counts of traces, where requests are traced.
