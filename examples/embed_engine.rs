@@ -130,6 +130,7 @@ fn describe(answer: &Answer<'_>) -> String {
         Outcome::Good => format!("{numbers:?} in time"),
         Outcome::Late(by) => format!("{numbers:?} late by {:.1} ms", by.as_millis_f64()),
         Outcome::Overdue(by) => format!("given up {:.1} ms after the deadline", by.as_millis_f64()),
+        Outcome::Broken => "the engine has broken down".to_owned(),
         Outcome::Bad(ending) => format!("error: {ending:?}"),
     }
 }

@@ -1,5 +1,5 @@
 //! Threads of the engine that die, each in turn: the fault names the thread and its panic, requests
-//! in flight and new ones get an error, and the engine can be stopped.
+//! in flight end at once, new ones get an error, and the engine can be stopped.
 
 mod harness;
 
@@ -8,11 +8,14 @@ use harness::process::{PATIENCE, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use symphony::runtime::frontend::{Ask, Refusal};
+use symphony::runtime::frontend::{Ask, Due, Outcome, Refusal};
 use symphony::runtime::{Options, ThreadHook};
 use symphony_transport::message::ModelId;
 
 const MODEL: EmulatedModel = EmulatedModel { slo_ms: 60_000.0, alpha_ms: 1.0, beta_ms: 5.0, more: "" };
+
+/// A batch runs for ten minutes and is due later still: only a fault ends it.
+const SLOW: EmulatedModel = EmulatedModel { slo_ms: 3_000_000.0, beta_ms: 600_000.0, ..MODEL };
 
 /// Makes options with which the role `role` panics in its next duty cycle once the flag is set.
 fn panicking(role: &'static str) -> (Options, Arc<AtomicBool>) {
@@ -28,15 +31,23 @@ fn panicking(role: &'static str) -> (Options, Arc<AtomicBool>) {
 fn a_thread_that_dies_is_named_with_its_panic_and_the_engine_refuses_and_stops() {
     for role in ["model-0", "rank", "emulated"] {
         let folder = tempfile::tempdir().unwrap();
-        let text = emulated_gpus(1) + &MODEL.sections(1);
+        let text = emulated_gpus(1) + &MODEL.sections(1) + &SLOW.sections(1).replace("m0", "slow");
         let (options, die) = panicking(role);
         let (engine, mut frontend) = start_with(config(folder.path(), &text), options);
         frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
         let mut good = 0;
         answer_all(&mut frontend, |_, _| good += 1);
         assert_eq!((good, engine.fault()), (1, None));
+        let never = Ask { due: Due::Never, rows: 2, ..Ask::one(ModelId(1)) };
+        for ask in [Ask::one(ModelId(1)), never, Ask::one(ModelId(1))] {
+            frontend.submit(&ask, |_, _| ()).unwrap();
+        }
         die.store(true, Ordering::Relaxed);
         wait_until("the fault is known", || engine.fault().is_some());
+        let mut ended = Vec::new();
+        let answered = frontend.poll(|_, answer| ended.push(answer.outcome));
+        assert_eq!((answered, frontend.in_flight()), (3, 0), "{role}");
+        assert_eq!(ended, [Outcome::Broken; 3], "{role}");
         let fault = engine.fault().unwrap();
         assert_eq!(fault.thread, role);
         assert!(fault.what.starts_with("died: panicked at engine/tests/faults.rs:"), "{fault}");

@@ -43,7 +43,7 @@ impl Ends {
     fn note(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Good => self.good += 1,
-            Outcome::Late(_) | Outcome::Overdue(_) | Outcome::Bad(_) => self.bad += 1,
+            Outcome::Late(_) | Outcome::Overdue(_) | Outcome::Broken | Outcome::Bad(_) => self.bad += 1,
         }
     }
 

@@ -43,6 +43,11 @@ fn why(model: &ModelInfo, reply: &EngineReply) -> Problem {
                 in_ms(by)
             ),
         ),
+        Outcome::Broken => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            InferOutcome::Draining,
+            "the engine has broken down before the request had ended; the server's log says why".to_owned(),
+        ),
         Outcome::Bad(Ending::DroppedInQueue) => (
             StatusCode::GATEWAY_TIMEOUT,
             InferOutcome::Dropped,

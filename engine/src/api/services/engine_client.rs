@@ -187,9 +187,6 @@ impl EngineClient {
             } else {
                 empty += 1;
             }
-            if self.has_fault() {
-                self.cut_off();
-            }
             let pause = match self.idle {
                 Idle::Spin => SPIN_POLL,
                 Idle::Nap if empty < FAST_POLLS => FAST_POLL,

@@ -70,6 +70,20 @@ fn a_stop_cuts_off_with_503_what_has_no_answer_in_time() {
 }
 
 #[test]
+fn a_fault_of_the_engine_ends_what_is_in_flight_at_once_with_503() {
+    let server = TestServer::new(|_| {});
+    let mut client = server.client();
+    client.send("POST", "/v2/models/held/infer", body().to_string().as_bytes());
+    server.wait_until("the engine has it", || server.control.taken.load(Ordering::Relaxed) == 1);
+    server.faults.report("rank", "died");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.header("symphony-outcome")), (503, Some("draining")));
+    assert!(answer.error().contains("broken down"), "{answer:?}");
+    let in_flight = "symphony_requests_in_flight{model=\"held\",version=\"1\"}";
+    assert_eq!(server.metric(in_flight), format!("{in_flight} 0"));
+}
+
+#[test]
 fn a_client_that_leaves_is_withdrawn_and_its_answer_still_taken() {
     let server = TestServer::new(|_| {});
     for _ in 0..10 {

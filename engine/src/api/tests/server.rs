@@ -61,6 +61,7 @@ pub(super) struct TestServer {
     pub(super) engine: Option<JoinHandle<()>>,
     pub(super) control: Arc<EngineControl>,
     pub(super) accepting: Arc<AtomicBool>,
+    pub(super) faults: FaultLatch,
 }
 
 pub(super) fn frontend(
@@ -77,22 +78,9 @@ fn frontend_with_grace(
     clock: Clock,
     accepting: Arc<AtomicBool>,
 ) -> (Frontend, FrontendPeer) {
-    Frontend::new(FrontendSetup {
-        id: 0,
-        clock,
-        models: models(),
-        later_row: 0,
-        model_threads: 1,
-        answering_threads: 1,
-        capacity,
-        slab_bytes: 1 << 30,
-        result_delay: Nanos::ZERO,
-        lateness: Nanos::ZERO,
-        faults: FaultLatch::new(Arc::clone(&accepting)),
-        grace,
-        accepting,
-    })
-    .unwrap()
+    let faults = FaultLatch::new(Arc::clone(&accepting));
+    let setup = FrontendSetup::of_models(models());
+    Frontend::new(FrontendSetup { capacity, grace, clock, accepting, faults, ..setup }).unwrap()
 }
 
 impl TestServer {
@@ -112,6 +100,7 @@ impl TestServer {
     ) -> TestServer {
         let (clock, accepting) = (Clock::start(), Arc::new(AtomicBool::new(true)));
         let (frontend, peer) = frontend_with_grace(capacity, grace, clock.clone(), accepting.clone());
+        let faults = frontend.faults().clone();
         let control = Arc::new(EngineControl::default());
         let shared = control.clone();
         let engine = std::thread::spawn(move || engine(peer, &clock, &shared));
@@ -121,7 +110,7 @@ impl TestServer {
         configure(&mut config);
         let api = start(frontend, config).unwrap();
         let addr = api.local_addr();
-        TestServer { addr, api: Some(api), engine: Some(engine), control, accepting }
+        TestServer { addr, api: Some(api), engine: Some(engine), control, accepting, faults }
     }
 
     pub(super) fn client(&self) -> Client {

@@ -16,6 +16,9 @@ pub enum Outcome {
     Late(Nanos),
     /// The frontend ended the request this long after it was due, as the engine had not.
     Overdue(Nanos),
+    /// The frontend ended the request, as the engine can't go on: see
+    /// [`Engine::fault`](crate::runtime::Engine::fault).
+    Broken,
     /// The request did not run, or failed; never [`Ending::Done`].
     Bad(Ending),
 }

@@ -3,7 +3,7 @@
 //! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
 //!
 //! Invariant: whatever a frontend accepts, it answers exactly once, and at its deadline plus a
-//! grace at the latest, whatever becomes of the engine. It reads models from a [`ModelTable`]; it
+//! grace at the latest, whatever becomes of the engine; at once where that has a fault. It reads models from a [`ModelTable`]; it
 //! never reads another thread's state.
 
 mod answer;
@@ -387,27 +387,14 @@ impl Frontend {
     }
 
     /// Hands out every answer that has come, and one for every request that is overdue, each
-    /// exactly once. Returns how many there were.
+    /// exactly once; once the engine can't go on, one for each that is left. Returns how many there
+    /// were.
     pub fn poll(&mut self, mut deliver: impl FnMut(Ticket, Answer<'_>)) -> usize {
         self.refresh_models();
         let mut delivered = 0;
         for at in 0..self.responses.len() {
             while let Some(response) = self.responses[at].pop() {
-                let index = self.slab.index(response.slot);
-                let Some(head) = self.in_flight.row_ended(index, response) else {
-                    self.counts.stale.add(1);
-                    continue;
-                };
-                let &SentRequest { id, ending, missing, abandoned, .. } = self.in_flight.sent(head);
-                if missing == 0 && abandoned {
-                    self.let_go(head);
-                } else if missing == 0 {
-                    self.deliver(head, &mut deliver);
-                    delivered += 1;
-                } else if ending != Ending::Done {
-                    // The client gets an error, so the remaining rows need not run.
-                    self.cancel(Ticket { index: head, id });
-                }
+                delivered += self.end_row(response, &mut deliver);
             }
         }
         if delivered == 0 && self.in_flight() > 0 {
@@ -415,10 +402,32 @@ impl Frontend {
         }
         delivered += self.end_overdue(&mut deliver);
         if !self.accepting() {
-            delivered += self.end_unread(&mut deliver);
+            delivered += self.end_lost(&mut deliver);
         }
         self.send_cancellations();
         delivered
+    }
+
+    /// Ends the row that a response names, and with the last row its request. Returns the number of
+    /// answers that were handed out.
+    #[inline]
+    fn end_row(&mut self, response: Response, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        let index = self.slab.index(response.slot);
+        let Some(head) = self.in_flight.row_ended(index, response) else {
+            self.counts.stale.add(1);
+            return 0;
+        };
+        let &SentRequest { id, ending, missing, abandoned, .. } = self.in_flight.sent(head);
+        if missing == 0 && abandoned {
+            self.let_go(head);
+        } else if missing == 0 {
+            self.deliver(head, deliver);
+            return 1;
+        } else if ending != Ending::Done {
+            // The client gets an error, so the remaining rows need not run.
+            self.cancel(Ticket { index: head, id });
+        }
+        0
     }
 
     /// Answers the requests that are overdue, as far as a slice of the sweep is due. Returns their
@@ -433,7 +442,8 @@ impl Frontend {
         let (mut left, mut ended) = (self.overdue.begin_slice(), 0);
         while let Some(index) = self.overdue.next(&mut left) {
             if self.in_flight.waits(index) {
-                self.abandon(index, deliver);
+                let by = self.overdue.now() - self.in_flight.sent(index).due;
+                self.abandon(index, Outcome::Overdue(by), deliver);
                 ended += 1;
             }
         }
@@ -441,10 +451,15 @@ impl Frontend {
     }
 
     /// Answers the request that begins at `index`, and leaves its slots to the engine.
-    fn abandon(&mut self, index: usize, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
+    fn abandon(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        deliver: &mut impl FnMut(Ticket, Answer<'_>),
+    ) {
         let sent = self.in_flight.sent(index);
         let (ticket, slo) = (Ticket { index, id: sent.id }, self.models[sent.model.0 as usize].slo);
-        deliver(ticket, overdue::answer_to(sent, slo, self.overdue.now()));
+        deliver(ticket, overdue::answer_to(sent, slo, outcome, self.overdue.now()));
         self.in_flight.abandon(index);
         self.counts.abandoned.add(1);
         self.counts.held_slots.set(self.in_flight.held_rows() as u64);
@@ -463,9 +478,29 @@ impl Frontend {
         self.counts.held_slots.set(self.in_flight.held_rows() as u64);
     }
 
+    /// Ends what the engine never will: everything in flight if it can't go on, and else what was
+    /// sent to threads that have ended. Returns the number of answers.
+    #[cold]
+    fn end_lost(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        let broken = self.faults.get().is_some() && self.in_flight() > 0;
+        let ended = if broken { self.break_off(deliver) } else { 0 };
+        ended + self.end_unread(deliver)
+    }
+
+    /// Answers every request in flight, since nothing says what becomes of it in the engine.
+    fn break_off(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
+        self.overdue.note(self.clock.now());
+        let ended = self.in_flight();
+        for index in 0..self.capacity() {
+            if self.in_flight.waits(index) {
+                self.abandon(index, Outcome::Broken, deliver);
+            }
+        }
+        ended
+    }
+
     /// Ends the requests that a ModelThread has not read and never will, since it has ended: they
     /// were sent after its last look at its ring.
-    #[cold]
     fn end_unread(&mut self, deliver: &mut impl FnMut(Ticket, Answer<'_>)) -> usize {
         let (now, mut delivered) = (self.clock.now(), 0);
         for at in 0..self.requests.len() {
@@ -475,14 +510,7 @@ impl Frontend {
                 }
                 let ending = Ending::Stopped as u32;
                 let response = Response { id, slot, finished: now, ending, ..Response::default() };
-                let Some(head) = self.in_flight.row_ended(self.slab.index(slot), response) else { continue };
-                let &SentRequest { missing, abandoned, .. } = self.in_flight.sent(head);
-                if missing == 0 && abandoned {
-                    self.let_go(head);
-                } else if missing == 0 {
-                    self.deliver(head, deliver);
-                    delivered += 1;
-                }
+                delivered += self.end_row(response, deliver);
             }
         }
         delivered

@@ -85,11 +85,11 @@ impl Overdue {
     }
 }
 
-/// Returns the answer to a request that its frontend ends at `now`.
-pub(super) fn answer_to(sent: &SentRequest, slo: Nanos, now: Nanos) -> Answer<'static> {
+/// Returns the answer to a request that its frontend ends at `now`, with this outcome.
+pub(super) fn answer_to(sent: &SentRequest, slo: Nanos, outcome: Outcome, now: Nanos) -> Answer<'static> {
     let &SentRequest { model, arrival, due, rows, .. } = sent;
     Answer {
-        outcome: Outcome::Overdue(now - due),
+        outcome,
         rows: rows as usize,
         output: Output { range: 0..0, first: None, others: Vec::new() },
         model,

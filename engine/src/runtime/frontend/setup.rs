@@ -67,6 +67,30 @@ pub struct FrontendSetup {
     pub faults: FaultLatch,
 }
 
+impl FrontendSetup {
+    /// Returns the parts of a frontend of these models whose engine is a test: one thread that takes
+    /// its requests and answers them, 64 slots of memory enough, and no time limits.
+    #[doc(hidden)]
+    pub fn of_models(models: Arc<[ModelInfo]>) -> FrontendSetup {
+        let accepting = Arc::new(AtomicBool::new(true));
+        FrontendSetup {
+            id: 0,
+            clock: Clock::start(),
+            models,
+            later_row: 0,
+            model_threads: 1,
+            answering_threads: 1,
+            capacity: 64,
+            slab_bytes: 1 << 30,
+            result_delay: Nanos::ZERO,
+            lateness: Nanos::ZERO,
+            grace: Nanos::MAX,
+            faults: FaultLatch::new(Arc::clone(&accepting)),
+            accepting,
+        }
+    }
+}
+
 /// The sizes of slots between a power of two and the next: with eight, an eighth of a slot at most
 /// is not used. Fewer where there would be more than a slab has.
 const SIZES_PER_POWER: [usize; 4] = [8, 4, 2, 1];
@@ -131,23 +155,8 @@ mod tests {
     }
 
     fn frontend(models: &[ModelInfo], capacity: usize, slab_bytes: usize) -> (Frontend, FrontendPeer) {
-        let accepting = Arc::new(AtomicBool::new(true));
-        let setup = FrontendSetup {
-            id: 0,
-            clock: Clock::start(),
-            models: models.into(),
-            later_row: 1 << 20,
-            model_threads: 1,
-            answering_threads: 1,
-            capacity,
-            slab_bytes,
-            result_delay: Nanos::ZERO,
-            lateness: Nanos::ZERO,
-            grace: Nanos::MAX,
-            faults: FaultLatch::new(Arc::clone(&accepting)),
-            accepting,
-        };
-        Frontend::new(setup).unwrap()
+        let setup = FrontendSetup::of_models(models.into());
+        Frontend::new(FrontendSetup { later_row: 1 << 20, capacity, slab_bytes, ..setup }).unwrap()
     }
 
     /// Sends requests of one row until one is refused.

@@ -19,23 +19,8 @@ fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
         state: SlotState::Serving,
         ..ModelInfo::vacant(ModelId(0), 0)
     };
-    let accepting = Arc::new(AtomicBool::new(true));
-    let setup = FrontendSetup {
-        id: 0,
-        clock: Clock::start(),
-        models: Arc::new([model]),
-        later_row: 0,
-        model_threads: 1,
-        answering_threads: 1,
-        capacity,
-        slab_bytes: 1 << 30,
-        result_delay: Nanos::ZERO,
-        lateness: Nanos::ZERO,
-        grace: GRACE,
-        faults: FaultLatch::new(Arc::clone(&accepting)),
-        accepting,
-    };
-    Frontend::new(setup).unwrap()
+    let setup = FrontendSetup::of_models(Arc::new([model]));
+    Frontend::new(FrontendSetup { capacity, grace: GRACE, ..setup }).unwrap()
 }
 
 /// The requests that have come to the engine, without cancellations.
@@ -137,4 +122,26 @@ fn a_stale_or_doubled_response_is_counted_and_goes_to_no_other_request() {
     second.iter().for_each(|request| peer.responses[0].push(response(request)).unwrap());
     assert_eq!(answers(&mut frontend, 1), [(next, Outcome::Good)]);
     assert_eq!((frontend.counts().stale.get(), frontend.counts().lost_slots.get()), (6, 0));
+}
+
+#[test]
+fn once_the_engine_has_a_fault_every_request_ends_at_the_next_poll() {
+    let (mut frontend, mut peer) = frontend(32);
+    let in_flight = [
+        Ask { rows: 3, ..Ask::one(ModelId(0)) },
+        Ask { due: Due::Never, ..Ask::one(ModelId(0)) },
+        Ask::one(ModelId(0)),
+    ]
+    .map(|ask| frontend.submit(&ask, |_, _| ()).unwrap());
+    let sent = requests(&mut peer);
+    peer.responses[0].push(response(&sent[0])).unwrap();
+    frontend.faults().report("rank", "died");
+    let mut ended = Vec::new();
+    assert_eq!(frontend.poll(|ticket, answer| ended.push((ticket, answer.outcome))), 3);
+    assert!(in_flight.iter().all(|ticket| ended.contains(&(*ticket, Outcome::Broken))), "{ended:?}");
+    assert_eq!((frontend.in_flight(), frontend.counts().held_slots.get()), (0, 5));
+    // What the threads that are left still end is discarded.
+    sent[1..].iter().for_each(|request| peer.responses[0].push(response(request)).unwrap());
+    assert_eq!(frontend.poll(|_, _| panic!("it was answered")), 0);
+    assert_eq!((frontend.counts().held_slots.get(), frontend.counts().stale.get()), (0, 0));
 }

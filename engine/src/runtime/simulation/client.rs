@@ -315,7 +315,7 @@ fn count(answers: &mut AnswerCounts, outcome: Outcome) {
         Outcome::Good => &mut answers.good,
         Outcome::Late(_) => &mut answers.late,
         Outcome::Overdue(_) => &mut answers.overdue,
-        Outcome::Bad(Ending::Failed) => &mut answers.failed,
+        Outcome::Bad(Ending::Failed) | Outcome::Broken => &mut answers.failed,
         Outcome::Bad(Ending::Withdrawn) => &mut answers.withdrawn,
         Outcome::Bad(_) => &mut answers.dropped,
     };

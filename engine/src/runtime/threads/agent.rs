@@ -250,8 +250,7 @@ pub(crate) fn run_while<A: Agent>(
 
 /// Runs an agent's duty cycles until `stop` is set, then stops the agent.
 pub fn run(agent: &mut impl Agent, idle: Idle, clock: &Clock, stop: &AtomicBool) {
-    run_cycles(idle, clock, |now| (!stop.load(Ordering::Relaxed)).then(|| agent.poll(now)));
-    agent.stop(clock.now());
+    run_while(agent, idle, clock, stop, |_| true);
 }
 
 /// Runs duty cycles at the current time until one returns `None`; the others return the amount of

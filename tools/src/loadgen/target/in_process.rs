@@ -349,7 +349,7 @@ fn end(outcome: Outcome) -> End {
         Outcome::Late(_) | Outcome::Overdue(_) => End::Late,
         Outcome::Bad(Ending::DroppedInQueue | Ending::DroppedAtBackend) => End::Dropped,
         Outcome::Bad(Ending::Overloaded | Ending::Stopped | Ending::Withdrawn) => End::Rejected,
-        Outcome::Bad(Ending::Failed) => End::Failed,
+        Outcome::Bad(Ending::Failed) | Outcome::Broken => End::Failed,
     }
 }
 
@@ -360,8 +360,6 @@ mod tests {
     use crate::loadgen::report::{Report, tests::report};
     use crate::loadgen::schedule::tests::open;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use symphony::runtime::FaultLatch;
-    use symphony::runtime::clock::Clock;
     use symphony::runtime::frontend::{FrontendPeer, FrontendSetup, ModelInfo, SlotState};
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{ModelId, Request, Response};
@@ -380,23 +378,7 @@ mod tests {
             state: SlotState::Serving,
             class: Class::HIGHEST,
         };
-        let accepting = Arc::new(AtomicBool::new(true));
-        let setup = FrontendSetup {
-            id: 0,
-            clock: Clock::start(),
-            models: Arc::new([model]),
-            later_row: 0,
-            model_threads: 1,
-            answering_threads: 1,
-            capacity: 64,
-            slab_bytes: 1 << 30,
-            result_delay: Nanos::ZERO,
-            lateness: Nanos::ZERO,
-            grace: Nanos::MAX,
-            faults: FaultLatch::new(Arc::clone(&accepting)),
-            accepting,
-        };
-        Frontend::new(setup).unwrap()
+        Frontend::new(FrontendSetup::of_models(Arc::new([model]))).unwrap()
     }
 
     /// Answers every request at once with the ending that `end` gives its number, until `over`.

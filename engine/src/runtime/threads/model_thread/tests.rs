@@ -1,14 +1,11 @@
 //! A ModelThread in virtual time: what it takes from its inputs, and when.
 
 use super::*;
-use crate::runtime::clock::Clock;
-use crate::runtime::fault::FaultLatch;
 use crate::runtime::frontend::{Ask, Frontend, FrontendSetup, ModelInfo, Outcome, SlotState};
 use crate::runtime::threads::changes::changes;
 use crate::runtime::threads::link;
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
 use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
@@ -311,23 +308,9 @@ fn an_unloaded_model_leaves_no_reservation_behind() {
 #[test]
 fn a_request_sent_after_a_threads_last_look_ends_at_its_frontend() {
     let model = ModelInfo { state: SlotState::Serving, slo: SLO, ..ModelInfo::vacant(ModelId(0), 0) };
-    let accepting = Arc::new(AtomicBool::new(true));
-    let (mut frontend, peer) = Frontend::new(FrontendSetup {
-        id: 0,
-        clock: Clock::start(),
-        models: Arc::new([model]),
-        later_row: 0,
-        model_threads: 1,
-        answering_threads: 1,
-        capacity: 8,
-        slab_bytes: 1 << 20,
-        result_delay: Nanos::ZERO,
-        lateness: Nanos::ZERO,
-        grace: Nanos::MAX,
-        faults: FaultLatch::new(Arc::clone(&accepting)),
-        accepting: Arc::clone(&accepting),
-    })
-    .unwrap();
+    let setup = FrontendSetup::of_models(Arc::new([model]));
+    let accepting = Arc::clone(&setup.accepting);
+    let (mut frontend, peer) = Frontend::new(setup).unwrap();
     let queues = vec![ModelQueue::new(config(0, "work-conserving"), Nanos::ZERO)];
     let (mut thread, _messages, _grants) = thread(queues, peer.requests, 64);
     frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
