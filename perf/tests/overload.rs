@@ -1,28 +1,16 @@
 //! `api overload` from beginning to end, short and without a judgement by time: the machine of a
 //! test is shared.
 
-use serde_json::Value;
-use std::path::Path;
-use std::process::{Command, Stdio};
+#[path = "../../engine/tests/harness/binaries.rs"]
+mod binaries;
 
-/// Builds the binaries that `api` starts, beside it.
-fn build_the_others() {
-    let mut build = Command::new(env!("CARGO"));
-    // A test's own: a build script would take it for a change, and its dependents be built again.
-    build.env_remove("CARGO_MANIFEST_DIR");
-    // A test of each binary has it built, and with the same features as this one: those of all
-    // tests of the workspace.
-    build.args(["test", "--quiet", "--workspace", "--test", "serve", "--test", "loadgen", "--no-run"]);
-    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    if Path::new(env!("CARGO_BIN_EXE_api")).parent().unwrap().ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.stdout(Stdio::null()).status().unwrap().success());
-}
+use binaries::build_beside;
+use serde_json::Value;
+use std::process::Command;
 
 #[test]
 fn an_overload_is_measured_by_the_servers_counters_and_saved_with_its_machine_and_commit() {
-    build_the_others();
+    build_beside(env!("CARGO_BIN_EXE_api"), &["serve", "loadgen"]);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("overload.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_api"));

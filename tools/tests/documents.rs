@@ -1,5 +1,7 @@
 //! The documents' examples, run.
 
+#[path = "../../engine/tests/harness/binaries.rs"]
+mod binaries;
 mod documented;
 #[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "../../engine/tests/harness/process.rs"]

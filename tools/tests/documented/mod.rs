@@ -5,6 +5,7 @@
 //! behind a script is its exact output; one of `json prints` has the output's fields and texts, and
 //! other numbers. Each block of `toml` in a document about CONFIG passes `symphony check`.
 
+use crate::binaries::build_beside;
 use crate::process::ServerProcess;
 use serde_json::Value;
 use std::net::TcpListener;
@@ -21,18 +22,7 @@ fn repository() -> PathBuf {
 
 /// The folder of this build's binaries, with `symphony` in it.
 fn binaries() -> PathBuf {
-    let folder = Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap().to_path_buf();
-    let mut build = Command::new(env!("CARGO"));
-    // A test's own: a build script would take it for a change, and its dependents be built again.
-    build.env_remove("CARGO_MANIFEST_DIR");
-    // A test of that binary has it built, and with the same features as this one: those of all
-    // tests of the workspace.
-    build.args(["test", "--quiet", "--workspace", "--test", "serve", "--no-run"]).current_dir(repository());
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.stdout(Stdio::null()).status().unwrap().success());
-    folder
+    build_beside(env!("CARGO_BIN_EXE_loadgen"), &["serve"])
 }
 
 /// A fenced block of a document.

@@ -1,0 +1,23 @@
+//! The binaries of other packages, which a test starts: Cargo builds those of its own package only.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Builds the binaries of the packages that have these tests, beside `own`, which is one of the
+/// test's own package. Returns their folder.
+pub(crate) fn build_beside(own: &str, tests: &[&str]) -> PathBuf {
+    let folder = Path::new(own).parent().unwrap().to_path_buf();
+    let mut build = Command::new(env!("CARGO"));
+    // A test's own: a build script would take it for a change, and its dependents be built again.
+    build.env_remove("CARGO_MANIFEST_DIR");
+    // A test of a binary has it built, and with the same features as the caller: those of all tests
+    // of the workspace.
+    build.args(["test", "--quiet", "--workspace", "--no-run"]);
+    build.args(tests.iter().flat_map(|test| ["--test", test]));
+    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    if folder.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.stdout(Stdio::null()).status().unwrap().success());
+    folder
+}
