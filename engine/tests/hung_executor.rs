@@ -1,14 +1,16 @@
-//! Models that hang or fail on what a request says: other requests and other models are served.
+//! Models that hang or fail on what a request says, and executors that die: other requests and
+//! other models are served.
 
 mod harness;
 
-use harness::engine::{answer_all, config, start};
+use harness::engine::{answer_all, config, start_with};
 use harness::onnx::loop_model;
 use harness::process::PATIENCE;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use symphony::runtime::Engine;
 use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome, Ticket};
+use symphony::runtime::{Engine, Options, ThreadHook};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId};
 
@@ -19,6 +21,11 @@ const EMBEDDING: ModelId = ModelId(2);
 /// Starts an engine of `executors` CPU executors with a model that may loop, one that never does,
 /// and one that fails on an index out of its range.
 fn serve(folder: &Path, executors: usize, faults: &str) -> (Engine, Frontend) {
+    serve_with(folder, executors, faults, Options::default())
+}
+
+/// Starts such an engine with these options.
+fn serve_with(folder: &Path, executors: usize, faults: &str, options: Options) -> (Engine, Frontend) {
     std::fs::write(folder.join("loops.onnx"), loop_model()).unwrap();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data");
     let mut text =
@@ -33,7 +40,7 @@ fn serve(folder: &Path, executors: usize, faults: &str) -> (Engine, Frontend) {
              profile = {{ alpha_ms = 0.1, beta_ms = 1 }}\n"
         );
     }
-    start(config(folder, &text))
+    start_with(config(folder, &text), options)
 }
 
 /// Sends a request to the model that loops this often, and returns its outcome.
@@ -111,7 +118,10 @@ fn an_executor_that_hangs_is_replaced_and_its_model_unloaded_after_the_third_tim
     wait_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("loops").is_none());
     assert!(frontend.find_model("linear").is_some());
     let withdrawn = engine.model_table().withdrawn();
-    assert!(withdrawn[0].name == "loops" && withdrawn[0].reason.contains("hang 3 times"), "{withdrawn:?}");
+    assert!(
+        withdrawn[0].name == "loops" && withdrawn[0].reason.contains("hang or die 3 times"),
+        "{withdrawn:?}"
+    );
     // What an older table still lets through fails at once.
     let outcome = ask_to_loop(&mut frontend, 0, Nanos::from_secs(60));
     assert_eq!(outcome, Outcome::Bad(Ending::Failed));
@@ -164,4 +174,57 @@ fn a_request_on_which_its_batch_fails_fails_alone() {
     });
     assert_eq!(engine.counters().executions().of_model(EMBEDDING).failed_rows, 3);
     engine.stop();
+}
+
+/// A place of an executor at which its thread panics, once, after it was named here.
+type NextPanic = Arc<Mutex<Option<&'static str>>>;
+
+/// Makes options with which an executor panics where it is told to.
+fn panicking() -> (Options, NextPanic) {
+    let next = NextPanic::default();
+    let seen = Arc::clone(&next);
+    let before: ThreadHook = Arc::new(move |place: &str| {
+        let panics = seen.lock().unwrap().take_if(|next| *next == place).is_some();
+        assert!(!panics, "a fault where {place}");
+    });
+    (Options { before_cycle: Some(before), ..Options::default() }, next)
+}
+
+#[test]
+fn an_executor_whose_thread_dies_goes_on_in_another_and_a_model_that_kills_three_is_unloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (options, panic_at) = panicking();
+    let (engine, mut frontend) = serve_with(folder.path(), 1, "", options);
+    *panic_at.lock().unwrap() = Some("cpu-0");
+    wait_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
+    serve_in_a_row(&mut frontend, LINEAR, 3);
+    let counts = || engine.counters().executions().of_model(EMBEDDING);
+    for time in 1..=3 {
+        *panic_at.lock().unwrap() = Some("cpu-0 runs");
+        let ask = Ask { due: Due::Never, ..Ask::one(EMBEDDING) };
+        frontend.submit(&ask, |_, input| input.fill(0)).unwrap();
+        assert_eq!(answer(&mut frontend), Outcome::Bad(Ending::Failed));
+        wait_until(&mut frontend, "it is counted", |_| {
+            (counts().hung_batches, counts().failed_rows) == (time, time)
+        });
+        serve_in_a_row(&mut frontend, if time < 3 { EMBEDDING } else { LINEAR }, 3);
+    }
+    wait_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("embedding").is_none());
+    assert_eq!(engine.fault(), None);
+    engine.stop();
+}
+
+#[test]
+fn an_executor_whose_threads_die_again_and_again_without_a_model_is_a_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let (options, panic_at) = panicking();
+    let (engine, mut frontend) = serve_with(folder.path(), 1, "", options);
+    for _ in 0..3 {
+        *panic_at.lock().unwrap() = Some("cpu-0");
+        wait_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
+    }
+    wait_until(&mut frontend, "the fault is known", |_| engine.fault().is_some());
+    let fault = engine.fault().unwrap().clone();
+    assert!(fault.thread == "cpu-0" && fault.what.contains("3 times"), "{fault}");
+    assert_eq!(engine.stop_within(PATIENCE), Err(fault));
 }

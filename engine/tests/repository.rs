@@ -3,6 +3,7 @@
 
 mod harness;
 
+use harness::onnx::loop_model;
 use harness::process::{PATIENCE, ServerProcess, request};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -225,4 +226,52 @@ fn a_model_is_warmed_up_before_it_serves_and_a_faulty_sample_is_named() {
     let all = [sample(&format!("batch_size: 4 {}", image(file))), sample(&image("random_data: true"))];
     assert_eq!(load(&all.concat()), (200, String::new()));
     server.wait_for_index("shapes", &[("1", "READY")]);
+}
+
+#[test]
+fn a_model_of_the_repository_that_hangs_is_unloaded_with_a_reason_and_can_be_loaded_again() {
+    let folder = repository();
+    let loops = folder.path().join("models/loops/1");
+    std::fs::create_dir_all(&loops).unwrap();
+    std::fs::write(loops.join("model.onnx"), loop_model()).unwrap();
+    let keys = "slo_ms = 60000\nmax_batch = 4\nprofile = { alpha_ms = 1, beta_ms = 1 }\n";
+    std::fs::write(folder.path().join("models/loops/model.toml"), keys).unwrap();
+    let config = "policy = \"work-conserving\"\n[faults]\ngrace_ms = 50\nhung_after_s = 0.5\n\
+                  [[executors]]\nkind = \"cpu\"\ncount = 1\n\
+                  [repository]\npath = \"models\"\ncontrol = \"explicit\"\nload = [\"loops\", \"shapes\"]\n";
+    std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).arg(folder.path());
+    let process = ServerProcess::start(&mut command, Stdio::null());
+    let server = Server { address: process.address(), _process: process };
+    let ask = |times: i64| {
+        let body = json!({ "inputs": [
+            { "name": "n", "datatype": "INT64", "shape": [1, 1], "data": [times] },
+            { "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0] },
+        ] });
+        server.post("/v2/models/loops/infer", &body)
+    };
+    assert_eq!(ask(1).0, 200);
+    for _ in 0..3 {
+        // It fails with its executor, which is given up.
+        assert_eq!(ask(i64::MAX).0, 500);
+    }
+    server.wait_for_index("loops", &[("", "UNAVAILABLE")]);
+    let entries = server.post("/v2/repository/index", &json!({})).1;
+    let reason = "unloaded: it made an executor hang or die 3 times within 60 s";
+    let entry = entries.as_array().unwrap().iter().find(|entry| entry["name"] == "loops").unwrap();
+    assert_eq!(entry["reason"], reason, "{entries}");
+    let (status, why) = ask(1);
+    assert!(status == 404 && why["error"].as_str().unwrap().contains(reason), "{status}: {why}");
+    let ready = || -> (u16, Value) {
+        let (status, _, body) = request(server.address, ("GET", "/v2/health/ready"), "", "").unwrap();
+        (status, serde_json::from_str(&body).unwrap())
+    };
+    let unavailable = json!([{ "name": "loops", "version": "1", "reason": reason }]);
+    assert_eq!(ready(), (200, json!({ "ready": true, "unavailable": unavailable })));
+    assert_eq!(post(server.address, "/v2/models/shapes/infer", &sample()).0, 200);
+    assert_eq!(server.post("/v2/repository/models/loops/load", &json!({})).0, 200);
+    server.wait_for_index("loops", &[("1", "READY")]);
+    assert_eq!(ask(1).0, 200);
+    assert_eq!(ready(), (200, json!({ "ready": true })));
 }

@@ -1,7 +1,7 @@
 //! The fatal fault of an engine: a thread that died or hangs, or a promise between threads that was
 //! broken. Any thread reports one, at the cost of nothing until then; the first report holds. From
-//! it on the engine accepts nothing, frontends end what is in flight at their next poll, and whoever
-//! runs the engine ends it: `symphony serve` with an exit code of its own.
+//! it on the engine accepts nothing, frontends end what is in flight at their next poll, and
+//! whoever runs the engine ends it: `symphony serve` with an exit code of its own.
 
 use crate::runtime::heartbeat::{Heartbeat, Heartbeats};
 use std::fmt;

@@ -3,8 +3,8 @@
 //! lost in silence, and nothing that follows can be trusted: the thread panics, which is a fault of
 //! the engine.
 
-/// The beginning of the panic's message, by which those that catch panics tell this one.
-pub(crate) const FULL_RING: &str = "a full ring has lost";
+use crate::runtime::panics::BrokenPromise;
+use std::panic::panic_any;
 
 /// The result of a push that can't fail.
 pub(crate) trait AlwaysRoom {
@@ -28,20 +28,23 @@ impl<T> AlwaysRoom for Result<(), T> {
 #[cold]
 #[track_caller]
 fn lost(what: &str) -> ! {
-    panic!("{FULL_RING} {what}")
+    panic_any(BrokenPromise(format!("a full ring has lost {what}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::panics::catch;
+    use crate::runtime::panics::catch_panic;
     use symphony_transport::ring::ring;
 
     #[test]
     fn a_message_that_finds_no_room_is_a_panic_that_names_it() {
         let (mut sender, _receiver) = ring::<u64>(1);
         while sender.push(1).is_ok() {}
-        let lost = catch(|| sender.push(2).always_has_room("a number: there is always room")).unwrap_err();
-        assert!(lost.ends_with("a full ring has lost a number: there is always room"), "{lost}");
+        let push = || sender.push(2).always_has_room("a number: there is always room");
+        let lost = catch_panic(push).unwrap_err();
+        assert!(lost.text.starts_with("panicked at engine/src/runtime/full_ring.rs:"), "{}", lost.text);
+        assert!(lost.text.ends_with("a full ring has lost a number: there is always room"), "{}", lost.text);
+        assert!(lost.broke_promise && !catch_panic(|| panic!("another")).unwrap_err().broke_promise);
     }
 }

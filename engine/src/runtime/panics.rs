@@ -14,11 +14,29 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
+/// The payload of a panic because a promise between threads was broken: what has happened.
+pub(crate) struct BrokenPromise(pub(crate) String);
+
+/// A panic that was caught.
+pub(crate) struct CaughtPanic {
+    /// The place and the message, in one line.
+    pub(crate) text: String,
+    /// True if it was because of a [`BrokenPromise`].
+    pub(crate) broke_promise: bool,
+}
+
+/// Calls `work` as [`catch_panic`] does.
+///
+/// Errors: it panicked; the text says where and why, in one line.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_panic(work).map_err(|panic| panic.text)
+}
+
 /// Calls `work`. What it has changed when it panics is for the caller to judge.
 ///
-/// Errors: it panicked; the text says where and why, in one line. Standard error gets nothing of
-/// it, unless back traces are asked for (`RUST_BACKTRACE`).
-pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+/// Errors: it panicked. Standard error gets nothing of it, unless back traces are asked for
+/// (`RUST_BACKTRACE`).
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     install_hook();
     DEPTH.set(DEPTH.get() + 1);
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -26,9 +44,10 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|payload| {
         let noted = LAST.with_borrow_mut(Option::take);
         let text = noted.unwrap_or_else(|| format!("panicked: {}", message(payload.as_ref())));
+        let broke_promise = payload.is::<BrokenPromise>();
         // The payload's destructor may panic too, and nothing needs it.
         std::mem::forget(payload);
-        text
+        CaughtPanic { text, broke_promise }
     })
 }
 
@@ -61,6 +80,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.or_else(|| payload.downcast_ref::<BrokenPromise>().map(|of| &*of.0));
     text.unwrap_or("without a message").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

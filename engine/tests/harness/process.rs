@@ -75,9 +75,24 @@ impl ServerProcess {
 
     /// Interrupts it as Ctrl-C does, and returns its exit code.
     pub(crate) fn interrupt(&mut self) -> Option<i32> {
+        self.signal("-INT");
+        self.end()
+    }
+
+    /// Sends it a signal, by the flag of `kill`.
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        self.child.wait().unwrap().code()
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for its end and returns the exit code.
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_until("the process has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
     }
 
     /// Kills it, and waits until it is gone.

@@ -94,7 +94,7 @@ async fn route(
     match route {
         Route::Server => Ok(ok(admin::server_metadata())),
         Route::Live => Ok(ok(r#"{"live":true}"#)),
-        Route::Ready => Ok(readiness(services.telemetry.readiness(), json!({}))),
+        Route::Ready => Ok(readiness(services, admin::unavailable_models(services))),
         Route::Metrics => Ok(with_type(StatusCode::OK, PROMETHEUS, services.telemetry.metrics())),
         Route::Dashboard(part) => dashboard_part(services, part, request.uri().query().unwrap_or_default()),
         Route::Statistics => Ok(ok(admin::statistics(services, caller, "", "")?)),
@@ -153,7 +153,7 @@ async fn model(
     })?;
     match part {
         ModelPart::Metadata => Ok(ok(admin::model_metadata(services, &model))),
-        ModelPart::Ready => Ok(readiness(models::readiness(services, &model), json!({ "name": model.name }))),
+        ModelPart::Ready => Ok(readiness(services, json!({ "name": model.name }))),
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
         ModelPart::Statistics => Ok(ok(admin::statistics(services, caller, name, version)?)),
         ModelPart::Trace => {
@@ -322,8 +322,8 @@ fn ok(body: impl Into<Bytes>) -> ApiResponse {
 }
 
 /// Answers a readiness check: adds to `body` `"ready"` and, if false, `"reasons"`.
-fn readiness(is_ready: Result<(), Vec<NotReady>>, mut body: Value) -> ApiResponse {
-    let reasons = is_ready.err();
+fn readiness(services: &CoreServices, mut body: Value) -> ApiResponse {
+    let reasons = services.telemetry.readiness().err();
     body["ready"] = reasons.is_none().into();
     let Some(reasons) = reasons else { return ok(body.to_string()) };
     body["reasons"] = reasons.iter().map(NotReady::to_string).collect();

@@ -8,7 +8,7 @@ use crate::api::services::shared_memory::{Regions, SharedMemoryRegion};
 use crate::api::services::statistics::{BatchStatistics, ModelStatistics, TimeSum};
 use crate::api::services::{describe, models, repository};
 use crate::control::State;
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, Withdrawal};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -119,6 +119,17 @@ fn model_statistics(model: &ModelInfo, statistics: &ModelStatistics) -> Value {
         "memory_usage": [],
         "response_stats": {},
     })
+}
+
+/// Returns what the server's readiness says of models: those that were withdrawn for a fault, if
+/// there are any. Nobody needs a token to ask, so where tokens are required it names none.
+pub(super) fn unavailable_models(services: &CoreServices) -> Value {
+    let withdrawn = services.engine.withdrawn();
+    if withdrawn.is_empty() || services.access.requires_tokens() {
+        return json!({});
+    }
+    let entry = |Withdrawal { name, version, reason }| json!({ "name": name, "version": version.to_string(), "reason": reason });
+    json!({ "unavailable": withdrawn.into_iter().map(entry).collect::<Vec<Value>>() })
 }
 
 /// Returns the body of `POST /v2/repository/index`; `request` may ask for ready models only.

@@ -190,6 +190,11 @@ impl AccessControl {
         AccessControl { tokens, admin_addr, hosts, no_regions }
     }
 
+    /// Returns true if calls of models need a token.
+    pub(in crate::api) fn requires_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
     /// Returns the caller of a call that needs this permission, and counts the call.
     ///
     /// Errors: 401 if a token is needed and the headers have no valid one, 403 if this listener,

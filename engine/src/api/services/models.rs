@@ -5,7 +5,6 @@ use super::access::Caller;
 use super::engine_client::EngineClient;
 use crate::api::problem::{Problem, names, quoted};
 use crate::runtime::frontend::ModelInfo;
-use crate::telemetry::NotReady;
 use hyper::StatusCode;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -30,15 +29,11 @@ impl Deref for FoundModel {
 pub(in crate::api) enum ModelState {
     /// A model that can.
     Ready,
-    /// A model that is loaded, while requests would not be served now.
+    /// A model that is loaded, while requests would not be served now; or one that was withdrawn
+    /// for a fault.
     NotReady,
     /// A model or version that is not served.
     Unknown,
-}
-
-/// Returns the reasons why a served model can't serve now.
-pub(in crate::api) fn readiness(services: &CoreServices, _: &ModelInfo) -> Result<(), Vec<NotReady>> {
-    services.telemetry.readiness()
 }
 
 /// Returns the state of the model of this name and version, which need not exist.
@@ -51,9 +46,12 @@ pub(in crate::api) fn state(
     version: &str,
 ) -> Result<ModelState, Problem> {
     match find(&services.engine, caller, name, version) {
-        Ok(model) if readiness(services, &model).is_ok() => Ok(ModelState::Ready),
+        Ok(_) if services.telemetry.readiness().is_ok() => Ok(ModelState::Ready),
         Ok(_) => Ok(ModelState::NotReady),
-        Err(problem) if problem.status == StatusCode::NOT_FOUND => Ok(ModelState::Unknown),
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => {
+            let withdrawn = services.engine.withdrawal(name, version).is_some();
+            Ok(if withdrawn { ModelState::NotReady } else { ModelState::Unknown })
+        }
         Err(problem) => Err(problem),
     }
 }

@@ -7,7 +7,8 @@ use crate::api::grpc::health_messages::{
 };
 use crate::api::grpc::messages::model_repository_parameter::ParameterChoice;
 use crate::api::grpc::messages::{
-    ModelRepositoryParameter, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
+    ModelReadyRequest, ModelReadyResponse, ModelRepositoryParameter, RepositoryModelLoadRequest,
+    RepositoryModelLoadResponse,
 };
 use crate::api::grpc::reflection_messages::server_reflection_request::MessageRequest;
 use crate::api::grpc::reflection_messages::server_reflection_response::MessageResponse;
@@ -16,7 +17,9 @@ use crate::api::grpc::reflection_messages::{
 };
 use crate::api::tokens::Tokens;
 use crate::config::{Fingerprint, TokenGrant};
+use serde_json::json;
 use std::sync::atomic::Ordering;
+use symphony_transport::message::ModelId;
 
 const CHECK: &str = "grpc.health.v1.Health/Check";
 const WATCH: &str = "grpc.health.v1.Health/Watch";
@@ -85,6 +88,38 @@ fn a_list_has_the_status_of_the_server_and_of_every_model_that_the_caller_may_us
         assert_eq!(list(&mut client, &[], SERVING).await, ["", INFERENCE]);
         let token = [("authorization", "Bearer token-of-echo")];
         assert_eq!(list(&mut client, &token, SERVING).await, ["", "echo", "echo/1", INFERENCE]);
+    });
+}
+
+#[test]
+fn a_model_that_was_unloaded_for_a_fault_is_named_and_the_server_is_ready_without_it() {
+    let grant = TokenGrant {
+        name: "all".into(),
+        fingerprint: Fingerprint::of(b"token"),
+        models: vec!["*".into()],
+        ..TokenGrant::default()
+    };
+    let open = TestServer::new(|_| {});
+    let guarded = TestServer::new(|config| config.tokens = Some(Tokens::new(vec![grant])));
+    for server in [&open, &guarded] {
+        assert_eq!(server.get("/v2/health/ready").json(), json!({ "ready": true }));
+        server.model_table.note_withdrawal(ModelId(0), "unloaded: why");
+        server.model_table.close(ModelId(0));
+    }
+    let named = json!([{ "name": "echo", "version": "1", "reason": "unloaded: why" }]);
+    let ready = open.get("/v2/health/ready");
+    assert_eq!((ready.status, ready.json()), (200, json!({ "ready": true, "unavailable": named })));
+    assert_eq!(guarded.get("/v2/health/ready").json(), json!({ "ready": true }), "it takes no token");
+    let of_model = open.get("/v2/models/echo/ready");
+    assert!(of_model.status == 400 && of_model.error().contains("unloaded: why"), "{of_model:?}");
+    assert_eq!(open.get("/v2/models/late/ready").status, 200);
+    with_client(&open, async |mut client| {
+        for (service, expected) in [("", SERVING), ("late", SERVING), ("echo", NOT_SERVING)] {
+            assert_eq!(check(&mut client, &[], service).await, Ok(expected), "{service}");
+        }
+        let request = ModelReadyRequest { name: "echo".into(), version: String::new() };
+        let call = client.call("inference.GRPCInferenceService/ModelReady", &[], &request);
+        assert_eq!(call.await.map(|answer: ModelReadyResponse| answer.ready), Ok(false));
     });
 }
 

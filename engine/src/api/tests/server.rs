@@ -4,7 +4,9 @@
 use crate::api::{ApiConfig, ApiHandle, start};
 use crate::runtime::FaultLatch;
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::{Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, SlotState};
+use crate::runtime::frontend::{
+    Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, ModelTable, SlotState,
+};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -62,6 +64,7 @@ pub(super) struct TestServer {
     pub(super) control: Arc<EngineControl>,
     pub(super) accepting: Arc<AtomicBool>,
     pub(super) faults: FaultLatch,
+    pub(super) model_table: Arc<ModelTable>,
 }
 
 pub(super) fn frontend(
@@ -100,7 +103,7 @@ impl TestServer {
     ) -> TestServer {
         let (clock, accepting) = (Clock::start(), Arc::new(AtomicBool::new(true)));
         let (frontend, peer) = frontend_with_grace(capacity, grace, clock.clone(), accepting.clone());
-        let faults = frontend.faults().clone();
+        let (faults, model_table) = (frontend.faults().clone(), Arc::clone(frontend.model_table()));
         let control = Arc::new(EngineControl::default());
         let shared = control.clone();
         let engine = std::thread::spawn(move || engine(peer, &clock, &shared));
@@ -110,7 +113,7 @@ impl TestServer {
         configure(&mut config);
         let api = start(frontend, config).unwrap();
         let addr = api.local_addr();
-        TestServer { addr, api: Some(api), engine: Some(engine), control, accepting, faults }
+        TestServer { addr, api: Some(api), engine: Some(engine), control, accepting, faults, model_table }
     }
 
     pub(super) fn client(&self) -> Client {

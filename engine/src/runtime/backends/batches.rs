@@ -87,6 +87,12 @@ impl WaitingBatches {
         self.0.pop_front()
     }
 
+    /// Takes out a batch that can't start in time any more.
+    pub(crate) fn take_late(&mut self, now: Nanos) -> Option<Batch> {
+        let late = self.0.iter().position(|batch| batch.header.latest < now)?;
+        self.0.remove(late)
+    }
+
     /// Takes all batches out, the next one first.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Batch> {
         self.0.drain(..)
@@ -175,10 +181,22 @@ impl Answers {
 
     /// Ends a batch that did not start in time: the deadlines of its requests have passed.
     pub(crate) fn cancel(&mut self, batch: &Batch, now: Nanos) {
+        self.drop_late(batch, now);
+        self.complete(batch, now, now);
+    }
+
+    /// Ends the requests of a batch that did not start in time, and leaves its completion to be
+    /// reported.
+    pub(crate) fn drop_late(&mut self, batch: &Batch, now: Nanos) {
         self.counting.tally.cancelled += 1;
         self.executing.cancelled(&batch.header, now);
         self.answer_all(batch, Ending::DroppedAtBackend, batch.header.latest, now);
-        self.complete(batch, now, now);
+    }
+
+    /// Fails the requests of a batch that was not run, and leaves its completion to be reported.
+    pub(crate) fn fail(&mut self, batch: &Batch, now: Nanos) {
+        self.answer_all(batch, Ending::Failed, Nanos::ZERO, now);
+        self.executing.failed(&batch.header, batch.entries.len());
     }
 }
 

@@ -7,6 +7,7 @@ use super::batches::Batch;
 use super::executor_state::ExecutorState;
 use super::lease::ExecutorLease;
 use super::model_faults::ModelFaults;
+use crate::runtime::callbacks::ThreadHook;
 use crate::runtime::clock::Clock;
 use crate::runtime::threads::agent::Agent;
 use std::ops::Range;
@@ -31,6 +32,9 @@ pub(crate) struct CpuBackend {
     pub(crate) lease: Arc<ExecutorLease>,
     pub(crate) faults: Arc<ModelFaults>,
     pub(crate) clock: Clock,
+    pub(crate) role: String,
+    /// A callback of tests.
+    pub(crate) hook: Option<ThreadHook>,
     /// The handle of this thread, on which the models compute.
     pub(crate) compute: ComputeThread,
     /// The least time that a batch may take before the executor counts as hung.
@@ -90,7 +94,8 @@ impl CpuBackend {
             return Some(false);
         }
         let patience = Nanos(header.duration.0.saturating_mul(SLOWER_THAN_PROFILED)).max(self.hung_after);
-        self.lease.put_down(self.state.take()?, now + patience);
+        self.lease.put_down(self.state.take()?, now + header.duration, now + patience);
+        self.hook.iter().for_each(|hook| hook(&format!("{} runs", self.role)));
         let result = model.run(part.len());
         self.state = self.lease.take_back();
         let state = self.state.as_ref()?;
@@ -132,6 +137,7 @@ impl CpuBackend {
 
 impl Agent for CpuBackend {
     fn poll(&mut self, now: Nanos) -> usize {
+        self.hook.iter().for_each(|hook| hook(&self.role));
         let Some(state) = &mut self.state else { return 0 };
         state.answers.counting.cycle_begins(now);
         let mut work = state.receive(now) + self.run_next(now);

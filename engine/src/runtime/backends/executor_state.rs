@@ -36,8 +36,8 @@ pub(crate) struct ExecutorState {
     /// The batches that it has been given, in order.
     pub(crate) waiting: WaitingBatches,
     running: Option<StartedBatch>,
-    /// The batches whose requests have been answered while it had no thread, and whose completions
-    /// are held back until it has one: until then its GPU is granted to nobody.
+    /// The batches whose requests have been answered while a model hung or there was no thread, and
+    /// whose completions are held back until it is free: until then its GPU is granted to nobody.
     answered: Vec<Batch>,
 }
 
@@ -137,13 +137,31 @@ impl ExecutorState {
         if let Some(StartedBatch { batch, started, .. }) = self.running.take() {
             self.answers.ran(&batch, started, now);
             self.inbox.recycle(batch);
+            self.complete_answered(now);
+        }
+    }
+
+    /// Ends the waiting batches that can't start in time any more, behind one that runs for longer
+    /// than it was to.
+    pub(crate) fn drop_late(&mut self, now: Nanos) {
+        self.receive(now);
+        while let Some(batch) = self.waiting.take_late(now) {
+            self.answers.drop_late(&batch, now);
+            self.answered.push(batch);
+        }
+    }
+
+    /// Reports the completions that were held back.
+    fn complete_answered(&mut self, now: Nanos) {
+        for batch in self.answered.drain(..) {
+            self.answers.complete(&batch, now, now);
+            self.inbox.recycle(batch);
         }
     }
 
     /// Ends a batch whose model is not there.
     pub(crate) fn refuse(&mut self, batch: Batch, now: Nanos) {
-        self.answers.answer_all(&batch, Ending::Failed, Nanos::ZERO, now);
-        self.answers.executing.failed(&batch.header, batch.entries.len());
+        self.answers.fail(&batch, now);
         self.answers.complete(&batch, now, now);
         self.inbox.recycle(batch);
     }
@@ -163,8 +181,7 @@ impl ExecutorState {
     pub(crate) fn hold(&mut self, now: Nanos) {
         self.receive(now);
         while let Some(batch) = self.waiting.take_next() {
-            self.answers.answer_all(&batch, Ending::Failed, Nanos::ZERO, now);
-            self.answers.executing.failed(&batch.header, batch.entries.len());
+            self.answers.fail(&batch, now);
             self.answered.push(batch);
         }
         self.take_changes(now, None);
@@ -179,12 +196,10 @@ impl ExecutorState {
                 self.models[batch.header.model.0 as usize] =
                     Some(Box::new(CpuModel::of_graph(&graph, compute)));
             }
-            self.answered.push(batch);
+            // It was given to the GPU before the others.
+            self.answered.insert(0, batch);
         }
-        for batch in self.answered.drain(..) {
-            self.answers.complete(&batch, now, now);
-            self.inbox.recycle(batch);
-        }
+        self.complete_answered(now);
     }
 
     /// Ends everything that it has been given.
@@ -195,5 +210,95 @@ impl ExecutorState {
             self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
         }
         self.answers.counting.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::backends::lease::ExecutorLease;
+    use crate::runtime::counters::Counting;
+    use crate::runtime::counters::executions::Executions;
+    use symphony_transport::message::{Completion, ENTRIES_PER_FRAME, Frame, Response};
+    use symphony_transport::ring::{Consumer, Producer, ring};
+
+    /// An executor without models, and the other ends of its rings.
+    struct Rig {
+        state: Box<ExecutorState>,
+        batches: Producer<Frame>,
+        responses: Consumer<Response>,
+        completions: Consumer<Completion>,
+    }
+
+    fn rig() -> Rig {
+        let (batches, inbox) = ring(64);
+        let (frontend, responses) = ring(64);
+        let (rank, completions) = ring(64);
+        let answers = Answers {
+            slabs: Vec::new(),
+            frontends: vec![frontend],
+            completions: vec![rank],
+            rank_of: Arc::new([0]),
+            counting: Counting::unpublished(),
+            executing: Executions::new(std::iter::once(0..1)).of_backend(0),
+        };
+        let state = ExecutorState::new(Inbox::new(vec![inbox]), answers, vec![None], None);
+        Rig { state: Box::new(state), batches, responses, completions }
+    }
+
+    impl Rig {
+        /// Sends the batch of this number, with one request of the same number.
+        fn send(&mut self, batch: u64, latest: Nanos) {
+            let header = BatchHeader { batch, exec_at: latest, latest, size: 1, ..BatchHeader::default() };
+            let mut entries = [BatchEntry::default(); ENTRIES_PER_FRAME];
+            entries[0].id = batch;
+            self.batches.write(header.into()).unwrap();
+            self.batches.push(entries.into()).unwrap();
+        }
+
+        /// The requests that have ended since the last call.
+        fn ended(&mut self) -> Vec<(u64, Option<Ending>)> {
+            std::iter::from_fn(|| self.responses.pop())
+                .map(|response| (response.id, Ending::from_code(response.ending)))
+                .collect()
+        }
+
+        fn completed(&mut self) -> Vec<u64> {
+            std::iter::from_fn(|| self.completions.pop()).map(|completion| completion.batch).collect()
+        }
+    }
+
+    #[test]
+    fn batches_behind_one_that_hangs_end_once_they_can_start_no_more_and_free_the_gpu_after_it() {
+        let mut rig = rig();
+        let waits_forever = Nanos(1 << 40);
+        for (batch, latest) in [(1, Nanos(100)), (2, waits_forever), (3, Nanos(200))] {
+            rig.send(batch, latest);
+        }
+        rig.state.drop_late(Nanos(100));
+        assert_eq!(rig.ended(), [], "the first may still start");
+        rig.state.drop_late(Nanos(201));
+        let dropped = Some(Ending::DroppedAtBackend);
+        assert_eq!(rig.ended(), [(1, dropped), (3, dropped)]);
+        assert_eq!((rig.completed(), rig.state.answers.counting.tally.cancelled), (vec![], 2));
+        // The next thread runs what still waits.
+        rig.state.restore(&ComputeThread::new(), Nanos(300));
+        assert_eq!((rig.completed(), rig.ended()), (vec![1, 3], vec![]));
+        assert_eq!(rig.state.waiting.next().map(|next| next.batch), Some(2));
+    }
+
+    #[test]
+    fn the_state_of_an_executor_is_looked_at_only_while_its_model_runs_late() {
+        let lease = ExecutorLease::new();
+        let looked = |now| {
+            let mut looked = false;
+            lease.while_late(now, |_| looked = true);
+            looked
+        };
+        assert!(!looked(Nanos(1_000)), "nothing runs");
+        lease.put_down(rig().state, Nanos(100), Nanos(1_000));
+        assert_eq!((looked(Nanos(99)), looked(Nanos(100))), (false, true));
+        assert!(lease.take_back().is_some());
+        assert!(!looked(Nanos(1_000)), "it has ended");
     }
 }

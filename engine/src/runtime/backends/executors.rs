@@ -9,11 +9,10 @@ use super::model_faults::ModelFaults;
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::cpu::CpuBackend;
 use crate::runtime::backends::warming::warm_up;
-use crate::runtime::callbacks::Progress;
+use crate::runtime::callbacks::{Progress, ThreadHook};
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
-use crate::runtime::full_ring::FULL_RING;
-use crate::runtime::panics::catch;
+use crate::runtime::panics::{CaughtPanic, catch, catch_panic};
 use crate::runtime::threads::agent::{Placement, run_while};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -107,7 +106,7 @@ impl WatchedExecutor {
             compute.clone().run(move || {
                 if let Ok(mut state) = state.recv() {
                     state.restore(&compute, setup.clock.now());
-                    serve(state, &compute, placement, &setup, &own_lease, faults);
+                    serve(role, state, &compute, placement, &setup, &own_lease, faults);
                 }
             });
         })?;
@@ -122,6 +121,7 @@ impl WatchedExecutor {
 
 /// Runs an executor's duty cycles until the engine stops, or until its state is taken over.
 fn serve(
+    role: String,
     state: Box<ExecutorState>,
     compute: &ComputeThread,
     placement: Placement,
@@ -135,17 +135,19 @@ fn serve(
         lease: Arc::clone(lease),
         faults,
         clock: setup.clock.clone(),
+        role,
+        hook: setup.before_cycle.clone(),
         compute: compute.clone(),
         hung_after: setup.config.faults.hung_after,
         log_at: Nanos::ZERO,
     };
     let run = || run_while(&mut backend, placement.idle, &setup.clock, &setup.stop, |of| of.state.is_some());
     // What a panic leaves behind is the watchdog's, which answers for it.
-    if let Err(panic) = catch(run) {
-        if panic.contains(FULL_RING) {
-            setup.faults.report("of a CPU executor", format_args!("died: {panic}"));
+    if let Err(CaughtPanic { text, broke_promise }) = catch_panic(run) {
+        if broke_promise {
+            setup.faults.report(&backend.role, format_args!("died: {text}"));
         }
-        tracing::error!("the thread of a CPU executor died: {panic}");
+        tracing::error!("the thread of executor {} died: {text}", backend.role);
         lease.leave(backend.state.take());
     }
 }
@@ -158,6 +160,7 @@ pub(crate) struct ExecutorSetup {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) progress: Progress,
     pub(crate) faults: FaultLatch,
+    pub(crate) before_cycle: Option<ThreadHook>,
 }
 
 /// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
@@ -219,7 +222,7 @@ fn live(
     let Ok(ExecutorWiring { rings, changes, lease, faults }) = wired.recv() else { return };
     models.resize_with(setup.config.model_slots().len(), || None);
     let state = Box::new(ExecutorState::new(rings.inbox, rings.answers, models, changes));
-    serve(state, compute, placement, &setup, &lease, faults);
+    serve(format!("cpu-{index}"), state, compute, placement, &setup, &lease, faults);
 }
 
 /// Loads a model if it is one for CPU executors, warms it up, and measures it with the options of

@@ -2,7 +2,7 @@
 //! may run for ever, and a thread in it can't be ended. So the thread holds nothing then that
 //! others need; if it comes back too late, the watchdog has taken the state over, and it ends.
 //!
-//! It costs two locks that nobody contends for and two stores a batch.
+//! It costs two locks that nobody contends for and four stores a batch.
 
 use super::executor_state::ExecutorState;
 use rustix::process::Pid;
@@ -16,6 +16,8 @@ const NICE: i32 = 19;
 /// The lease between one executor thread and the watchdog. See the module's description.
 pub(crate) struct ExecutorLease {
     state: Mutex<Option<Box<ExecutorState>>>,
+    /// The time by which the model that runs is to be done; never if none runs.
+    due: AtomicU64,
     /// The time from which the model that runs counts as hung; never if none runs.
     hung_at: AtomicU64,
     /// The system's number of the thread that computes; 0 before it has begun.
@@ -25,8 +27,8 @@ pub(crate) struct ExecutorLease {
 impl ExecutorLease {
     /// Makes the lease of a thread that has not begun.
     pub(crate) fn new() -> ExecutorLease {
-        let (hung_at, thread) = (AtomicU64::new(Nanos::MAX.0), AtomicI32::new(0));
-        ExecutorLease { state: Mutex::new(None), hung_at, thread }
+        let never = || AtomicU64::new(Nanos::MAX.0);
+        ExecutorLease { state: Mutex::new(None), due: never(), hung_at: never(), thread: AtomicI32::new(0) }
     }
 
     /// Notes that the calling thread computes.
@@ -34,20 +36,31 @@ impl ExecutorLease {
         self.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
-    /// Puts the state down until [`ExecutorLease::take_back`]; from `hung_at` on the watchdog may
-    /// take it.
-    pub(crate) fn put_down(&self, state: Box<ExecutorState>, hung_at: Nanos) {
+    /// Puts the state down until [`ExecutorLease::take_back`]; from `due` on the watchdog may look
+    /// at it, from `hung_at` on take it.
+    pub(crate) fn put_down(&self, state: Box<ExecutorState>, due: Nanos, hung_at: Nanos) {
         let mut place = self.lock();
         *place = Some(state);
-        // Relaxed: the lock orders the two for the watchdog, which looks again once it has it.
+        // Relaxed: the lock orders these for the watchdog, which looks again once it has it.
+        self.due.store(due.0, Ordering::Relaxed);
         self.hung_at.store(hung_at.0, Ordering::Relaxed);
     }
 
     /// Takes the state back. Returns `None` if it was taken over: the thread is to end.
     pub(crate) fn take_back(&self) -> Option<Box<ExecutorState>> {
         let mut place = self.lock();
+        self.due.store(Nanos::MAX.0, Ordering::Relaxed);
         self.hung_at.store(Nanos::MAX.0, Ordering::Relaxed);
         place.take()
+    }
+
+    /// Has `work` look at the state if the model that runs was to be done by now.
+    pub(crate) fn while_late(&self, now: Nanos, work: impl FnOnce(&mut ExecutorState)) {
+        if now.0 >= self.due.load(Ordering::Relaxed)
+            && let Some(state) = self.lock().as_mut()
+        {
+            work(state);
+        }
     }
 
     /// Leaves the state, if the thread still has it, to the watchdog: the thread has panicked.

@@ -1,4 +1,4 @@
-//! The models that make executors hang, and those that are unloaded for it.
+//! The models that make executors hang or die, and those that are unloaded for it.
 
 use crate::runtime::frontend::ModelTable;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
-/// The number of times that a model may make an executor hang, within [`WITHIN`], before it is
-/// unloaded.
-const HANGS: usize = 3;
+/// The number of times that a model may make an executor hang or die, within [`WITHIN`], before it
+/// is unloaded.
+pub(super) const HANGS: usize = 3;
 
 /// The time within which hangs are counted together.
-const WITHIN: Nanos = Nanos::from_secs(60);
+pub(super) const WITHIN: Nanos = Nanos::from_secs(60);
 
 /// The faults of an engine's models. See the module's description.
 pub(crate) struct ModelFaults {
     model_table: Arc<ModelTable>,
     /// True for the models that executors run no more, by id.
     condemned: Box<[AtomicBool]>,
-    /// The last hangs: the model and the time of each.
+    /// The last hangs and deaths: the model and the time of each.
     hangs: Mutex<Vec<(ModelId, Nanos)>>,
     /// The condemned models that the control thread is to unload, with the reason; `None` where
     /// there is no control thread.
@@ -50,7 +50,8 @@ impl ModelFaults {
         self.model_table.models()[model.0 as usize].name.clone()
     }
 
-    /// Notes that the model made an executor hang. Returns the reason if it is unloaded for that.
+    /// Notes that the model made an executor hang or die. Returns the reason if it is unloaded for
+    /// that.
     pub(crate) fn hung(&self, model: ModelId, now: Nanos) -> Option<String> {
         let mut hangs = lock(&self.hangs);
         hangs.retain(|(_, at)| *at + WITHIN > now);
@@ -60,7 +61,7 @@ impl ModelFaults {
         }
         self.condemned[model.0 as usize].store(true, Ordering::Relaxed);
         let seconds = WITHIN.as_secs_f64();
-        let reason = format!("unloaded: it made an executor hang {HANGS} times within {seconds} s");
+        let reason = format!("unloaded: it made an executor hang or die {HANGS} times within {seconds} s");
         self.model_table.note_withdrawal(model, &reason);
         match &self.to_unload {
             Some(to_unload) => lock(to_unload).push((model, reason.clone())),

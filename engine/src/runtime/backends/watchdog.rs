@@ -4,11 +4,12 @@
 //! need, and ends when its model does.
 //!
 //! The GPU of such an executor is granted to nobody meanwhile: its batch is overdue, and the
-//! completion is reported by the new thread.
+//! completion is reported by the new thread. Batches behind one that is overdue are ended once they
+//! can't start in time any more.
 
 use super::executor_state::ExecutorState;
 use super::executors::{ExecutorSetup, WatchedExecutor};
-use super::model_faults::ModelFaults;
+use super::model_faults::{HANGS, ModelFaults, WITHIN};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -35,6 +36,8 @@ pub(crate) struct Watchdog {
     faults: Arc<ModelFaults>,
     /// The threads that were given up and still run.
     hung: Vec<JoinHandle<()>>,
+    /// The times of the last deaths of threads that ran no model.
+    deaths: Vec<Nanos>,
     /// The time of the last look.
     looked: Nanos,
     /// The time before which no model counts as hung.
@@ -51,8 +54,8 @@ impl Watchdog {
         faults: Arc<ModelFaults>,
     ) -> std::io::Result<JoinHandle<()>> {
         let looked = setup.clock.now();
-        let watchdog =
-            Watchdog { executors, setup, faults, hung: Vec::new(), looked, lenient_until: Nanos::ZERO };
+        let (hung, deaths, lenient_until) = (Vec::new(), Vec::new(), Nanos::ZERO);
+        let watchdog = Watchdog { executors, setup, faults, hung, deaths, looked, lenient_until };
         std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || watchdog.run())
     }
 
@@ -90,9 +93,9 @@ impl Watchdog {
             if replacing && self.executors[at].held.is_some() {
                 self.replace(at);
             }
-            if let Some(held) = &mut self.executors[at].held {
-                held.hold(now);
-            }
+            let WatchedExecutor { lease, held, .. } = &mut self.executors[at];
+            held.iter_mut().for_each(|held| held.hold(now));
+            lease.while_late(now, |state| state.drop_late(now));
         }
     }
 
@@ -109,19 +112,38 @@ impl Watchdog {
         let WatchedExecutor { index, lease, held, .. } = &mut self.executors[at];
         let running = state.give_up(now);
         *held = Some(state);
-        let Some(batch) = running.filter(|_| !has_died) else {
-            return tracing::error!("the thread of executor cpu-{index} has died");
-        };
-        lease.lower_priority();
+        let Some(batch) = running else { return self.died(at, now) };
         let (model, rows) = (self.faults.name_of(batch.model), batch.size);
-        tracing::error!(model, rows, "executor cpu-{index} hangs in a batch and is given up");
+        if has_died {
+            tracing::error!(model, rows, "executor cpu-{index} has died in a batch");
+        } else {
+            lease.lower_priority();
+            tracing::error!(model, rows, "executor cpu-{index} hangs in a batch and is given up");
+        }
         if let Some(reason) = self.faults.hung(batch.model, now) {
             tracing::error!(model, "{reason}");
         }
     }
 
-    /// Starts another thread for an executor, unless too many hang already.
+    /// Notes that an executor's thread has died while it ran no model: a defect of the engine,
+    /// which it does not survive if it goes on.
+    fn died(&mut self, at: usize, now: Nanos) {
+        self.deaths.retain(|death| *death + WITHIN > now);
+        self.deaths.push(now);
+        if self.deaths.len() >= HANGS {
+            let often = format_args!(
+                "died: threads of executors did {HANGS} times within {} s",
+                WITHIN.as_secs_f64()
+            );
+            self.setup.faults.report(&format!("cpu-{}", self.executors[at].index), often);
+        }
+    }
+
+    /// Starts another thread for an executor, unless too many hang already or the engine ends.
     fn replace(&mut self, at: usize) {
+        if self.setup.faults.get().is_some() {
+            return;
+        }
         self.hung.retain(|thread| !thread.is_finished());
         let executor = &mut self.executors[at];
         let hung = self.hung.len() + usize::from(!executor.thread.is_finished());

@@ -6,7 +6,8 @@ use crate::runtime::counters::count::Count;
 /// The counts of one frontend, which alone adds to them.
 #[derive(Debug, Default)]
 pub struct FrontendCounts {
-    /// The number of requests that it answered itself, since they were overdue.
+    /// The number of requests that it answered itself, since they were overdue or the engine had a
+    /// fault.
     pub abandoned: Count,
     /// The number of abandoned requests that the engine let go of later.
     pub discarded: Count,
@@ -22,7 +23,8 @@ pub struct FrontendCounts {
 /// The counts of all frontends together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrontendTotals {
-    /// The number of requests that frontends answered themselves, since they were overdue.
+    /// The number of requests that frontends answered themselves, since they were overdue or the
+    /// engine had a fault.
     pub abandoned: u64,
     /// The number of abandoned requests that the engine let go of later.
     pub discarded: u64,

@@ -3,8 +3,8 @@
 //! it (an API core, a load generator), and it never blocks: what does not fit is refused at once.
 //!
 //! Invariant: whatever a frontend accepts, it answers exactly once, and at its deadline plus a
-//! grace at the latest, whatever becomes of the engine; at once where that has a fault. It reads models from a [`ModelTable`]; it
-//! never reads another thread's state.
+//! grace at the latest, whatever becomes of the engine; at once where that has a fault. It reads
+//! models from a [`ModelTable`]; it never reads another thread's state.
 
 mod answer;
 mod in_flight;
@@ -451,12 +451,7 @@ impl Frontend {
     }
 
     /// Answers the request that begins at `index`, and leaves its slots to the engine.
-    fn abandon(
-        &mut self,
-        index: usize,
-        outcome: Outcome,
-        deliver: &mut impl FnMut(Ticket, Answer<'_>),
-    ) {
+    fn abandon(&mut self, index: usize, outcome: Outcome, deliver: &mut impl FnMut(Ticket, Answer<'_>)) {
         let sent = self.in_flight.sent(index);
         let (ticket, slo) = (Ticket { index, id: sent.id }, self.models[sent.model.0 as usize].slo);
         deliver(ticket, overdue::answer_to(sent, slo, outcome, self.overdue.now()));

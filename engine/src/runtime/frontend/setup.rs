@@ -68,8 +68,8 @@ pub struct FrontendSetup {
 }
 
 impl FrontendSetup {
-    /// Returns the parts of a frontend of these models whose engine is a test: one thread that takes
-    /// its requests and answers them, 64 slots of memory enough, and no time limits.
+    /// Returns the parts of a frontend of these models whose engine is a test: one thread that
+    /// takes its requests and answers them, 64 slots of memory enough, and no time limits.
     #[doc(hidden)]
     pub fn of_models(models: Arc<[ModelInfo]>) -> FrontendSetup {
         let accepting = Arc::new(AtomicBool::new(true));

@@ -32,6 +32,7 @@ impl EngineBuilder {
             stop: Arc::clone(stop),
             progress: Arc::clone(&self.progress),
             faults: self.faults.clone(),
+            before_cycle: self.options.before_cycle.clone(),
         }
     }
 

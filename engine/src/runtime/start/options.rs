@@ -14,8 +14,9 @@ pub struct Options {
     /// is pinned and before its first duty cycle: to observe or limit a thread, or to set
     /// its priority.
     pub on_thread_start: Option<ThreadHook>,
-    /// A callback with the name of the role before each duty cycle of a ModelThread, a RankThread
-    /// or the emulated GPUs. With it, tests make one of them panic or hang.
+    /// A callback with the name of the role before each duty cycle of a ModelThread, a RankThread,
+    /// the emulated GPUs or a CPU executor, and with `cpu-N runs` before an executor runs a model.
+    /// With it, tests make one of them panic or hang.
     #[doc(hidden)]
     pub before_cycle: Option<ThreadHook>,
     /// The way in which ModelThreads and RankThreads idle, in place of the layout's.
