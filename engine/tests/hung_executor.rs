@@ -8,7 +8,7 @@ use harness::onnx::loop_model;
 use harness::process::PATIENCE;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome, Ticket};
 use symphony::runtime::{Engine, Options, ThreadHook};
 use symphony_transport::Nanos;
@@ -139,6 +139,39 @@ fn while_one_executor_hangs_the_others_serve() {
     let began = Instant::now();
     engine.stop();
     assert!(began.elapsed() < PATIENCE);
+}
+
+#[test]
+fn a_request_whose_batch_waits_behind_one_that_hangs_ends_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("loops.onnx"), loop_model()).unwrap();
+    let linear = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data/linear.onnx");
+    std::fs::copy(linear, folder.path().join("linear.onnx")).unwrap();
+    // The executor is thought to loop from 1 s to 3 s, so it gets its next batch a second ahead.
+    let text = "policy = \"work-conserving\"\n[network]\ncontrol_us = 1000000\n\
+                [faults]\ngrace_ms = 10000\nhung_after_s = 3600\n[[executors]]\nkind = \"cpu\"\ncount = 1\n\
+                [[models]]\nname = \"loops\"\nfile = \"loops.onnx\"\nslo_ms = 600000\nmax_batch = 1\n\
+                profile = { alpha_ms = 1, beta_ms = 2000 }\n\
+                [[models]]\nname = \"linear\"\nfile = \"linear.onnx\"\nslo_ms = 5000\nmax_batch = 8\n\
+                profile = { alpha_ms = 0.1, beta_ms = 1 }\n";
+    let (engine, mut frontend) = start_with(config(folder.path(), text), Options::default());
+    let endless = |_: usize, input: &mut [u8]| {
+        input.fill(0);
+        input[..8].copy_from_slice(&i64::MAX.to_le_bytes());
+    };
+    frontend.submit(&Ask::one(LOOPS), endless).unwrap();
+    let (began, mut ended) = (Instant::now(), Vec::new());
+    while !ended.contains(&Outcome::Bad(Ending::DroppedAtBackend)) {
+        assert!(began.elapsed() < PATIENCE, "{ended:?}");
+        // Whoever finds no room is one of too many already.
+        let _ = frontend.submit(&Ask::one(LINEAR), |_, input| input.fill(0));
+        frontend.poll(|_, answer| ended.push(answer.outcome));
+        let overdue = ended.iter().find(|of| matches!(of, Outcome::Overdue(_)));
+        assert_eq!(overdue, None, "only the grace ended it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(engine.counters().executions().of_model(LINEAR).cancelled_batches > 0);
+    engine.stop();
 }
 
 #[test]

@@ -21,6 +21,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::header::HeaderMap;
 use hyper::{StatusCode, Uri};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -116,8 +117,9 @@ pub(super) fn respond(
     }
 }
 
-/// Returns the status of the server and of every served version of a model that the caller may use:
-/// without a token, where tokens are required, of none.
+/// Returns the status of the server and of every version of a model that the caller may use and
+/// that is served, or was unloaded for a fault: without a token, where tokens are required, of
+/// none.
 ///
 /// Errors: 429 if there are more models than [`MAX_LISTED`].
 fn list(
@@ -129,6 +131,7 @@ fn list(
     let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
     let status = HealthCheckResponse { status: status.into() };
     let mut names: Vec<String> = ["", INFERENCE].map(String::from).to_vec();
+    let mut withdrawn = services.engine.withdrawn();
     if let Ok(caller) = services.access.admit(peer.listener, head.0, head.1, Permission::Use) {
         let found = models::find_all(&services.engine, &caller, "", "")?;
         if found.len() > MAX_LISTED {
@@ -140,8 +143,16 @@ fn list(
             names.push(format!("{}/{}", model.name, model.version));
             names.push(model.name);
         }
+        withdrawn.retain(|of| caller.may_use(&of.name));
+    } else {
+        withdrawn.clear();
     }
-    Ok(HealthListResponse { statuses: names.into_iter().map(|name| (name, status)).collect() })
+    let not_serving = HealthCheckResponse { status: ServingStatus::NotServing.into() };
+    let withdrawn = withdrawn.into_iter().flat_map(|of| [format!("{}/{}", of.name, of.version), of.name]);
+    let mut statuses: HashMap<String, HealthCheckResponse> =
+        withdrawn.map(|name| (name, not_serving)).collect();
+    statuses.extend(names.into_iter().map(|name| (name, status)));
+    Ok(HealthListResponse { statuses })
 }
 
 /// A call of `Watch`.

@@ -117,6 +117,13 @@ fn a_model_that_was_unloaded_for_a_fault_is_named_and_the_server_is_ready_withou
         for (service, expected) in [("", SERVING), ("late", SERVING), ("echo", NOT_SERVING)] {
             assert_eq!(check(&mut client, &[], service).await, Ok(expected), "{service}");
         }
+        let call = client.call("grpc.health.v1.Health/List", &[], &HealthListRequest {});
+        let listed: HealthListResponse = call.await.unwrap();
+        let status_of = |name| listed.statuses[name].status;
+        assert_eq!(
+            ["", "late", "echo", "echo/1"].map(status_of),
+            [SERVING, SERVING, NOT_SERVING, NOT_SERVING]
+        );
         let request = ModelReadyRequest { name: "echo".into(), version: String::new() };
         let call = client.call("inference.GRPCInferenceService/ModelReady", &[], &request);
         assert_eq!(call.await.map(|answer: ModelReadyResponse| answer.ready), Ok(false));

@@ -147,6 +147,7 @@ impl ExecutorState {
         self.receive(now);
         while let Some(batch) = self.waiting.take_late(now) {
             self.answers.drop_late(&batch, now);
+            self.answers.counting.publish();
             self.answered.push(batch);
         }
     }
@@ -167,14 +168,14 @@ impl ExecutorState {
     }
 
     /// Answers what the running batch's model will never answer, since its thread is given up.
-    /// Returns the batch.
+    /// Returns the batch, if one runs.
     pub(crate) fn give_up(&mut self, now: Nanos) -> Option<BatchHeader> {
-        self.answer_to(self.rows(), Ending::Failed, now);
-        let header = self.running.as_ref()?.batch.header;
-        self.answers.executing.hung(&header);
+        let header = self.running.as_ref().map(|running| running.batch.header);
+        header.iter().for_each(|header| self.answers.executing.hung(header));
         self.answers.counting.tally.hung += 1;
         self.answers.counting.publish();
-        Some(header)
+        self.answer_to(self.rows(), Ending::Failed, now);
+        header
     }
 
     /// Does what can be done without a thread: fails the batches that come, and swaps models.
