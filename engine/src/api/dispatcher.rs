@@ -7,6 +7,7 @@ use super::net::connection::RequestHandler;
 use super::net::handler_panics::{HandlerPanics, contained};
 use super::net::idle_streams::IdleStreams;
 use super::net::limits::ConnectionLimits;
+use super::net::memory::CoreMemory;
 use super::net::peer::Peer;
 use super::net::response::ApiResponse;
 use super::net::tls::Tls;
@@ -84,6 +85,10 @@ impl RequestHandler for Dispatcher {
         self.tls.as_ref()
     }
 
+    fn memory(&self) -> &Rc<CoreMemory> {
+        self.services.bodies.memory()
+    }
+
     fn panics(&self) -> &Rc<HandlerPanics> {
         &self.panics
     }
@@ -91,6 +96,13 @@ impl RequestHandler for Dispatcher {
     async fn respond(self: Rc<Self>, request: Request<Incoming>, peer: Peer) -> ApiResponse {
         let (services, condemned) = (&self.services, peer.condemned.clone());
         let (is_grpc, version) = (grpc::is_grpc(&request), request.version());
+        let refuse = |problem: Problem| match is_grpc {
+            true => grpc::refuse(services, &problem),
+            false => http::fail(services, version, &problem),
+        };
+        if let Err(problem) = self.memory().check(&peer.in_flight) {
+            return refuse(problem);
+        }
         let answer = async {
             if is_grpc {
                 grpc::respond(services, request, peer).await
@@ -106,11 +118,7 @@ impl RequestHandler for Dispatcher {
             Err(panic) => {
                 self.panics.note(&panic);
                 condemned.set(true);
-                let problem = Problem::after_panic();
-                match is_grpc {
-                    true => grpc::refuse(services, &problem),
-                    false => http::fail(services, version, &problem),
-                }
+                refuse(Problem::after_panic())
             }
         }
     }

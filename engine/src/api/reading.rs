@@ -90,8 +90,9 @@ impl Reader {
         let Reader { model, most_rows, regions, .. } = self;
         let mut bounds = self.bounds(body.len())?;
         let inference = ready_now(http::read(headers, body, &mut bounds, model, regions, *most_rows));
+        let understood = inference.map(|inference| self.understood(&inference, &bounds));
         self.largest_slice.set(bounds.slices.largest());
-        Ok(self.understood(&inference?))
+        Ok(understood?)
     }
 
     /// Reads the body of a call of `ModelInfer`: one message in its envelope; `headers` are the
@@ -102,8 +103,9 @@ impl Reader {
         let Reader { model, most_rows, regions, .. } = self;
         let mut bounds = self.bounds(body.len())?;
         let inference = ready_now(grpc::read(headers, body, &mut bounds, model, regions, *most_rows));
+        let understood = inference.map(|inference| self.understood(&inference, &bounds));
         self.largest_slice.set(bounds.slices.largest());
-        Ok(self.understood(&inference?))
+        Ok(understood?)
     }
 
     /// Returns the most work, in bytes, that was done on the last request between two pauses in
@@ -112,11 +114,11 @@ impl Reader {
         self.largest_slice.get()
     }
 
-    fn understood(&self, inference: &Inference) -> Understood {
-        let rows = inference.inputs.rows;
+    fn understood(&self, inference: &Inference, bounds: &ReadBounds) -> Understood {
+        let (rows, slices) = (inference.inputs.rows, &bounds.slices);
         let row = |at| {
             let mut slot = vec![0; self.model.signature.input_bytes()];
-            inference.inputs.fill(&self.model, at, &mut slot);
+            ready_now(inference.inputs.fill(&self.model, at, &mut slot, slices));
             slot
         };
         Understood {

@@ -56,6 +56,11 @@ impl ServerProcess {
         server
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The URLs at which it serves, in the order of its first line.
     pub(crate) fn urls(&self) -> &[String] {
         &self.urls

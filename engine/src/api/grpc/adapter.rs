@@ -152,7 +152,7 @@ async fn unary(
         let message = envelope.open(body, &mut bounds).await?;
         read_deadline(headers, &mut deadline)?;
         let message = infer_message(message, &mut bounds).await?;
-        let response = infer::infer(
+        let (response, _memory) = infer::infer(
             services,
             caller,
             message,
@@ -162,7 +162,7 @@ async fn unary(
         )
         .await?;
         *outcome = Some(InferOutcome::Good);
-        return Ok(envelope.seal_in_slices(&response, &Slices::on_core()).await);
+        return Ok(envelope.seal_answer(response, false, &Slices::on_core()).await);
     }
     bounds.narrow();
     let message = envelope.open(body, &mut bounds).await?;

@@ -1,6 +1,7 @@
 //! gRPC's envelope around messages: five bytes in front of each, and the headers of a call. A
 //! message's tensors stay in the buffer that they came in.
 
+use super::messages::ModelInferResponse;
 use super::status::{GrpcCode, GrpcStatus};
 use crate::api::net::compression::Coding;
 use crate::api::net::memory::ReadBounds;
@@ -11,10 +12,17 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use symphony_transport::Nanos;
 
 /// The length of a message's prefix: one byte for compression, four for the message's length.
 pub(super) const PREFIX: usize = 5;
+
+/// The number of `raw_output_contents` in a `ModelInferResponse`, its last field.
+const RAW_OUTPUT: u32 = 6;
+
+/// The number of `infer_response` in a `ModelStreamInferResponse`.
+const INFER_RESPONSE: u32 = 2;
 
 /// The path of every call, up to the call's name.
 pub(super) const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -70,12 +78,36 @@ impl Envelope {
         }
     }
 
-    /// Returns a message with its prefix, compressed in slices.
-    pub(super) async fn seal_in_slices(self, message: &impl Message, slices: &Slices) -> Bytes {
-        match self.0 {
-            None => plain(message),
-            Some(coding) => packed(&coding.pack_in_slices(&message.encode_to_vec(), slices).await),
+    /// Returns the answer of an infer request with its prefix, encoded and compressed in slices:
+    /// as it is, or as the message of a stream.
+    pub(super) async fn seal_answer(
+        self,
+        mut answer: ModelInferResponse,
+        in_stream: bool,
+        slices: &Slices,
+    ) -> Bytes {
+        let raw = std::mem::take(&mut answer.raw_output_contents);
+        let of_raw =
+            raw.iter().map(|raw| key_len(RAW_OUTPUT) + encoded_len_varint(raw.len() as u64) + raw.len());
+        let length = answer.encoded_len() + of_raw.sum::<usize>();
+        let mut sealed = Vec::with_capacity(length + 4 * PREFIX);
+        sealed.extend([0; PREFIX]);
+        if in_stream {
+            encode_key(INFER_RESPONSE, WireType::LengthDelimited, &mut sealed);
+            encode_varint(length as u64, &mut sealed);
         }
+        answer.encode(&mut sealed).expect("a Vec has room for all");
+        for raw in &raw {
+            encode_key(RAW_OUTPUT, WireType::LengthDelimited, &mut sealed);
+            encode_varint(raw.len() as u64, &mut sealed);
+            slices.append(raw, &mut sealed).await;
+        }
+        if let Some(coding) = self.0 {
+            sealed = coding.pack_in_slices(vec![1; PREFIX], &sealed[PREFIX..], slices).await;
+        }
+        let length = (sealed.len() - PREFIX) as u32;
+        sealed[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        sealed.into()
     }
 }
 

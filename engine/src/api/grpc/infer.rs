@@ -10,7 +10,8 @@ use crate::api::inference::{
     Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
     RequestDeadline, RequestedOutput, choose, run,
 };
-use crate::api::net::memory::ReadBounds;
+use crate::api::net::memory::{MemoryLease, ReadBounds};
+use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::access::Caller;
 use crate::api::services::shared_memory::{RegionPart, Regions};
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 type ParameterMap = HashMap<String, InferParameter>;
 
 /// Runs an infer request, whose client named `span` if any. It is interpreted within
-/// `bounds`, whose memory is held until the engine has its bytes.
+/// `bounds`, whose memory is held until the engine has its bytes, and then counts the answer's.
 ///
 /// Errors: the reason that it has no result in time.
 pub(super) async fn infer(
@@ -33,7 +34,7 @@ pub(super) async fn infer(
     mut deadline: RequestDeadline,
     span: Option<Parent>,
     mut bounds: ReadBounds,
-) -> Result<ModelInferResponse, Problem> {
+) -> Result<(ModelInferResponse, MemoryLease), Problem> {
     let InferMessage { request, .. } = &message;
     let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
     let model: &ModelInfo = &found;
@@ -45,7 +46,7 @@ pub(super) async fn infer(
         let most_rows = services.engine.most_rows(model.id);
         let inference = parse(message, deadline, model, regions, most_rows, &mut bounds).await?;
         let answered = run(&services.engine, model, inference, bounds.memory, &mut record).await?;
-        answer(model, answered)
+        answer(model, answered, &Slices::on_core()).await
     }
     .await;
     record.end(&result);
@@ -149,8 +150,12 @@ fn requested(output: &InferRequestedOutputTensor) -> Result<RequestedOutput<'_>,
     Ok(RequestedOutput { name: &output.name, how, format: Format::Binary })
 }
 
-fn answer(model: &ModelInfo, answered: InferAnswer) -> Result<ModelInferResponse, Problem> {
-    let outputs = answered.outputs(model)?;
+async fn answer(
+    model: &ModelInfo,
+    mut answered: InferAnswer,
+    slices: &Slices,
+) -> Result<(ModelInferResponse, MemoryLease), Problem> {
+    let outputs = answered.outputs(model, slices).await?;
     let number = |number: u64| InferParameter {
         parameter_choice: Some(ParameterChoice::Int64Param(i64::try_from(number).unwrap_or(i64::MAX))),
     };
@@ -164,7 +169,7 @@ fn answer(model: &ModelInfo, answered: InferAnswer) -> Result<ModelInferResponse
         let mut parameters = ParameterMap::new();
         let mut raw = Bytes::new();
         match output.region {
-            None => raw = output.wire(),
+            None => raw = output.wire(slices).await,
             Some((view, bytes)) => {
                 let name = ParameterChoice::StringParam(view.region().to_owned());
                 let name = InferParameter { parameter_choice: Some(name) };
@@ -183,6 +188,36 @@ fn answer(model: &ModelInfo, answered: InferAnswer) -> Result<ModelInferResponse
         response.raw_output_contents.push(raw);
     }
     drop(outputs);
-    response.id = answered.id;
-    Ok(response)
+    response.id = std::mem::take(&mut answered.id);
+    Ok((response, answered.into_memory()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::framing::{Envelope, PREFIX};
+    use super::super::messages::ModelStreamInferResponse;
+    use super::*;
+    use crate::api::inference::answer::samples::large_answer;
+    use crate::api::net::slices::{SLICE_BYTES, ready_now};
+    use hyper::header::HeaderMap;
+    use prost::Message;
+
+    #[test]
+    fn a_large_answer_is_encoded_in_slices_as_the_protocol_has_it() {
+        let (model, answered) = large_answer(Format::Binary);
+        let slices = Slices::alone();
+        let (response, _memory) = ready_now(answer(&model, answered, &slices)).unwrap();
+        for in_stream in [false, true] {
+            let envelope = Envelope::of(&HeaderMap::new()).unwrap();
+            let sealed = ready_now(envelope.seal_answer(response.clone(), in_stream, &slices));
+            assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
+            assert_eq!(Envelope::length(&sealed), Some(sealed.len()));
+            let message = sealed.slice(PREFIX..);
+            let read = match in_stream {
+                false => ModelInferResponse::decode(message).unwrap(),
+                true => ModelStreamInferResponse::decode(message).unwrap().infer_response.unwrap(),
+            };
+            assert!(read == response && read.raw_output_contents.len() == 3);
+        }
+    }
 }

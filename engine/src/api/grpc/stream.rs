@@ -53,8 +53,8 @@ pub(super) struct StreamClient {
     pub(super) span: Option<Parent>,
 }
 
-/// A request that runs, and ends with its message.
-type RunningRequest = Pin<Box<dyn Future<Output = Bytes>>>;
+/// A request that runs, and ends with its message and the memory that counts it until it is taken.
+type RunningRequest = Pin<Box<dyn Future<Output = (Bytes, Option<MemoryLease>)>>>;
 
 /// The requests that run, by the order of their answers.
 enum RunningRequests {
@@ -88,10 +88,11 @@ impl RunningRequests {
 
     /// Returns the next answer; `Ready(None)` if nothing runs.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        match self {
+        let next = match self {
             RunningRequests::AsReady(all) => Pin::new(all).poll_next(cx),
             RunningRequests::InOrder(all) => Pin::new(all).poll_next(cx),
-        }
+        };
+        next.map(|answer| answer.map(|(message, _memory)| message))
     }
 }
 
@@ -235,16 +236,16 @@ impl InferStream {
         self.running.push(Box::pin(async move {
             let id = message.request.id.clone();
             let _until_answered = in_flight;
-            let response = match run(&services, &client, message, bounds).await {
-                Ok(response) => {
-                    ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
+            match run(&services, &client, message, bounds).await {
+                Ok((response, memory)) => {
+                    (envelope.seal_answer(response, true, &Slices::on_core()).await, Some(memory))
                 }
-                Err(problem) => ModelStreamInferResponse {
-                    error_message: problem.message,
-                    infer_response: Some(ModelInferResponse { id, ..ModelInferResponse::default() }),
-                },
-            };
-            envelope.seal_in_slices(&response, &Slices::on_core()).await
+                Err(problem) => {
+                    let infer_response = Some(ModelInferResponse { id, ..ModelInferResponse::default() });
+                    let error_message = problem.message;
+                    (envelope.seal(&ModelStreamInferResponse { error_message, infer_response }), None)
+                }
+            }
         }));
     }
 
@@ -281,7 +282,7 @@ async fn run(
     client: &StreamClient,
     message: InferMessage,
     bounds: ReadBounds,
-) -> Result<ModelInferResponse, Problem> {
+) -> Result<(ModelInferResponse, MemoryLease), Problem> {
     let caller = client.caller.renewed()?;
     caller.count()?;
     let mut deadline = RequestDeadline::new();

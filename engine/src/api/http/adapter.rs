@@ -54,7 +54,8 @@ pub(in crate::api) async fn respond(
     response
 }
 
-/// Answers a request that came over this version of HTTP, and whose handler has panicked.
+/// Answers a request that came over this version of HTTP and is not handled to its end; its
+/// connection is closed.
 pub(in crate::api) fn fail(services: &CoreServices, version: Version, problem: &Problem) -> ApiResponse {
     services.metrics.responded(problem.status.as_u16());
     let mut response = refusal(problem);
@@ -303,7 +304,7 @@ async fn packed(
     let accepted = request.get(ACCEPT_ENCODING).and_then(|list| Coding::acceptable(list.to_str().ok()?));
     let coding = accepted.filter(|_| body.len() >= MIN_COMPRESSED_BYTES);
     let body = match coding {
-        Some(coding) => coding.pack_in_slices(&body, slices).await,
+        Some(coding) => coding.pack_in_slices(Vec::new(), &body, slices).await,
         None => body,
     };
     let mut response = with_type(StatusCode::OK, if json_bytes.is_some() { BINARY } else { JSON }, body);

@@ -297,7 +297,7 @@ pub(super) async fn answer(
     answered: &InferAnswer,
     slices: &Slices,
 ) -> Result<(Vec<u8>, Option<usize>), Problem> {
-    let outputs = answered.outputs(model)?;
+    let outputs = answered.outputs(model, slices).await?;
     let mut out = Vec::with_capacity(512);
     put(
         &mut out,
@@ -333,7 +333,7 @@ pub(super) async fn answer(
             });
             put(&mut out, &head);
         } else if output.format == Format::Binary {
-            let wire = output.wire();
+            let wire = output.wire(slices).await;
             let binary_data_size = Some(wire.len());
             head.parameters = Some(OutputParameters { binary_data_size, ..OutputParameters::default() });
             put(&mut out, &head);
@@ -347,7 +347,10 @@ pub(super) async fn answer(
     }
     out.extend(b"]}");
     let json_bytes = (!raw.is_empty()).then_some(out.len());
-    raw.iter().for_each(|wire| out.extend_from_slice(wire));
+    out.reserve_exact(raw.iter().map(|wire| wire.len()).sum());
+    for wire in &raw {
+        slices.append(wire, &mut out).await;
+    }
     Ok((out, json_bytes))
 }
 
@@ -359,4 +362,30 @@ fn put(out: &mut Vec<u8>, value: &impl Serialize) {
 fn reopen(out: &mut Vec<u8>, with: &[u8]) {
     out.pop();
     out.extend_from_slice(with);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::inference::answer::samples::large_answer;
+    use crate::api::net::slices::{SLICE_BYTES, ready_now};
+
+    #[test]
+    fn a_large_answer_is_written_in_slices() {
+        for format in [Format::Json, Format::Binary] {
+            let (model, answered) = large_answer(format);
+            let slices = Slices::alone();
+            let (body, json_bytes) = ready_now(answer(&model, &answered, &slices)).unwrap();
+            assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
+            let json: serde_json::Value =
+                serde_json::from_slice(&body[..json_bytes.unwrap_or(body.len())]).unwrap();
+            if format == Format::Json {
+                assert_eq!(json["outputs"][1]["data"][1].as_str().map(str::len), Some(4 << 20));
+                assert_eq!(json["outputs"][2]["data"].as_array().map(Vec::len), Some(400_000));
+            } else {
+                let sizes = [2 << 22, 2 * (4 + (4 << 20)), 400_000 * 8];
+                assert_eq!(body.len() - json_bytes.unwrap(), sizes.iter().sum::<usize>());
+            }
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use super::inputs::Rows;
 use super::outputs::{self, AnswerTensor, AnswerTimes, ChosenOutput};
+use crate::api::net::memory::MemoryLease;
+use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
 use crate::api::services::engine_client::EngineReply;
 use crate::runtime::frontend::ModelInfo;
@@ -16,26 +18,78 @@ pub(in crate::api) struct InferAnswer {
     chosen: Vec<ChosenOutput>,
     rows: Rows,
     output: bytes::Bytes,
+    memory: MemoryLease,
 }
 
 impl InferAnswer {
-    /// Keeps the engine's reply to a request of these outputs.
+    /// Keeps the engine's reply to a request of these outputs; `memory` counts its bytes.
     pub(in crate::api) fn new(
         id: String,
         chosen: Vec<ChosenOutput>,
         rows: Rows,
         reply: EngineReply,
+        memory: MemoryLease,
     ) -> InferAnswer {
-        InferAnswer { id, times: AnswerTimes::of(&reply), chosen, rows, output: reply.output.into() }
+        let times = AnswerTimes::of(&reply);
+        InferAnswer { id, times, chosen, rows, output: reply.output.into(), memory }
     }
 
-    /// Returns its tensors, of which those for shared memory are written there.
+    /// Returns the memory that counts its bytes.
+    pub(in crate::api) fn into_memory(self) -> MemoryLease {
+        self.memory
+    }
+
+    /// Returns its tensors, made in slices, of which those for shared memory are written there.
     ///
     /// Errors: 400 if the shared memory is too small or gone.
-    pub(in crate::api) fn outputs<'a>(
+    pub(in crate::api) async fn outputs<'a>(
         &'a self,
         model: &'a ModelInfo,
+        slices: &Slices,
     ) -> Result<Vec<AnswerTensor<'a>>, Problem> {
-        outputs::outputs(model, &self.chosen, self.rows, &self.output)
+        outputs::outputs(model, &self.chosen, self.rows, &self.output, slices).await
+    }
+}
+
+/// Large answers for tests.
+#[cfg(test)]
+pub(in crate::api) mod samples {
+    use super::super::inputs::Rows;
+    use super::super::outputs::{Format, choose};
+    use super::InferAnswer;
+    use crate::api::net::memory::CoreMemory;
+    use crate::api::services::engine_client::EngineReply;
+    use crate::api::services::shared_memory::Regions;
+    use crate::runtime::frontend::{ModelInfo, Outcome, SlotState, Timeline};
+    use std::rc::Rc;
+    use symphony_gpu::{DataType, Signature, TensorSpec};
+    use symphony_transport::message::{GpuId, ModelId};
+
+    /// A model with a large output of numbers, one of one long text and one of many short ones, and
+    /// the answer to a request of two rows for it.
+    pub(in crate::api) fn large_answer(format: Format) -> (ModelInfo, InferAnswer) {
+        let tensor = |name: &str, datatype, elements| TensorSpec {
+            name: name.to_owned(),
+            datatype,
+            shape: vec![elements],
+        };
+        let outputs = vec![
+            tensor("numbers", DataType::Fp32, 1 << 20),
+            tensor("text", DataType::Bytes(4 << 20), 1),
+            tensor("texts", DataType::Bytes(4), 200_000),
+        ];
+        let signature = Signature { inputs: Vec::new(), outputs };
+        let model = ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
+        let rows = Rows { count: 2, batched: true };
+        let chosen = choose(&model, [], format, rows.count, &Regions::default()).unwrap();
+        let reply = EngineReply {
+            outcome: Outcome::Good,
+            output: vec![b'1'; rows.count * model.signature.output_bytes()],
+            timeline: Timeline::default(),
+            batch_size: 2,
+            gpu: GpuId(0),
+        };
+        let memory = CoreMemory::new(usize::MAX, usize::MAX).lease(&Rc::default());
+        (model, InferAnswer::new("id".to_owned(), chosen, rows, reply, memory))
     }
 }

@@ -1,25 +1,30 @@
 //! The classification extension: the largest elements of an output, as `VALUE:INDEX` strings.
 
+use crate::api::net::slices::Slices;
 use half::{bf16, f16};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 use symphony_gpu::DataType;
 
 /// Returns the `most` largest elements of one row of an output, largest first and of equal ones the
 /// first, each with its index. `row` holds elements as a row has them; NaN and BYTES, which have no
-/// order, come last, in their order.
-pub(super) fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String> {
+/// order, come last, in their order. It is done in slices.
+pub(super) async fn largest(datatype: DataType, row: &[u8], most: usize, slices: &Slices) -> Vec<String> {
     match datatype {
-        DataType::Bool | DataType::Uint8 => of(row, most, u8::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Uint16 => of(row, most, u16::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Uint32 => of(row, most, u32::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Uint64 => of(row, most, u64::from_le_bytes, |v| v as f64, |v| v.to_string()),
-        DataType::Int8 => of(row, most, i8::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Int16 => of(row, most, i16::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Int32 => of(row, most, i32::from_le_bytes, f64::from, |v| v.to_string()),
-        DataType::Int64 => of(row, most, i64::from_le_bytes, |v| v as f64, |v| v.to_string()),
-        DataType::Fp16 => of(row, most, f16::from_le_bytes, f64::from, six_places),
-        DataType::Bf16 => of(row, most, bf16::from_le_bytes, f64::from, six_places),
-        DataType::Fp32 => of(row, most, f32::from_le_bytes, f64::from, six_places),
-        DataType::Fp64 => of(row, most, f64::from_le_bytes, |v| v, six_places),
+        DataType::Bool | DataType::Uint8 => {
+            of(row, most, slices, u8::from_le_bytes, f64::from, |v| v.to_string()).await
+        }
+        DataType::Uint16 => of(row, most, slices, u16::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Uint32 => of(row, most, slices, u32::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Uint64 => of(row, most, slices, u64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
+        DataType::Int8 => of(row, most, slices, i8::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int16 => of(row, most, slices, i16::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int32 => of(row, most, slices, i32::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int64 => of(row, most, slices, i64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
+        DataType::Fp16 => of(row, most, slices, f16::from_le_bytes, f64::from, six_places).await,
+        DataType::Bf16 => of(row, most, slices, bf16::from_le_bytes, f64::from, six_places).await,
+        DataType::Fp32 => of(row, most, slices, f32::from_le_bytes, f64::from, six_places).await,
+        DataType::Fp64 => of(row, most, slices, f64::from_le_bytes, |v| v, six_places).await,
         DataType::Bytes(_) => Vec::new(),
     }
 }
@@ -29,27 +34,90 @@ fn six_places<T: Into<f64>>(value: T) -> String {
     format!("{:.6}", value.into())
 }
 
-fn of<T: Copy, const N: usize>(
+/// The elements that are looked at between two reports of work.
+const PIECE: usize = 256;
+
+/// The work of looking at an element, in bytes.
+const ELEMENT_WORK: usize = 8;
+
+/// The work of listing one, in bytes.
+const TEXT_WORK: usize = 32;
+
+/// An element among the largest so far. The greatest of these is the first to be replaced.
+struct RankedElement<T> {
+    rank: f64,
+    index: usize,
+    value: T,
+}
+
+impl<T> RankedElement<T> {
+    /// Compares by the order in which they are listed.
+    fn listed(&self, other: &RankedElement<T>) -> Ordering {
+        other.rank.total_cmp(&self.rank).then(self.index.cmp(&other.index))
+    }
+}
+
+impl<T> PartialEq for RankedElement<T> {
+    fn eq(&self, other: &RankedElement<T>) -> bool {
+        self.listed(other).is_eq()
+    }
+}
+
+impl<T> Eq for RankedElement<T> {}
+
+impl<T> PartialOrd for RankedElement<T> {
+    fn partial_cmp(&self, other: &RankedElement<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for RankedElement<T> {
+    fn cmp(&self, other: &RankedElement<T>) -> Ordering {
+        self.listed(other)
+    }
+}
+
+async fn of<T: Copy, const N: usize>(
     row: &[u8],
     most: usize,
+    slices: &Slices,
     element: impl Fn([u8; N]) -> T,
     order: impl Fn(T) -> f64,
     text: impl Fn(T) -> String,
 ) -> Vec<String> {
-    let mut all: Vec<(usize, T)> =
-        row.as_chunks::<N>().0.iter().map(|&bytes| element(bytes)).enumerate().collect();
-    let rank = |value: T| match order(value) {
-        nan if nan.is_nan() => f64::NEG_INFINITY,
-        value => value,
-    };
-    all.sort_by(|a, b| rank(b.1).total_cmp(&rank(a.1)));
-    all.truncate(most);
-    all.into_iter().map(|(index, value)| format!("{}:{index}", text(value))).collect()
+    let mut largest = BinaryHeap::new();
+    for (at, piece) in row.as_chunks::<N>().0.chunks(PIECE).enumerate() {
+        for (index, &bytes) in (at * PIECE..).zip(piece) {
+            let value = element(bytes);
+            let rank = order(value);
+            let rank = if rank.is_nan() { f64::NEG_INFINITY } else { rank };
+            let ranked = RankedElement { rank, index, value };
+            if largest.len() < most {
+                largest.push(ranked);
+            } else if largest.peek().is_some_and(|last| ranked < *last) {
+                largest.pop();
+                largest.push(ranked);
+            }
+        }
+        slices.did(piece.len() * ELEMENT_WORK).await;
+    }
+    let mut texts = Vec::with_capacity(largest.len());
+    while let Some(RankedElement { index, value, .. }) = largest.pop() {
+        texts.push(format!("{}:{index}", text(value)));
+        slices.did(TEXT_WORK).await;
+    }
+    texts.reverse();
+    texts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::net::slices::ready_now;
+
+    fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String> {
+        ready_now(super::largest(datatype, row, most, &Slices::alone()))
+    }
 
     #[test]
     fn the_largest_come_first_with_their_indices() {

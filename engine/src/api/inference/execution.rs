@@ -3,33 +3,39 @@
 use super::answer::InferAnswer;
 use super::ending::problem_of;
 use super::request::Inference;
+use crate::api::net::memory::MemoryLease;
+use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
 use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineClient;
 use crate::runtime::frontend::ModelInfo;
 
-/// Runs a checked request and adds the engine's reply to `record`. `held`, which keeps the
-/// request's bytes counted, is dropped as soon as the engine has them.
+/// Runs a checked request and adds the engine's reply to `record`. `memory` counts the request's
+/// bytes until the engine has them, and those of its output from the time at which it comes.
 ///
 /// Errors: the reason that it has no result in time.
 pub(in crate::api) async fn run(
     engine: &EngineClient,
     model: &ModelInfo,
     inference: Inference,
-    held: impl Sized,
+    mut memory: MemoryLease,
     record: &mut InferRecord<'_>,
 ) -> Result<InferAnswer, Problem> {
     let ask = inference.ask(model);
     let Inference { id, inputs, chosen, .. } = inference;
     let rows = inputs.rows;
-    let fill = move |row: usize, slot: &mut [u8]| {
-        let _until_sent = &held;
-        inputs.fill(model, row, slot);
-    };
-    let reply = engine.ask(&ask, fill).await?;
+    let slices = Slices::on_core();
+    let input_bytes = model.signature.input_bytes();
+    let mut slots = engine.reserve(&ask)?;
+    for row in 0..rows.count {
+        inputs.fill(model, row, &mut slots.row(row)[..input_bytes], &slices).await;
+    }
+    drop(inputs);
+    memory.shrink(memory.held());
+    let (reply, memory) = slots.send(memory)?.answer().await?;
     record.answered(&ask, &reply);
     match problem_of(model, &reply) {
-        None => Ok(InferAnswer::new(id, chosen, rows, reply)),
+        None => Ok(InferAnswer::new(id, chosen, rows, reply, memory)),
         Some(problem) => Err(problem),
     }
 }

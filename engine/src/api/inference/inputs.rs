@@ -4,6 +4,7 @@
 use super::bounds::{InputFault, MAX_RANK};
 use super::tensors::{elements, json};
 use crate::api::net::memory::ReadBounds;
+use crate::api::net::slices::{COPIED_PER_PARSED, COPY_PIECE, Slices};
 use crate::api::problem::{Problem, names, quoted};
 use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
 use crate::runtime::frontend::ModelInfo;
@@ -127,24 +128,27 @@ impl Inputs {
         Ok(())
     }
 
-    /// Writes row `row` in the layout of the model's signature. Rows must be written in order, each
-    /// once.
-    pub(in crate::api) fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8]) {
+    /// Writes row `row` in the layout of the model's signature, in slices. Rows must be written in
+    /// order, each once.
+    pub(in crate::api) async fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8], slices: &Slices) {
         for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
             let to = &mut slot[model.signature.input_range(at)];
             let from = row * to.len();
             match source {
-                RowSource::Whole(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
-                RowSource::Region(view) => view.read(from, to),
+                RowSource::Whole(bytes) => slices.copy(&bytes[from..from + to.len()], to).await,
+                RowSource::Region(view) => view.read_in_slices(from, to, slices).await,
                 RowSource::Elements(wire, before) => {
                     let DataType::Bytes(most) = spec.datatype else { unreachable!("only BYTES come so") };
-                    let rest = elements::fill(&wire[before.get()..], to, most);
+                    let rest = elements::fill(&wire[before.get()..], to, most, slices).await;
                     before.set(wire.len() - rest.len());
                 }
             }
             if spec.datatype == DataType::Bool {
                 // Any non-zero byte is true, and executors rely on 0 and 1.
-                to.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+                for piece in to.chunks_mut(COPY_PIECE) {
+                    piece.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+                    slices.did(piece.len() / COPIED_PER_PARSED).await;
+                }
             }
         }
     }
@@ -209,7 +213,7 @@ async fn source(
                 // Checked lengths must not change any more, so BYTES are copied first.
                 DataType::Bytes(_) => {
                     bounds.memory.grow(bytes)?;
-                    Bytes::from(view.to_vec())
+                    Bytes::from(view.to_vec(&bounds.slices).await)
                 }
                 _ => return Ok(RowSource::Region(view)),
             }

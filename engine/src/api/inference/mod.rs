@@ -7,7 +7,7 @@
 //! **Architecture invariant:** whether a request is valid, and where its bytes go, is decided here
 //! once for both protocols. A tensor is copied once, into its slab slot.
 
-mod answer;
+pub(super) mod answer;
 pub(super) mod bounds;
 mod classification;
 mod deadline;

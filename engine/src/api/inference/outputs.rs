@@ -145,16 +145,19 @@ enum TensorElements {
 }
 
 impl AnswerTensor<'_> {
-    /// Returns the elements in the protocol's binary form.
-    pub(in crate::api) fn wire(&self) -> Bytes {
+    /// Returns the elements in the protocol's binary form, which is made in slices.
+    pub(in crate::api) async fn wire(&self, slices: &Slices) -> Bytes {
         let mut wire = Vec::new();
         match &self.elements {
             TensorElements::Rows(DataType::Bytes(most), rows) => {
-                elements::of(rows, *most).for_each(|element| elements::put(element, &mut wire));
+                elements::put_all(rows, *most, &mut wire, slices).await;
             }
             TensorElements::Rows(_, rows) => return rows.clone(),
             TensorElements::Texts(texts) => {
-                texts.iter().for_each(|text| elements::put(text.as_bytes(), &mut wire))
+                for text in texts {
+                    elements::put(text.as_bytes(), &mut wire);
+                    slices.did(JSON_WORK).await;
+                }
             }
         }
         wire.into()
@@ -164,6 +167,11 @@ impl AnswerTensor<'_> {
     pub(in crate::api) async fn json(&self, out: &mut Vec<u8>, slices: &Slices) {
         out.push(b'[');
         match &self.elements {
+            TensorElements::Rows(DataType::Bytes(most), rows) if *most as usize > PIECE => {
+                for element in elements::of(rows, *most) {
+                    json::write_text(out, element, slices).await;
+                }
+            }
             TensorElements::Rows(datatype, rows) => {
                 let size = datatype.size_bytes();
                 for piece in rows.chunks((PIECE / size).max(1) * size) {
@@ -182,27 +190,33 @@ impl AnswerTensor<'_> {
     }
 }
 
-/// Returns the tensors of an answer, whose rows lie in `output` one after another. Those for shared
-/// memory are written there.
+/// Returns the tensors of an answer, whose rows lie in `output` one after another, in slices. Those
+/// for shared memory are written there.
 ///
 /// Errors: 400 if the shared memory is too small or gone.
-pub(super) fn outputs<'a>(
+pub(super) async fn outputs<'a>(
     model: &'a ModelInfo,
     chosen: &'a [ChosenOutput],
     rows: Rows,
     output: &Bytes,
+    slices: &Slices,
 ) -> Result<Vec<AnswerTensor<'a>>, Problem> {
-    chosen.iter().map(|chosen| tensor_of(model, chosen, rows, output)).collect()
+    let mut tensors = Vec::with_capacity(chosen.len());
+    for chosen in chosen {
+        tensors.push(tensor_of(model, chosen, rows, output, slices).await?);
+    }
+    Ok(tensors)
 }
 
-fn tensor_of<'a>(
+async fn tensor_of<'a>(
     model: &'a ModelInfo,
     chosen: &'a ChosenOutput,
     rows: Rows,
     all: &Bytes,
+    slices: &Slices,
 ) -> Result<AnswerTensor<'a>, Problem> {
     let spec = &model.signature.outputs[chosen.at];
-    let tensor = gathered(&model.signature, chosen.at, rows.count, all);
+    let tensor = gathered(&model.signature, chosen.at, rows.count, all, slices).await;
     let mut shape: Vec<usize> = if rows.batched { vec![rows.count] } else { Vec::new() };
     let (datatype, elements) = match chosen.classes {
         None => {
@@ -212,30 +226,36 @@ fn tensor_of<'a>(
         Some(most) => {
             shape.push(most);
             // A row without elements has no classes either.
-            let rows = tensor.chunks(spec.bytes().max(1));
-            let texts = rows.flat_map(|row| classification::largest(spec.datatype, row, most)).collect();
+            let mut texts = Vec::new();
+            for row in tensor.chunks(spec.bytes().max(1)) {
+                texts.extend(classification::largest(spec.datatype, row, most, slices).await);
+            }
             ("BYTES", TensorElements::Texts(texts))
         }
     };
     let mut output =
         AnswerTensor { name: &spec.name, datatype, shape, format: chosen.format, region: None, elements };
     if let Some(view) = &chosen.region {
-        let wire = output.wire();
-        view.write(&wire).map_err(|what| Problem::bad(format!("output {:?}: {what}", spec.name)))?;
+        let wire = output.wire(slices).await;
+        view.write(&wire, slices)
+            .await
+            .map_err(|what| Problem::bad(format!("output {:?}: {what}", spec.name)))?;
         output.region = Some((view, wire.len()));
     }
     Ok(output)
 }
 
-/// Gathers one output from all rows. The output of a single row is not copied.
-fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes) -> Bytes {
+/// Gathers one output from all rows, in slices. The output of a single row is not copied.
+async fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes, slices: &Slices) -> Bytes {
     let (range, stride) = (signature.output_range(at), signature.output_bytes());
     if rows == 1 {
         return all.slice(range);
     }
     let of_row = |row: usize| -> Range<usize> { row * stride + range.start..row * stride + range.end };
     let mut tensor = Vec::with_capacity(rows * range.len());
-    (0..rows).for_each(|row| tensor.extend_from_slice(&all[of_row(row)]));
+    for row in 0..rows {
+        slices.append(&all[of_row(row)], &mut tensor).await;
+    }
     tensor.into()
 }
 

@@ -46,6 +46,11 @@ impl BodyBudget {
         self.limits.max_body_bytes
     }
 
+    /// Returns the memory that the bodies, and answers, share.
+    pub(in crate::api) fn memory(&self) -> &Rc<CoreMemory> {
+        &self.memory
+    }
+
     /// Returns an empty lease for a request of a connection.
     pub(in crate::api) fn lease(&self, connection: &Rc<ConnectionMemory>) -> MemoryLease {
         self.memory.lease(connection)

@@ -72,14 +72,14 @@ impl Coding {
 
     /// Compresses a few bytes.
     pub(in crate::api) fn pack(self, bytes: &[u8]) -> Vec<u8> {
-        let mut packer = Packer::new(self);
+        let mut packer = Packer::new(self, Vec::new());
         packer.write(bytes);
         packer.finish()
     }
 
-    /// Compresses bytes in slices.
-    pub(in crate::api) async fn pack_in_slices(self, bytes: &[u8], slices: &Slices) -> Vec<u8> {
-        let mut packer = Packer::new(self);
+    /// Compresses bytes in slices, and appends the result to `to`.
+    pub(in crate::api) async fn pack_in_slices(self, to: Vec<u8>, bytes: &[u8], slices: &Slices) -> Vec<u8> {
+        let mut packer = Packer::new(self, to);
         for piece in bytes.chunks(PIECE) {
             packer.write(piece);
             slices.did(piece.len()).await;
@@ -240,10 +240,10 @@ enum Packer {
 }
 
 impl Packer {
-    fn new(coding: Coding) -> Packer {
+    fn new(coding: Coding, to: Vec<u8>) -> Packer {
         match coding {
-            Coding::Gzip => Packer::Gzip(GzEncoder::new(Vec::new(), Compression::fast())),
-            Coding::Deflate => Packer::Deflate(ZlibEncoder::new(Vec::new(), Compression::fast())),
+            Coding::Gzip => Packer::Gzip(GzEncoder::new(to, Compression::fast())),
+            Coding::Deflate => Packer::Deflate(ZlibEncoder::new(to, Compression::fast())),
         }
     }
 

@@ -7,7 +7,7 @@
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
 use super::handler_panics::{HandlerPanics, contained};
 use super::limits::ConnectionLimits;
-use super::memory::ConnectionMemory;
+use super::memory::{ConnectionMemory, CoreMemory};
 use super::peer::{ListenerRules, Peer};
 use super::response::{ApiResponse, DeliveryProgress};
 use super::socket::Socket;
@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of a client that speaks HTTP/2 with prior knowledge.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The most bytes that an HTTP/2 client may send before they are read.
+pub(in crate::api) const HTTP2_WINDOW: u32 = 1 << 20;
 
 /// The longest time for which the server, when it closes a connection, discards the bytes that the
 /// client still sends (the rest of a refused body). Closing at once would reset the connection, and
@@ -136,6 +139,9 @@ pub(in crate::api) trait RequestHandler: 'static {
     /// Returns the limits of each connection.
     fn limits(&self) -> &ConnectionLimits;
 
+    /// Returns the memory that the requests and answers of all connections share.
+    fn memory(&self) -> &Rc<CoreMemory>;
+
     /// Returns the account of panics of the core's connections.
     fn panics(&self) -> &Rc<HandlerPanics>;
 
@@ -169,9 +175,10 @@ impl<H: RequestHandler> Service<Request<Incoming>> for RequestService<H> {
         let condemned = watch.condemned.clone();
         let peer = Peer { listener: self.listener, in_flight: in_flight.clone(), condemned };
         Box::pin(async move {
+            let memory = handler.memory().lease(&in_flight);
             let response = handler.respond(request, peer).await;
             watch.enter(ConnectionPhase::Responding);
-            Ok(response.map(|body| body.counted(in_flight, &watch.progress)))
+            Ok(response.map(|body| body.counted(in_flight, memory, &watch.progress)))
         })
     }
 }
@@ -214,6 +221,8 @@ impl<H: RequestHandler> HttpConnection<H> {
             let mut builder = http2::Builder::new(TaskExecutor(service.handler.panics().clone()));
             builder
                 .timer(GlommioTimer)
+                .initial_connection_window_size(HTTP2_WINDOW)
+                .initial_stream_window_size(HTTP2_WINDOW)
                 .keep_alive_interval(limits.keep_alive)
                 .keep_alive_timeout(limits.keep_alive)
                 .max_concurrent_streams(u32::try_from(limits.max_requests_at_once).unwrap_or(u32::MAX))

@@ -3,21 +3,16 @@
 //! of them in a short time, or one in the midst of a change of what the core can't do without (a
 //! [`VitalCell`]), are a fault of the core.
 
-use super::response::BodyFrames;
 use crate::runtime::FaultLatch;
 use crate::runtime::panics::catch;
 use crate::telemetry::Metrics;
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::header::HeaderMap;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// The most panics of an API core within [`WITHIN`] that are put down to single requests. A client
@@ -83,49 +78,6 @@ pub(in crate::api) async fn contained<T>(work: impl Future<Output = T>) -> Resul
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
-}
-
-/// The frames of a response, which end with trailers if making one of them panics.
-pub(in crate::api) struct ContainedFrames {
-    /// The frames; `None` after a panic.
-    pub(in crate::api) frames: Option<BodyFrames>,
-    /// The account of panics.
-    pub(in crate::api) panics: Rc<HandlerPanics>,
-    /// The flag by which the connection is asked to end.
-    pub(in crate::api) condemned: Rc<Cell<bool>>,
-    /// The trailers after a panic.
-    pub(in crate::api) trailers: fn() -> HeaderMap,
-}
-
-impl Body for ContainedFrames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(frames) = &mut self.frames else { return Poll::Ready(None) };
-        let panic = match catch(|| frames.as_mut().poll_frame(cx)) {
-            Ok(frame) => return frame,
-            Err(panic) => panic,
-        };
-        self.panics.note(&panic);
-        self.condemned.set(true);
-        let frames = self.frames.take();
-        if let Err(panic) = catch(|| drop(frames)) {
-            self.panics.note(&panic);
-        }
-        Poll::Ready(Some(Ok(Frame::trailers((self.trailers)()))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.frames.as_ref().is_none_or(|frames| frames.is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.frames.as_ref().map(|frames| frames.size_hint()).unwrap_or_default()
-    }
 }
 
 /// State that all connections of a core depend on. A panic while it is borrowed for a change may

@@ -1,6 +1,8 @@
 //! The memory that requests hold while they are read: what has come of them, what it unpacks to,
-//! and what it becomes. Every byte is taken from two budgets before it is allocated, that of its
-//! API core and that of its connection, and given back when its [`MemoryLease`] is dropped.
+//! and what it becomes; and that of answers until they are sent. Every byte is taken from two
+//! budgets before it is allocated, that of its API core and that of its connection, and given back
+//! when its [`MemoryLease`] is dropped. An answer is never refused: it may exceed the budgets, and
+//! then no request is read.
 
 use super::slices::Slices;
 use crate::api::problem::Problem;
@@ -9,7 +11,7 @@ use hyper::StatusCode;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The memory that the requests of an API core hold, and the limits.
+/// The memory that the requests and answers of an API core hold, and the limits.
 #[derive(Debug)]
 pub(in crate::api) struct CoreMemory {
     held: Cell<usize>,
@@ -17,8 +19,8 @@ pub(in crate::api) struct CoreMemory {
     most_of_connection: usize,
 }
 
-/// The memory that the requests of one connection hold. Each request in flight has a clone of its
-/// `Rc`, until its response is taken.
+/// The memory that the requests and answers of one connection hold. Each request in flight has a
+/// clone of its `Rc`, until its response is taken.
 #[derive(Default, Debug)]
 pub(in crate::api) struct ConnectionMemory {
     held: Rc<Cell<usize>>,
@@ -80,6 +82,16 @@ impl CoreMemory {
         Rc::new(CoreMemory { held: Cell::new(0), most, most_of_connection })
     }
 
+    /// Checks that a connection's requests and answers leave it any memory.
+    ///
+    /// Errors: 429.
+    pub(in crate::api) fn check(&self, connection: &ConnectionMemory) -> Result<(), Problem> {
+        match connection.held.get() > self.most_of_connection {
+            true => Err(full("its connection's requests and answers", self.most_of_connection)),
+            false => Ok(()),
+        }
+    }
+
     /// Returns an empty lease for a request of a connection.
     pub(in crate::api) fn lease(self: &Rc<Self>, connection: &Rc<ConnectionMemory>) -> MemoryLease {
         MemoryLease { core: self.clone(), connection: connection.held.clone(), held: 0 }
@@ -94,15 +106,22 @@ impl MemoryLease {
         let of_core = self.core.held.get().saturating_add(more);
         let of_connection = self.connection.get().saturating_add(more);
         if of_connection > self.core.most_of_connection {
-            return Err(full("its connection's requests", self.core.most_of_connection));
+            return Err(full("its connection's requests and answers", self.core.most_of_connection));
         }
         if of_core > self.core.most {
-            return Err(full("request bodies being read", self.core.most));
+            return Err(full("requests being read and answers being sent", self.core.most));
         }
         self.core.held.set(of_core);
         self.connection.set(of_connection);
         self.held += more;
         Ok(())
+    }
+
+    /// Takes `more` bytes for an answer, whether the budgets have them or not.
+    pub(in crate::api) fn charge(&mut self, more: usize) {
+        self.core.held.set(self.core.held.get() + more);
+        self.connection.set(self.connection.get() + more);
+        self.held += more;
     }
 
     /// Gives back `bytes`, or what is held if that is less.
@@ -149,12 +168,17 @@ mod tests {
         let mut first = core.lease(&one);
         first.grow(50).unwrap();
         let refused = first.grow(11).unwrap_err();
-        assert!(refused.message.contains("its connection's requests fill their 60 bytes"), "{refused:?}");
+        assert!(
+            refused.message.contains("its connection's requests and answers fill their 60 bytes"),
+            "{refused:?}"
+        );
         let part = first.split(20);
         let mut second = core.lease(&two);
-        assert!(second.grow(51).unwrap_err().message.contains("being read fill their 100"));
+        assert!(second.grow(51).unwrap_err().message.contains("being sent fill their 100"));
         drop(part);
         second.grow(60).unwrap();
+        second.charge(70);
+        assert_eq!((core.check(&one).is_ok(), core.check(&two).is_ok()), (true, false));
         drop((first, second));
         assert_eq!((core.held.get(), one.held.get(), two.held.get()), (0, 0, 0));
     }

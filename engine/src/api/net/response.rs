@@ -1,7 +1,8 @@
 //! The responses of both protocols, with bodies that are whole or come in parts.
 
-use super::handler_panics::{ContainedFrames, HandlerPanics};
-use super::memory::ConnectionMemory;
+use super::handler_panics::HandlerPanics;
+use super::memory::{ConnectionMemory, MemoryLease};
+use crate::runtime::panics::catch;
 use http_body::{Body, Frame, SizeHint};
 use hyper::Response;
 use hyper::body::{Buf, Bytes};
@@ -25,6 +26,8 @@ pub(in crate::api) struct ResponseBody {
     /// The connection's token: the number of its clones is the number of responses not yet taken.
     _in_flight: Option<Rc<ConnectionMemory>>,
     taking: Option<Delivery>,
+    /// The memory that counts what is not yet a piece.
+    memory: Option<MemoryLease>,
 }
 
 /// The part of a body that waits for its client.
@@ -82,6 +85,8 @@ impl Drop for Undelivered {
 pub(in crate::api) struct BodyPiece {
     bytes: Bytes,
     taking: Option<Undelivered>,
+    /// The memory that counts it.
+    _memory: Option<MemoryLease>,
 }
 
 impl Buf for BodyPiece {
@@ -124,7 +129,7 @@ impl ResponseBody {
     }
 
     fn of(parts: BodyParts) -> ResponseBody {
-        ResponseBody { parts, _in_flight: None, taking: None }
+        ResponseBody { parts, _in_flight: None, taking: None, memory: None }
     }
 
     /// Lets a body whose frames come as they are ready end with `trailers` if making one panics.
@@ -144,25 +149,35 @@ impl ResponseBody {
         ResponseBody { parts, ..self }
     }
 
-    /// Lets `in_flight` count the body until it is sent or dropped, and `progress` as it is taken.
+    /// Lets `in_flight` count the body until it is sent or dropped, `progress` as it is taken, and
+    /// `memory`, which is empty, its bytes until they are sent.
     pub(in crate::api) fn counted(
         self,
         in_flight: Rc<ConnectionMemory>,
+        mut memory: MemoryLease,
         progress: &Rc<DeliveryProgress>,
     ) -> ResponseBody {
+        if let BodyParts::Whole { data: Some(data), .. } = &self.parts {
+            memory.charge(data.len());
+        }
         let taking = match self.parts {
             BodyParts::Whole { .. } => Delivery::All(progress.count()),
             BodyParts::Stream(_) => Delivery::Pieces(progress.clone()),
         };
-        ResponseBody { _in_flight: Some(in_flight), taking: Some(taking), ..self }
+        ResponseBody { _in_flight: Some(in_flight), taking: Some(taking), memory: Some(memory), ..self }
     }
 
     /// Returns a piece of the body, counted too.
-    fn piece(&self, bytes: Bytes) -> BodyPiece {
+    fn piece(&mut self, bytes: Bytes) -> BodyPiece {
         let taking = self.taking.as_ref().map(|taking| match taking {
             Delivery::All(Undelivered(progress)) | Delivery::Pieces(progress) => progress.count(),
         });
-        BodyPiece { bytes, taking }
+        let memory = self.memory.as_mut().map(|memory| {
+            // A whole body was counted before.
+            memory.charge(bytes.len().saturating_sub(memory.held()));
+            memory.split(bytes.len())
+        });
+        BodyPiece { bytes, taking, _memory: memory }
     }
 }
 
@@ -208,5 +223,48 @@ impl Body for ResponseBody {
             BodyParts::Whole { .. } => SizeHint::default(),
             BodyParts::Stream(frames) => frames.size_hint(),
         }
+    }
+}
+
+/// The frames of a response, which end with trailers if making one of them panics.
+struct ContainedFrames {
+    /// The frames; `None` after a panic.
+    frames: Option<BodyFrames>,
+    /// The account of panics.
+    panics: Rc<HandlerPanics>,
+    /// The flag by which the connection is asked to end.
+    condemned: Rc<Cell<bool>>,
+    /// The trailers after a panic.
+    trailers: fn() -> HeaderMap,
+}
+
+impl Body for ContainedFrames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(frames) = &mut self.frames else { return Poll::Ready(None) };
+        let panic = match catch(|| frames.as_mut().poll_frame(cx)) {
+            Ok(frame) => return frame,
+            Err(panic) => panic,
+        };
+        self.panics.note(&panic);
+        self.condemned.set(true);
+        let frames = self.frames.take();
+        if let Err(panic) = catch(|| drop(frames)) {
+            self.panics.note(&panic);
+        }
+        Poll::Ready(Some(Ok(Frame::trailers((self.trailers)()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.frames.as_ref().is_none_or(|frames| frames.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.frames.as_ref().map(|frames| frames.size_hint()).unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! Work in slices: a task that unpacks or parses a large body reports its progress, and after each
-//! slice the other tasks of its API core run. A slice is about a millisecond of work.
+//! Work in slices: a task that unpacks, parses or copies a large body reports its progress, and
+//! after each slice the other tasks of its API core run. A slice is about a millisecond of work.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -9,6 +9,12 @@ use std::time::Duration;
 /// The bytes after which a task pauses. The slowest work on bytes, parsing numbers, takes about a
 /// millisecond for them.
 pub(in crate::api) const SLICE_BYTES: usize = 128 << 10;
+
+/// The bytes that are copied, or compared, in the time in which one is parsed.
+pub(in crate::api) const COPIED_PER_PARSED: usize = 8;
+
+/// The bytes that are copied at a time.
+pub(in crate::api) const COPY_PIECE: usize = 64 << 10;
 
 /// The pause, in which the core looks at its sockets and timers. A task that kept itself runnable
 /// instead would keep it from that.
@@ -40,6 +46,23 @@ impl Slices {
         self.since.set(since);
         if since >= SLICE_BYTES {
             self.pause().await;
+        }
+    }
+
+    /// Copies `from` to `to`, which is as long, in slices.
+    pub(in crate::api) async fn copy(&self, from: &[u8], to: &mut [u8]) {
+        for (from, to) in from.chunks(COPY_PIECE).zip(to.chunks_mut(COPY_PIECE)) {
+            to.copy_from_slice(from);
+            self.did(from.len() / COPIED_PER_PARSED).await;
+        }
+    }
+
+    /// Appends `from` to `to` in slices.
+    pub(in crate::api) async fn append(&self, from: &[u8], to: &mut Vec<u8>) {
+        to.reserve(from.len());
+        for from in from.chunks(COPY_PIECE) {
+            to.extend_from_slice(from);
+            self.did(from.len() / COPIED_PER_PARSED).await;
         }
     }
 

@@ -1,6 +1,7 @@
-//! The way from the connections of one API core to its [`Frontend`]: [`EngineClient::ask`] submits
-//! a request and waits, one [`EngineClient::pump`] task polls the frontend and wakes the waiting
-//! tasks. All run on one thread.
+//! The way from the connections of one API core to its [`Frontend`]: [`EngineClient::reserve`]
+//! takes the slots of a request, which is then written, sent and waited for; one
+//! [`EngineClient::pump`] task polls the frontend and wakes the waiting tasks. All run on one
+//! thread.
 //!
 //! The engine answers through rings in memory, on which no task can sleep, so the pump polls. On a
 //! core of its own it polls every microsecond, between polls of the sockets. Where threads share
@@ -12,19 +13,24 @@
 
 use crate::api::net::glommio_io::within;
 use crate::api::net::handler_panics::VitalCell;
+use crate::api::net::memory::MemoryLease;
+use crate::api::net::slices::{COPIED_PER_PARSED, SLICE_BYTES, Slices};
 use crate::runtime::Idle;
 use crate::runtime::frontend::{
-    Answer, Ask, Frontend, ModelInfo, Outcome, Refusal, Ticket, Timeline, Withdrawal,
+    Answer, Ask, Frontend, KeptOutput, ModelInfo, Outcome, Refusal, SlotReservation, Ticket, Timeline,
+    Withdrawal,
 };
 use crate::telemetry::Metrics;
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::slab::{SlabView, SlotGuard, SlotId};
 
 /// Empty polls in a row before the pump slows down.
 const FAST_POLLS: u32 = 20;
@@ -42,6 +48,9 @@ const SLOW_POLL: Duration = Duration::from_micros(100);
 /// models.
 const IDLE_POLL: Duration = Duration::from_millis(50);
 
+/// The most bytes of outputs that one poll copies; larger ones are copied by tasks in slices.
+const COPIED_AT_ONCE: usize = SLICE_BYTES * COPIED_PER_PARSED;
+
 /// A copy of an [`Answer`], which outlives the frontend's slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::api) struct EngineReply {
@@ -58,10 +67,10 @@ pub(in crate::api) struct EngineReply {
 }
 
 impl EngineReply {
-    fn keep(answer: Answer<'_>) -> EngineReply {
+    fn of(answer: &Answer<'_>, output: Vec<u8>) -> EngineReply {
         EngineReply {
             outcome: answer.outcome,
-            output: answer.to_vec(),
+            output,
             timeline: answer.timeline,
             batch_size: answer.batch_size,
             gpu: answer.gpu,
@@ -76,16 +85,98 @@ pub(in crate::api) struct EngineClient {
     idle: Idle,
     /// The waiting tasks, by ticket index. A task that was dropped leaves a sender without
     /// receiver: its answer is still taken from the frontend, once, and discarded.
-    waiting: RefCell<Vec<Option<oneshot::Sender<EngineReply>>>>,
+    waiting: RefCell<Vec<Option<WaitingTask>>>,
     pump: RefCell<Option<Waker>>,
+    /// The slots' bytes.
+    view: SlabView,
+    /// The slots that no task holds any more, until the frontend takes them back.
+    returned: Rc<RefCell<Vec<SlotId>>>,
     /// The number of requests sent: when it rises, the pump polls fast again.
     sent: Cell<u64>,
 }
 
+/// Slots that a task holds; they come back when this is dropped.
+struct HeldSlots {
+    slots: Vec<SlotId>,
+    returned: Rc<RefCell<Vec<SlotId>>>,
+}
+
+impl Drop for HeldSlots {
+    fn drop(&mut self) {
+        self.returned.borrow_mut().append(&mut self.slots);
+    }
+}
+
+/// A request whose slots are taken and whose rows are being written.
+pub(in crate::api) struct ReservedRequest<'a> {
+    client: &'a EngineClient,
+    reservation: SlotReservation,
+    held: HeldSlots,
+}
+
+/// A task that waits for an answer, and the budget that the answer's output counts against.
+struct WaitingTask {
+    sender: oneshot::Sender<CountedReply>,
+    memory: MemoryLease,
+}
+
+/// An answer, with the memory that counts its output.
+pub(in crate::api) type CountedReply = (EngineReply, MemoryLease);
+
+/// A large output that is still in its slots, and the task that waits for it.
+struct LargeOutput {
+    held: HeldSlots,
+    range: Range<usize>,
+    reply: EngineReply,
+    waiter: WaitingTask,
+}
+
+impl WaitingTask {
+    /// Hands over the answer. That fails only if the task was dropped, which needs none.
+    fn answer(self, reply: EngineReply) {
+        let _ = self.sender.send((reply, self.memory));
+    }
+}
+
 /// A request in flight, which is withdrawn when this is dropped.
-struct PendingRequest<'a> {
+pub(in crate::api) struct PendingRequest<'a> {
     client: &'a EngineClient,
     ticket: Ticket,
+    reply: oneshot::Receiver<CountedReply>,
+}
+
+impl<'a> ReservedRequest<'a> {
+    /// Returns the slot of row `at`, whose old content is undefined.
+    pub(in crate::api) fn row(&mut self, at: usize) -> SlotGuard<'_> {
+        self.client.view.claim(self.held.slots[at]).expect("a slot just taken has no other holder")
+    }
+
+    /// Sends the request, whose rows are written. `memory` counts the answer's output from the time
+    /// at which it comes.
+    ///
+    /// Errors: a [`Refusal`].
+    pub(in crate::api) fn send(mut self, memory: MemoryLease) -> Result<PendingRequest<'a>, Refusal> {
+        let client = self.client;
+        let ticket = client.frontend.borrow().send_reserved(&self.reservation)?;
+        self.held.slots.clear();
+        client.metrics.accepted(self.reservation.model());
+        let (sender, reply) = oneshot::channel();
+        client.waiting.borrow_mut()[ticket.index] = Some(WaitingTask { sender, memory });
+        client.sent.set(client.sent.get() + 1);
+        client.wake_pump();
+        Ok(PendingRequest { client, ticket, reply })
+    }
+}
+
+impl PendingRequest<'_> {
+    /// Waits for the answer. Dropping the request, as when the client has left, withdraws it; after
+    /// the answer that has no effect.
+    ///
+    /// Errors: a [`Refusal`] when requests are cut off.
+    pub(in crate::api) async fn answer(mut self) -> Result<CountedReply, Refusal> {
+        // The pump answers every request; only a cut-off lets go of a sender before.
+        (&mut self.reply).await.map_err(|_| self.client.frontend.borrow().refusal())
+    }
 }
 
 impl Drop for PendingRequest<'_> {
@@ -100,6 +191,8 @@ impl EngineClient {
     pub(in crate::api) fn new(frontend: Frontend, metrics: Rc<Metrics>, idle: Idle) -> EngineClient {
         let waiting = (0..frontend.capacity()).map(|_| None).collect();
         EngineClient {
+            view: frontend.slab_view().clone(),
+            returned: Rc::default(),
             frontend: VitalCell::new(frontend),
             metrics,
             idle,
@@ -147,30 +240,24 @@ impl EngineClient {
         self.frontend.borrow().most_rows(model)
     }
 
-    /// Submits a request as [`Frontend::submit`] does and waits for its answer. Dropping the
-    /// future, as when the client has left, withdraws the request.
+    /// Takes the slots for a request, whose rows the caller then writes. It holds the model
+    /// ([`EngineClient::models`]) until the request is sent.
     ///
-    /// Errors: a [`Refusal`], at once, or when requests are cut off.
-    pub(in crate::api) async fn ask(
-        &self,
-        ask: &Ask,
-        fill: impl FnMut(usize, &mut [u8]),
-    ) -> Result<EngineReply, Refusal> {
-        let ticket = {
+    /// Errors: a [`Refusal`].
+    pub(in crate::api) fn reserve(&self, ask: &Ask) -> Result<ReservedRequest<'_>, Refusal> {
+        let mut reservation = {
             let mut frontend = self.frontend.borrow();
-            let ticket = frontend.submit(ask, fill);
+            frontend.release(self.returned.borrow_mut().drain(..));
+            let reservation = frontend.reserve(ask);
             frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
-            ticket?
+            reservation?
         };
-        self.metrics.accepted(ask.model);
-        let (sender, receiver) = oneshot::channel();
-        self.waiting.borrow_mut()[ticket.index] = Some(sender);
-        self.sent.set(self.sent.get() + 1);
-        self.wake_pump();
-        // After the answer, a withdrawal has no effect.
-        let _cancelled_if_dropped = PendingRequest { client: self, ticket };
-        // The pump answers every request; only a cut-off lets go of a sender before.
-        receiver.await.map_err(|_| self.frontend.borrow().refusal())
+        let held = self.held(std::mem::take(&mut reservation.slots));
+        Ok(ReservedRequest { client: self, reservation, held })
+    }
+
+    fn held(&self, slots: Vec<SlotId>) -> HeldSlots {
+        HeldSlots { slots, returned: self.returned.clone() }
     }
 
     /// Delivers answers until it is dropped. One task of the core runs it.
@@ -199,7 +286,7 @@ impl EngineClient {
     /// Ends the waiting for all answers with a [`Refusal`], and returns the number of requests.
     pub(in crate::api) fn cut_off(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
-        waiting.iter_mut().filter_map(Option::take).filter(|waiter| !waiter.is_canceled()).count()
+        waiting.iter_mut().filter_map(Option::take).filter(|waiter| !waiter.sender.is_canceled()).count()
     }
 
     /// Returns true if the engine can't go on.
@@ -210,16 +297,45 @@ impl EngineClient {
     fn deliver(&self) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         let mut frontend = self.frontend.borrow();
+        frontend.release(self.returned.borrow_mut().drain(..));
+        let (mut copied, mut large) = (0, Vec::new());
         let delivered = frontend.poll(|ticket, answer| {
             self.metrics.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();
-            if let Some(waiter) = waiter.filter(|w| !w.is_canceled()) {
-                // Sending fails only if the receiver was dropped, which needs no answer.
-                let _ = waiter.send(EngineReply::keep(answer));
+            let Some(mut waiter) = waiter.filter(|waiter| !waiter.sender.is_canceled()) else { return };
+            waiter.memory.charge(answer.output_bytes());
+            copied += answer.output_bytes();
+            let kept = if copied > COPIED_AT_ONCE { answer.keep() } else { None };
+            if let Some(KeptOutput { slots, range }) = kept {
+                copied -= answer.output_bytes();
+                let reply = EngineReply::of(&answer, Vec::new());
+                return large.push(LargeOutput { held: self.held(slots), range, reply, waiter });
             }
+            waiter.answer(EngineReply::of(&answer, answer.to_vec()));
         });
         frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
+        drop((waiting, frontend));
+        large.into_iter().for_each(|output| self.copy(output));
         delivered
+    }
+
+    /// Has a task of its own copy a large output in slices, whether the client reads or not, and
+    /// answer then.
+    #[cold]
+    fn copy(&self, LargeOutput { held, range, mut reply, waiter }: LargeOutput) {
+        let view = self.view.clone();
+        let task = async move {
+            let slices = Slices::on_core();
+            let mut output = Vec::with_capacity(held.slots.len() * range.len());
+            for &slot in &held.slots {
+                let row = view.claim(slot).expect("the backend has released the slot");
+                slices.append(&row[range.clone()], &mut output).await;
+            }
+            drop(held);
+            reply.output = output;
+            waiter.answer(reply);
+        };
+        glommio::spawn_local(task).detach();
     }
 
     fn wake_pump(&self) {

@@ -7,6 +7,7 @@
 //! remove its memory at any time, which would kill a process that has it mapped (SIGBUS), and is a
 //! short read here. The bytes are copied either way.
 
+use crate::api::net::slices::{COPIED_PER_PARSED, COPY_PIECE, Slices};
 use crate::api::problem::{Problem, names, quoted};
 use hyper::StatusCode;
 use rustix::fs::Mode;
@@ -232,9 +233,16 @@ impl RegionView {
         self.offset
     }
 
-    /// Copies the bytes from offset `from` on to `to`. Memory that its owner has cut off meanwhile
-    /// reads as zeros.
-    pub(in crate::api) fn read(&self, from: usize, to: &mut [u8]) {
+    /// Copies the bytes from offset `from` on to `to`, in slices. Memory that its owner has cut off
+    /// meanwhile reads as zeros.
+    pub(in crate::api) async fn read_in_slices(&self, from: usize, to: &mut [u8], slices: &Slices) {
+        for (at, piece) in to.chunks_mut(COPY_PIECE).enumerate() {
+            self.read(from + at * COPY_PIECE, piece);
+            slices.did(piece.len() / COPIED_PER_PARSED).await;
+        }
+    }
+
+    fn read(&self, from: usize, to: &mut [u8]) {
         let mut at = self.region.offset + self.offset + from as u64;
         let mut rest = to;
         while !rest.is_empty() {
@@ -248,17 +256,17 @@ impl RegionView {
         }
     }
 
-    /// Copies all bytes.
-    pub(in crate::api) fn to_vec(&self) -> Vec<u8> {
+    /// Copies all bytes in slices.
+    pub(in crate::api) async fn to_vec(&self, slices: &Slices) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes as usize];
-        self.read(0, &mut bytes);
+        self.read_in_slices(0, &mut bytes, slices).await;
         bytes
     }
 
-    /// Writes `bytes` at its beginning.
+    /// Writes `bytes` at its beginning, in slices.
     ///
     /// Errors: they do not fit, or the memory is gone.
-    pub(in crate::api) fn write(&self, bytes: &[u8]) -> Result<(), String> {
+    pub(in crate::api) async fn write(&self, bytes: &[u8], slices: &Slices) -> Result<(), String> {
         if bytes.len() as u64 > self.bytes {
             return Err(format!(
                 "{} bytes do not fit in the {} given in shared memory region {}",
@@ -268,19 +276,29 @@ impl RegionView {
             ));
         }
         let at = self.region.offset + self.offset;
-        // Writing behind the end would enlarge the client's memory.
-        if self.region.file_bytes()? < at + bytes.len() as u64 {
-            return Err(format!("shared memory region {} has shrunk meanwhile", quoted(self.region())));
+        let mut written = 0;
+        loop {
+            // Writing behind the end would enlarge the client's memory.
+            if self.region.file_bytes()? < at + bytes.len() as u64 {
+                return Err(format!("shared memory region {} has shrunk meanwhile", quoted(self.region())));
+            }
+            let piece = &bytes[written..bytes.len().min(written + COPY_PIECE)];
+            self.region.file.write_all_at(piece, at + written as u64).map_err(|error| {
+                format!("shared memory region {} can't be written ({error})", quoted(self.region()))
+            })?;
+            written += piece.len();
+            if written == bytes.len() {
+                return Ok(());
+            }
+            slices.did(piece.len() / COPIED_PER_PARSED).await;
         }
-        self.region.file.write_all_at(bytes, at).map_err(|error| {
-            format!("shared memory region {} can't be written ({error})", quoted(self.region()))
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::net::slices::ready_now;
 
     /// A memory object that is removed when the test ends.
     struct Memory(String);
@@ -311,12 +329,16 @@ mod tests {
         let regions = Regions::default();
         regions.register("r", &memory.0, 2, 6).unwrap();
         let view = regions.view(part("r", 1, 4)).unwrap();
-        assert_eq!(view.to_vec(), b"3456");
+        assert_eq!(ready_now(view.to_vec(&Slices::alone())), b"3456");
         let mut two = [0; 2];
         view.read(2, &mut two);
         assert_eq!(&two, b"56");
-        view.write(b"ab").unwrap();
-        assert!(view.write(b"abcde").unwrap_err().contains("5 bytes do not fit in the 4"));
+        ready_now(view.write(b"ab", &Slices::alone())).unwrap();
+        assert!(
+            ready_now(view.write(b"abcde", &Slices::alone()))
+                .unwrap_err()
+                .contains("5 bytes do not fit in the 4")
+        );
         let mut all = [0; 10];
         file.read_exact_at(&mut all, 0).unwrap();
         assert_eq!(&all, b"012ab56789");
@@ -372,8 +394,8 @@ mod tests {
         regions.register("r", &memory.0, 0, 8).unwrap();
         let view = regions.view(part("r", 0, 8)).unwrap();
         file.set_len(3).unwrap();
-        assert_eq!(view.to_vec(), b"012\0\0\0\0\0");
-        assert!(view.write(b"abcdefgh").unwrap_err().contains("shrunk"));
+        assert_eq!(ready_now(view.to_vec(&Slices::alone())), b"012\0\0\0\0\0");
+        assert!(ready_now(view.write(b"abcdefgh", &Slices::alone())).unwrap_err().contains("shrunk"));
         assert_eq!(file.metadata().unwrap().len(), 3);
         assert!(regions.view(part("r", 0, 8)).unwrap_err().contains("which has 3"));
     }
@@ -388,6 +410,6 @@ mod tests {
         regions.unregister("r");
         assert!(regions.view(part("r", 0, 2)).is_err());
         drop(memory);
-        assert_eq!(view.to_vec(), b"01");
+        assert_eq!(ready_now(view.to_vec(&Slices::alone())), b"01");
     }
 }

@@ -77,7 +77,11 @@ fn the_requests_of_a_connection_have_a_limit_of_memory() {
     let server = TestServer::new(|config| config.max_connection_bytes = 100);
     let answer = server.infer("echo", &body());
     assert_eq!(answer.status, 429);
-    assert!(answer.error().contains("its connection's requests fill their 100 bytes"), "{}", answer.error());
+    assert!(
+        answer.error().contains("its connection's requests and answers fill their 100 bytes"),
+        "{}",
+        answer.error()
+    );
 }
 
 #[test]

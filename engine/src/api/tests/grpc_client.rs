@@ -14,6 +14,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response};
 use prost::Message;
 use std::convert::Infallible;
+use std::io::Read;
 
 type Piece = Result<Frame<Bytes>, Infallible>;
 type Sent = StreamBody<Map<UnboundedReceiver<Bytes>, fn(Bytes) -> Piece>>;
@@ -119,12 +120,36 @@ impl GrpcCall {
 
     /// Returns the next message; `None` at the end of the call.
     pub(super) async fn next<M: Message + Default>(&mut self) -> Option<M> {
+        let (packed, message) = self.next_bytes().await?;
+        assert_eq!(packed, 0);
+        Some(M::decode(message).unwrap())
+    }
+
+    /// Returns the next message, compressed as the call's headers say.
+    pub(super) async fn next_packed<M: Message + Default>(&mut self) -> Option<M> {
+        let (packed, message) = self.next_bytes().await?;
+        let mut bytes = Vec::new();
+        let encoding = self.response.headers().get("grpc-encoding").map(|name| name.as_bytes());
+        match (packed, encoding) {
+            (0, None) => return Some(M::decode(message).unwrap()),
+            (1, Some(b"gzip")) => flate2::read::GzDecoder::new(&message[..]).read_to_end(&mut bytes).unwrap(),
+            (1, Some(b"deflate")) => {
+                flate2::read::ZlibDecoder::new(&message[..]).read_to_end(&mut bytes).unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        Some(M::decode(&bytes[..]).unwrap())
+    }
+
+    /// Returns the next message and the byte that says whether it is compressed.
+    async fn next_bytes(&mut self) -> Option<(u8, Bytes)> {
         loop {
             if self.received.len() >= 5 {
                 let length = u32::from_be_bytes(self.received[1..5].try_into().unwrap()) as usize;
                 if self.received.len() >= 5 + length {
+                    let packed = self.received[0];
                     self.received.advance(5);
-                    return Some(M::decode(self.received.split_to(length)).unwrap());
+                    return Some((packed, self.received.split_to(length).freeze()));
                 }
             }
             match self.response.body_mut().frame().await?.unwrap().into_data() {

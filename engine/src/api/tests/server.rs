@@ -22,8 +22,15 @@ use symphony_transport::message::{Ending, GpuId, ModelId, Request, Response};
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The models, each named after the ending of its requests.
-pub(super) const MODELS: [&str; 9] =
-    ["echo", "late", "dropped", "cancelled", "full", "failed", "stopped", "held", "a b/c"];
+pub(super) const MODELS: [&str; 10] =
+    ["echo", "late", "dropped", "cancelled", "full", "failed", "stopped", "held", "a b/c", "large"];
+
+/// The elements of the outputs of `large`: numbers, and texts of at most [`LARGE_TEXT`] bytes. Each
+/// byte of them is a `<`.
+pub(super) const LARGE: [usize; 2] = [1 << 19, 4_096];
+
+/// The length of each text of `large`.
+pub(super) const LARGE_TEXT: usize = 60;
 
 fn tensor(name: &str, datatype: DataType, shape: &[usize]) -> TensorSpec {
     TensorSpec { name: name.into(), datatype, shape: shape.to_vec() }
@@ -34,12 +41,19 @@ fn models() -> Arc<[ModelInfo]> {
         inputs: vec![tensor("image", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
         outputs: vec![tensor("same", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
     };
+    let large = Signature {
+        outputs: vec![
+            tensor("numbers", DataType::Fp32, &LARGE[..1]),
+            tensor("texts", DataType::Bytes(LARGE_TEXT as u32), &LARGE[1..]),
+        ],
+        ..signature.clone()
+    };
     let model = |(at, name): (usize, &&str)| ModelInfo {
         id: ModelId(at as u32),
         name: name.to_string(),
         version: 1,
         platform: "emulated".into(),
-        signature: signature.clone(),
+        signature: if *name == "large" { large.clone() } else { signature.clone() },
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
         class: Class::HIGHEST,
@@ -198,6 +212,9 @@ fn answer(peer: &FrontendPeer, request: Request, clock: &Clock) -> Response {
         let mut slot = peer.slab.claim(request.slot).unwrap();
         // The row: 16 bytes of image, 1 of flag, padded to 24; the output has the same layout.
         slot.copy_within(0..24, 24);
+        if model_of(&request) == "large" {
+            slot[24..].fill(b'<');
+        }
     }
     Response {
         id: request.id,

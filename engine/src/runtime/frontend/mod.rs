@@ -18,10 +18,10 @@ mod setup;
 mod tests;
 mod timeline;
 
-pub use answer::{Answer, Outcome};
+pub use answer::{Answer, KeptOutput, Outcome};
 pub use model_info::{ModelInfo, SlotState};
 pub use model_table::{ModelTable, Withdrawal};
-pub use request::{Ask, Due, Refusal, Ticket};
+pub use request::{Ask, Due, Refusal, SlotReservation, Ticket};
 // Public for tests of the load generator, which run a frontend without an engine.
 #[doc(hidden)]
 pub use setup::{FrontendPeer, FrontendSetup};
@@ -32,7 +32,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::counters::frontends::FrontendCounts;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
-use answer::Output;
+use answer::{Output, OutputSlots};
 use in_flight::{InFlight, SentRequest};
 use model_info::row_bytes;
 use model_table::InFlightCounts;
@@ -40,6 +40,7 @@ use overdue::Overdue;
 use response_delay::ResponseReserve;
 pub(crate) use setup::largest_slot;
 use setup::{HOPS_OF_AN_ANSWER, slot_classes};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView};
+use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotId};
 
 /// The client side of the engine, owned by one thread. See the module's description.
 pub struct Frontend {
@@ -263,6 +264,66 @@ impl Frontend {
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
+        let (index, ask) = self.admit(ask)?;
+        let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
+        for (row, slot) in self.in_flight.slots(index).enumerate() {
+            let mut guard = self.view.claim(slot).expect("a slot just taken has no other holder");
+            fill(row, &mut guard[..input_bytes]);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(index, id, &ask);
+        Ok(Ticket { index, id })
+    }
+
+    /// Takes the slots for a request whose input the caller writes itself, in its own time, through
+    /// a [`Frontend::slab_view`]; [`Frontend::send_reserved`] sends it, or
+    /// [`Frontend::release`] frees its slots. The caller holds a table in which the model is served
+    /// ([`Frontend::models`]) until then.
+    ///
+    /// Errors: a [`Refusal`]; the request then leaves no trace.
+    pub fn reserve(&mut self, ask: &Ask) -> Result<SlotReservation, Refusal> {
+        let (index, ask) = self.admit(ask)?;
+        Ok(SlotReservation { ask, index, slots: self.in_flight.slots(index).collect() })
+    }
+
+    /// Sends a request whose slots are filled, and of which nothing is held.
+    ///
+    /// Errors: a [`Refusal`]; its slots are the caller's to release.
+    pub fn send_reserved(
+        &mut self,
+        &SlotReservation { ask, index, .. }: &SlotReservation,
+    ) -> Result<Ticket, Refusal> {
+        if !self.accepting() {
+            return Err(self.refusal());
+        }
+        self.refresh_models();
+        let ModelInfo { state, thread, .. } = self.models[ask.model.0 as usize];
+        if state == SlotState::Vacant {
+            return Err(Refusal::Unloaded);
+        }
+        if !self.requests[thread].has_room(ask.rows) {
+            return Err(Refusal::Overloaded);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(index, id, &ask);
+        Ok(Ticket { index, id })
+    }
+
+    /// Frees slots: of a [`SlotReservation`] that was not sent, or of a [`KeptOutput`].
+    pub fn release(&mut self, slots: impl IntoIterator<Item = SlotId>) {
+        slots.into_iter().for_each(|slot| self.free_slot(slot));
+    }
+
+    /// Returns a view of the slots' bytes.
+    pub fn slab_view(&self) -> &SlabView {
+        &self.view
+    }
+
+    /// Checks that a request can be accepted now, and takes slots for it. Returns the index of the
+    /// first, and the request with the class that it is served in.
+    fn admit(&mut self, ask: &Ask) -> Result<(usize, Ask), Refusal> {
         if !self.accepting() {
             return Err(self.refusal());
         }
@@ -272,16 +333,7 @@ impl Frontend {
         }
         let class = ask.served_in();
         self.check_room(ask.model, class, ask.rows)?;
-        let index = self.take_slots(ask.model, ask.rows);
-        let input_bytes = self.models[ask.model.0 as usize].signature.input_bytes();
-        for (row, slot) in self.in_flight.slots(index).enumerate() {
-            let mut guard = self.view.claim(slot).expect("a slot just taken has no other holder");
-            fill(row, &mut guard[..input_bytes]);
-        }
-        let id = self.next_id;
-        self.next_id += 1;
-        self.send(index, id, &Ask { class, ..*ask });
-        Ok(Ticket { index, id })
+        Ok((self.take_slots(ask.model, ask.rows), Ask { class, ..*ask }))
     }
 
     /// Returns the reason why nothing is accepted any more.
@@ -559,10 +611,12 @@ impl Frontend {
             Ending::Done => Outcome::Late(answered - due),
             other => Outcome::Bad(other),
         };
+        let kept = Cell::new(false);
+        let slots = OutputSlots { in_flight: &self.in_flight, head: index, kept: &kept };
         let answer = Answer {
             outcome,
             rows: rows as usize,
-            output: self.output(index, ending),
+            output: Output { slots: Some(slots), ..self.output(index, ending) },
             model,
             slo: self.models[model.0 as usize].slo,
             timeline: Timeline {
@@ -577,7 +631,9 @@ impl Frontend {
             gpu: last.gpu,
         };
         deliver(Ticket { index, id }, answer);
-        self.free_slots(index);
+        if !kept.get() {
+            self.free_slots(index);
+        }
         self.in_flight.answered(index);
         self.in_engine.sub(model.0 as usize);
     }
@@ -586,11 +642,23 @@ impl Frontend {
     fn free_slots(&mut self, index: usize) {
         for slot in self.in_flight.slots(index) {
             if !self.slab.free(slot) {
-                self.counts.lost_slots.add(1);
-                let thread = format!("frontend-{}", self.id);
-                self.faults.report(&thread, "found a slot in use after the end of its request");
+                self.slot_is_lost();
             }
         }
+    }
+
+    /// Frees a slot that the engine has nothing to do with.
+    fn free_slot(&mut self, slot: SlotId) {
+        if !self.slab.free(slot) {
+            self.slot_is_lost();
+        }
+    }
+
+    #[cold]
+    fn slot_is_lost(&self) {
+        self.counts.lost_slots.add(1);
+        let thread = format!("frontend-{}", self.id);
+        self.faults.report(&thread, "found a slot in use after the end of its request");
     }
 
     /// Adjusts the reserve of a model, by which its batches end before they are due, to an answer.
@@ -618,13 +686,13 @@ impl Frontend {
         let signature = &self.models[self.in_flight.sent(index).model.0 as usize].signature;
         let range = signature.input_bytes()..signature.input_bytes() + signature.output_bytes();
         if ending != Ending::Done {
-            return Output { range, first: None, others: Vec::new() };
+            return Output { range, first: None, others: Vec::new(), slots: None };
         }
         let mut slots = self.in_flight.slots(index);
         let mut next = || {
             let slot = slots.next()?;
             Some(self.view.claim(slot).expect("the backend has released the slot"))
         };
-        Output { range, first: next(), others: std::iter::from_fn(next).collect() }
+        Output { range, first: next(), others: std::iter::from_fn(next).collect(), slots: None }
     }
 }

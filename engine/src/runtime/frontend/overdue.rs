@@ -91,7 +91,7 @@ pub(super) fn answer_to(sent: &SentRequest, slo: Nanos, outcome: Outcome, now: N
     Answer {
         outcome,
         rows: rows as usize,
-        output: Output { range: 0..0, first: None, others: Vec::new() },
+        output: Output { range: 0..0, first: None, others: Vec::new(), slots: None },
         model,
         slo,
         timeline: Timeline { arrival, due, finished: now, answered: now, ..Timeline::default() },

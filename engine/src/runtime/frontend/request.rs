@@ -2,6 +2,7 @@
 
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
+use symphony_transport::slab::SlotId;
 
 /// A request as its client states it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +42,25 @@ pub enum Due {
     Within(Nanos),
     /// Never, as for a batch client: it waits until a GPU is left over.
     Never,
+}
+
+/// A request whose slab slots are taken, and which is not sent yet: see
+/// [`Frontend::reserve`](super::Frontend::reserve).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlotReservation {
+    /// The request, with the class that it is served in.
+    pub(super) ask: Ask,
+    /// The index of its first slot.
+    pub(super) index: usize,
+    /// The slots of its rows, in order.
+    pub slots: Vec<SlotId>,
+}
+
+impl SlotReservation {
+    /// Returns the model that the request is for.
+    pub fn model(&self) -> ModelId {
+        self.ask.model
+    }
 }
 
 /// The name of a request between [`Frontend::submit`](super::Frontend::submit) and its answer.

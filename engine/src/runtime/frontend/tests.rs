@@ -145,3 +145,47 @@ fn once_the_engine_has_a_fault_every_request_ends_at_the_next_poll() {
     assert_eq!(frontend.poll(|_, _| panic!("it was answered")), 0);
     assert_eq!((frontend.counts().held_slots.get(), frontend.counts().stale.get()), (0, 0));
 }
+
+#[test]
+fn a_reservation_gives_its_slots_back_or_is_sent_with_what_was_written_into_them() {
+    let (mut frontend, mut peer) = frontend(2);
+    let two = Ask { rows: 2, ..Ask::one(ModelId(0)) };
+    let reserved = frontend.reserve(&two).unwrap();
+    assert_eq!(frontend.reserve(&Ask::one(ModelId(0))), Err(Refusal::Overloaded));
+    assert_eq!((frontend.in_flight(), requests(&mut peer).len()), (0, 0));
+    frontend.release(reserved.slots);
+    let reserved = frontend.reserve(&two).unwrap();
+    for (row, &slot) in reserved.slots.iter().enumerate() {
+        frontend.slab_view().claim(slot).unwrap()[0] = row as u8 + 1;
+    }
+    let ticket = frontend.send_reserved(&reserved).unwrap();
+    let sent = requests(&mut peer);
+    let firsts: Vec<u8> = sent.iter().map(|row| peer.slab.claim(row.slot).unwrap()[0]).collect();
+    assert_eq!(firsts, [1, 2]);
+    sent.iter().for_each(|row| peer.responses[0].push(response(row)).unwrap());
+    assert_eq!(answers(&mut frontend, 1)[0].0, ticket);
+    let reserved = frontend.reserve(&two).unwrap();
+    frontend.accepting_flag().store(false, Ordering::Relaxed);
+    assert_eq!(frontend.send_reserved(&reserved), Err(Refusal::Draining));
+    frontend.release(reserved.slots);
+    assert_eq!(frontend.slots_in_use(), 0);
+}
+
+#[test]
+fn an_output_that_is_kept_stays_in_its_slots_until_they_are_released() {
+    let (mut frontend, mut peer) = frontend(2);
+    frontend.submit(&Ask { rows: 2, ..Ask::one(ModelId(0)) }, |_, _| ()).unwrap();
+    for row in requests(&mut peer) {
+        peer.slab.claim(row.slot).unwrap()[16..32].fill(7);
+        peer.responses[0].push(response(&row)).unwrap();
+    }
+    let mut kept = None;
+    frontend.poll(|_, answer| kept = answer.keep());
+    let KeptOutput { slots, range } = kept.unwrap();
+    assert_eq!((frontend.in_flight(), frontend.slots_in_use(), slots.len()), (0, 2, 2));
+    assert_eq!(frontend.submit(&Ask::one(ModelId(0)), |_, _| ()), Err(Refusal::Overloaded));
+    assert_eq!(frontend.slab_view().claim(slots[1]).unwrap()[range], [7; 16]);
+    frontend.release(slots);
+    frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+    assert_eq!(frontend.slots_in_use(), 1);
+}

@@ -7,6 +7,9 @@ use symphony_gpu::signature::LENGTH_BYTES;
 /// The elements that are checked between two reports of work: as quick as so many bytes are parsed.
 const ELEMENTS_PER_REPORT: usize = 1_024;
 
+/// The work of copying an element beside that of its bytes, in bytes.
+const ELEMENT_WORK: usize = 2;
+
 /// Returns the bytes that an element of at most `most` bytes takes in a row.
 const fn element_room(most: u32) -> usize {
     LENGTH_BYTES + most as usize
@@ -60,17 +63,33 @@ pub(in crate::api) async fn check(
     }
 }
 
-/// Copies the first elements of `wire`, which [`check`] has passed, into `row`, and returns the
-/// rest of `wire`.
-pub(in crate::api) fn fill<'a>(mut wire: &'a [u8], row: &mut [u8], most: u32) -> &'a [u8] {
+/// Copies the first elements of `wire`, which [`check`] has passed, into `row`, in slices, and
+/// returns the rest of `wire`.
+pub(in crate::api) async fn fill<'a>(
+    mut wire: &'a [u8],
+    row: &mut [u8],
+    most: u32,
+    slices: &Slices,
+) -> &'a [u8] {
     for slot in row.chunks_exact_mut(element_room(most)) {
         let (length, after) = wire.split_first_chunk::<LENGTH_BYTES>().expect("its elements were counted");
         let (element, rest) = after.split_at(u32::from_le_bytes(*length) as usize);
         slot[..LENGTH_BYTES].copy_from_slice(length);
-        slot[LENGTH_BYTES..][..element.len()].copy_from_slice(element);
+        slices.copy(element, &mut slot[LENGTH_BYTES..][..element.len()]).await;
+        slices.did(ELEMENT_WORK).await;
         wire = rest;
     }
     wire
+}
+
+/// Appends the elements in rows, which have at most `most` bytes each, as the wire has them, in
+/// slices.
+pub(in crate::api) async fn put_all(rows: &[u8], most: u32, wire: &mut Vec<u8>, slices: &Slices) {
+    for element in of(rows, most) {
+        wire.extend((element.len() as u32).to_le_bytes());
+        slices.append(element, wire).await;
+        slices.did(ELEMENT_WORK).await;
+    }
 }
 
 #[cfg(test)]
@@ -97,7 +116,10 @@ mod tests {
             let wire = to_wire(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>());
             checked(&wire, texts.len(), 8).unwrap();
             let mut row = vec![7; texts.len() * 12];
-            prop_assert!(fill(&wire, &mut row, 8).is_empty());
+            prop_assert!(ready_now(fill(&wire, &mut row, 8, &Slices::alone())).is_empty());
+            let mut again = Vec::new();
+            ready_now(put_all(&row, 8, &mut again, &Slices::alone()));
+            prop_assert_eq!(again, wire);
             prop_assert_eq!(of(&row, 8).map(<[u8]>::to_vec).collect::<Vec<_>>(), texts);
         }
 
@@ -106,7 +128,8 @@ mod tests {
             wire in proptest::collection::vec(any::<u8>(), 0..40), count in 0usize..8, most in 0u32..20,
         ) {
             if checked(&wire, count, most).is_ok() {
-                fill(&wire, &mut vec![0; count * element_room(most)], most);
+                let mut row = vec![0; count * element_room(most)];
+                ready_now(fill(&wire, &mut row, most, &Slices::alone()));
             }
         }
     }

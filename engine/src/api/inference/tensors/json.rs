@@ -434,6 +434,34 @@ pub(in crate::api) fn write_elements(out: &mut Vec<u8>, datatype: DataType, byte
     }
 }
 
+/// Appends an element of BYTES, which may be long, as a JSON string with a comma behind it, in
+/// slices. What is not UTF-8 becomes U+FFFD.
+pub(in crate::api) async fn write_text(out: &mut Vec<u8>, element: &[u8], slices: &Slices) {
+    let (mut rest, mut piece) = (element, Vec::new());
+    out.push(b'"');
+    while !rest.is_empty() {
+        let (text, after) = rest.split_at(end_of_text(rest, PIECE));
+        piece.clear();
+        serde_json::to_writer(&mut piece, &String::from_utf8_lossy(text)).expect("memory takes it");
+        out.extend_from_slice(&piece[1..piece.len() - 1]);
+        rest = after;
+        slices.did(text.len()).await;
+    }
+    out.extend_from_slice(b"\",");
+}
+
+/// Returns the length of a beginning of `bytes`, of about `most` bytes, that ends where a character
+/// does.
+fn end_of_text(bytes: &[u8], most: usize) -> usize {
+    if bytes.len() <= most {
+        return bytes.len();
+    }
+    // A character has at most three bytes behind its first. Where there are more such, they belong
+    // to none.
+    let is_first = |&end: &usize| bytes[end] & 0xc0 != 0x80;
+    (most - 3..=most).rev().find(is_first).unwrap_or(most)
+}
+
 fn list<const N: usize, T: serde::Serialize>(
     out: &mut Vec<u8>,
     bytes: &[u8],
@@ -593,6 +621,22 @@ mod tests {
         let error = parsed(r#"["abc", "abcdef"]"#, DataType::Bytes(5), &[2]).unwrap_err();
         assert!(error.contains("data[1]") && error.contains("at most 5 bytes"), "{error}");
         assert!(parsed("[1]", DataType::Bytes(5), &[1]).is_err());
+    }
+
+    #[test]
+    fn a_long_text_is_written_as_if_at_once() {
+        let bytes: Vec<u8> =
+            "aé€😀\"\n".bytes().chain([0x80, 0xff, 0xe2, 0x82]).cycle().take(50_000).collect();
+        for from in 0..20 {
+            let (mut written, element) = (Vec::new(), &bytes[from..]);
+            ready_now(write_text(&mut written, element, &Slices::alone()));
+            let whole = serde_json::to_string(&String::from_utf8_lossy(element)).unwrap();
+            assert!(written.strip_suffix(b",") == Some(whole.as_bytes()), "from byte {from}");
+        }
+        let lone = [b'a'; 4_094].into_iter().chain([0x80; 9]).collect::<Vec<u8>>();
+        let mut written = Vec::new();
+        ready_now(write_text(&mut written, &lone, &Slices::alone()));
+        assert_eq!(String::from_utf8(written).unwrap().matches('\u{fffd}').count(), 9);
     }
 
     #[test]
