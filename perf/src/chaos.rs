@@ -3,13 +3,13 @@
 //! Each thread takes the next seed until enough requests were simulated, so the seeds that were run
 //! are consecutive, on however many threads.
 
+use crate::provenance::{command_line, commit};
 use crate::scale::machine::Machine;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Instant;
 use symphony::runtime::simulation::{AnswerCounts, Campaign, run_campaign};
 
@@ -101,11 +101,7 @@ pub struct RecordedResult<'a> {
 impl<'a> RecordedResult<'a> {
     /// Adds this process's command line and the commit of the working directory.
     pub fn new(result: &'a ChaosReport) -> RecordedResult<'a> {
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
-        let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-        let commit = output.ok().filter(|output| output.status.success());
-        let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-        RecordedResult { command, commit, result }
+        RecordedResult { command: command_line(), commit: commit(), result }
     }
 }
 

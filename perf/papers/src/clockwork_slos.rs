@@ -4,12 +4,13 @@
 //!
 //! Under 10 s of one core each.
 
-use super::setting::{Model, Setting};
+use super::setting::Setting;
 use super::systems::{CLOCKWORK, DEFAULT, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use std::io;
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::zoo::Model;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::sim::Observer;
 use symphony_scheduler::workload::Workload;

@@ -5,11 +5,12 @@
 //!
 //! Under 5 s of one core each.
 
-use super::setting::{Model, Setting};
+use super::setting::Setting;
 use super::systems::{DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::zoo::Model;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::workload::Arrival;
 

@@ -3,11 +3,12 @@
 //!
 //! About 10 s of one core.
 
-use super::setting::{RESNET50, Setting, zoo_1080ti, zoo_a100};
+use super::setting::{RESNET50, Setting};
 use super::systems::NEXUS;
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::zoo::{zoo_1080ti, zoo_a100};
 
 const FRONTENDS: [usize; 5] = [1, 2, 4, 8, 16];
 

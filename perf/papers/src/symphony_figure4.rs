@@ -4,11 +4,12 @@
 //!
 //! About 2 minutes of one core.
 
-use super::setting::{Model, Setting, zoo_1080ti};
+use super::setting::Setting;
 use super::systems::{BETA_LAMBDA, DEFAULT, PUBLISHED, System, WORK_CONSERVING};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use symphony_perf::zoo::{Model, zoo_1080ti};
 use symphony_scheduler::workload::Arrival;
 
 /// The models of Table 3, as measured on a GTX 1080 Ti.

@@ -3,11 +3,12 @@
 //!
 //! About 20 s of one core: the A100's models serve 60 thousand requests a second.
 
-use super::setting::{Model, Setting, zoo_1080ti, zoo_a100};
+use super::setting::Setting;
 use super::systems::{CLOCKWORK, COMPARED, NEXUS, NEXUS_8, PUBLISHED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, Figure, Panel, Shape};
+use symphony_perf::zoo::{Model, zoo_1080ti, zoo_a100};
 
 const GPUS: usize = 64;
 const CARDS: [&str; 2] = ["1080Ti", "A100"];

@@ -4,13 +4,14 @@
 //!
 //! Under 10 s of one core each.
 
-use super::setting::{INCEPTION_RESNET, Model, RESNET50, Setting};
+use super::setting::{INCEPTION_RESNET, RESNET50, Setting};
 use super::systems::{ALL, COMPARED, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
 use std::collections::BTreeMap;
 use std::io;
 use symphony_perf::charts::{Axis, Figure, GREY, Panel, Series, Shape};
+use symphony_perf::zoo::Model;
 use symphony_scheduler::sim::Observer;
 use symphony_scheduler::workload::Workload;
 use symphony_transport::Nanos;

@@ -60,7 +60,7 @@ pub fn search(
 
 /// Returns the rate at which GPUs that always ran the largest batches that the SLOs allow would be
 /// full: no schedule passes above it.
-fn ideal_rate(workload: &Workload) -> f64 {
+pub fn ideal_rate(workload: &Workload) -> f64 {
     let seconds_per_request: f64 = workload
         .models
         .iter()

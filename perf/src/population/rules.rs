@@ -1,0 +1,116 @@
+//! What is compared: a policy with a drop rule, by a name such as `work-conserving:timeout`.
+
+use super::clairvoyant;
+use std::fmt;
+use std::str::FromStr;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::{self, Policy, PolicyOptions};
+use symphony_scheduler::sim::arrivals::ArrivalError;
+use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
+use symphony_scheduler::sim::simulate;
+use symphony_scheduler::workload::Workload;
+
+/// The default of this engine.
+pub const DEFAULT: &str = "symphony";
+
+/// The classic rules: the best of them, chosen for each workload in hindsight, is what every rule
+/// is measured by.
+pub const CLASSIC: [&str; 4] = [
+    "symphony-published:window",
+    "symphony-published:timeout",
+    "work-conserving:window",
+    "work-conserving:timeout",
+];
+
+/// The name of the limit for one GPU and one model.
+pub const CLAIRVOYANT: &str = "clairvoyant";
+
+/// A way to serve a workload.
+#[derive(Clone, Debug)]
+pub enum Rule {
+    /// A policy, with its own drop rule or another.
+    Policy {
+        /// The policy.
+        policy: &'static dyn Policy,
+        /// The drop rule; `None` for the policy's own.
+        drop: Option<DropRule>,
+    },
+    /// The best that can be done by who knows all arrivals.
+    Clairvoyant,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Policy { policy, drop: Some(drop) } => write!(f, "{}:{}", policy.name(), drop.name()),
+            Rule::Policy { policy, drop: None } => write!(f, "{}", policy.name()),
+            Rule::Clairvoyant => write!(f, "{CLAIRVOYANT}"),
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Rule, String> {
+        if name == CLAIRVOYANT {
+            return Ok(Rule::Clairvoyant);
+        }
+        let (policy, drop) = name.split_once(':').map_or((name, None), |(policy, drop)| (policy, Some(drop)));
+        let found = policy::by_name(policy)
+            .ok_or_else(|| format!("{policy:?} is no policy; give one of {}", policy::names().join(", ")))?;
+        let parse = |drop: &str| {
+            let names: Vec<&str> = DropRule::ALL.iter().map(|rule| rule.1).collect();
+            let wrong = || format!("{drop:?} is no drop rule; give one of {}", names.join(", "));
+            let takes = found.options().contains(&"drop");
+            let none = || format!("{policy} has a drop rule of its own; leave out :{drop}");
+            takes.then_some(()).ok_or_else(none)?;
+            DropRule::parse(drop).ok_or_else(wrong)
+        };
+        Ok(Rule::Policy { policy: found, drop: drop.map(parse).transpose()? })
+    }
+}
+
+impl Rule {
+    /// Returns true if the rule can serve the workload.
+    pub fn applies_to(&self, workload: &Workload) -> bool {
+        match self {
+            Rule::Policy { .. } => true,
+            Rule::Clairvoyant => clairvoyant::applies_to(workload),
+        }
+    }
+
+    /// Runs the workload and returns the offered rate if no model has over 1 % of bad requests.
+    ///
+    /// Errors: those of [`simulate`].
+    pub fn passes(&self, workload: &Workload) -> Result<Option<f64>, ArrivalError> {
+        match self {
+            Rule::Policy { policy, drop } => {
+                let options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
+                let report = simulate(workload, *policy, &options)?;
+                Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
+            }
+            Rule::Clairvoyant => clairvoyant::passes(workload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_read_by_the_name_that_it_prints() {
+        for name in CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window"]) {
+            assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
+        }
+        for (name, says) in [
+            ("fifo", "\"fifo\" is no policy; give one of symphony, "),
+            ("symphony:never", "\"never\" is no drop rule; give one of window, timeout, "),
+            ("clockwork:window", "clockwork has a drop rule of its own; leave out :window"),
+        ] {
+            let error = name.parse::<Rule>().unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What the population says of each rule: its goodput over that of the best classic rule of each
+//! workload, chosen in hindsight, as a distribution; and its share of the limit where that is
+//! known.
+
+use super::generator::Half;
+use super::results::{PopulationResults, WorkloadResult};
+use super::rules::{CLAIRVOYANT, CLASSIC, DEFAULT};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Workloads whose best classic goodput is at most this are left out: a few requests decide them.
+pub const LEAST_RPS: f64 = 50.0;
+
+/// A rule's goodput over that of the best classic rule, workload by workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    /// The rule.
+    pub rule: String,
+    /// Name of the workload and ratio, the least first.
+    pub ratios: Vec<(String, f64)>,
+    /// The mean share of what is possible, and the number of workloads of which it is known.
+    pub of_possible: Option<(f64, usize)>,
+}
+
+/// Returns the distributions of a half, the default's first, then the classic rules', then others'
+/// by name. Only workloads for which all four classic rules have run are in them.
+pub fn distributions(results: &PopulationResults, half: Half) -> Vec<Distribution> {
+    let names: BTreeSet<&str> =
+        results.of(half).flat_map(|found| found.goodput_rps.keys().map(String::as_str)).collect();
+    let first = [DEFAULT].into_iter().chain(CLASSIC);
+    let others = names.iter().copied().filter(|name| *name != DEFAULT && !CLASSIC.contains(name));
+    let rules = first.filter(|name| names.contains(name)).chain(others.filter(|name| *name != CLAIRVOYANT));
+    rules.map(|rule| distribution(results, half, rule)).filter(|found| !found.ratios.is_empty()).collect()
+}
+
+fn distribution(results: &PopulationResults, half: Half, rule: &str) -> Distribution {
+    let ratio = |found: &WorkloadResult| {
+        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        Some((found.name.clone(), mean(found, rule)? / best))
+    };
+    let mut ratios: Vec<(String, f64)> = results.of(half).filter_map(ratio).collect();
+    ratios.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let share = |found: &WorkloadResult| {
+        let possible = mean(found, CLAIRVOYANT).filter(|&possible| possible > 0.0)?;
+        Some(mean(found, rule)? / possible)
+    };
+    let shares: Vec<f64> = results.of(half).filter_map(share).collect();
+    let of_possible =
+        (!shares.is_empty()).then(|| (shares.iter().sum::<f64>() / shares.len() as f64, shares.len()));
+    Distribution { rule: rule.to_owned(), ratios, of_possible }
+}
+
+/// Returns the mean over the seeds.
+fn mean(found: &WorkloadResult, rule: &str) -> Option<f64> {
+    let rps = found.goodput_rps.get(rule).filter(|rps| !rps.is_empty())?;
+    Some(rps.iter().sum::<f64>() / rps.len() as f64)
+}
+
+/// Returns the highest mean of the classic rules; `None` if one has not run.
+fn best_classic(found: &WorkloadResult) -> Option<f64> {
+    let means: Option<Vec<f64>> = CLASSIC.iter().map(|rule| mean(found, rule)).collect();
+    means?.into_iter().reduce(f64::max)
+}
+
+impl Distribution {
+    /// Returns the geometric mean. A goodput of 0 counts as a thousandth.
+    pub fn geometric_mean(&self) -> f64 {
+        let sum: f64 = self.ratios.iter().map(|(_, ratio)| ratio.max(1e-3).ln()).sum();
+        (sum / self.ratios.len() as f64).exp()
+    }
+
+    /// Returns the ratio that a share of `below` of the workloads does not exceed.
+    pub fn quantile(&self, below: f64) -> f64 {
+        let at = (below * (self.ratios.len() - 1) as f64).round() as usize;
+        self.ratios[at].1
+    }
+}
+
+/// Formats the distributions as a table.
+pub fn table(distributions: &[Distribution]) -> String {
+    let mut text = String::from(
+        "| rule | workloads | geometric mean | least 5 % | least quarter | median | least | there | of what is possible |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for of in distributions {
+        let possible =
+            of.of_possible.map_or_else(|| "-".to_owned(), |(share, count)| format!("{share:.3} ({count})"));
+        let (there, least) = &of.ratios[0];
+        writeln!(
+            text,
+            "| {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {least:.3} | {there} | {possible} |",
+            of.rule,
+            of.ratios.len(),
+            of.geometric_mean(),
+            of.quantile(0.05),
+            of.quantile(0.25),
+            of.quantile(0.5),
+        )
+        .expect("memory takes it");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(goodputs: &[(&str, [f64; 5])]) -> PopulationResults {
+        let mut results = PopulationResults::default();
+        for (name, rps) in goodputs {
+            let workload = Half::by_name(name).unwrap();
+            for (rule, rps) in CLASSIC.into_iter().chain([DEFAULT]).zip(rps) {
+                results.keep(&workload, rule, &[rps * 0.5, rps * 1.5]);
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn a_rule_is_measured_by_the_best_classic_one_of_each_workload() {
+        let mut results = results(&[
+            ("tune-001", [100.0, 80.0, 50.0, 0.0, 90.0]),
+            ("tune-002", [10.0, 100.0, 100.0, 100.0, 120.0]),
+            ("tune-003", [10.0, 20.0, 30.0, 40.0, 1.0]),
+            ("report-001", [100.0, 100.0, 100.0, 100.0, 10.0]),
+        ]);
+        results.keep(&Half::by_name("tune-001").unwrap(), CLAIRVOYANT, &[180.0]);
+        let found = distributions(&results, Half::Tune);
+        assert_eq!(found.iter().map(|of| of.rule.as_str()).collect::<Vec<_>>()[0], DEFAULT);
+        assert_eq!(found.len(), 5);
+        let ours = &found[0];
+        assert_eq!(ours.ratios, [("tune-001".to_owned(), 0.9), ("tune-002".to_owned(), 1.2)]);
+        assert!((ours.geometric_mean() - 1.08_f64.sqrt()).abs() < 1e-9);
+        assert_eq!((ours.quantile(0.0), ours.quantile(1.0)), (0.9, 1.2));
+        assert_eq!(ours.of_possible, Some((0.5, 1)));
+        assert_eq!(found[4].ratios[0], ("tune-001".to_owned(), 0.0));
+        assert!(table(&found).contains("| symphony | 2 | 1.039 | 0.900 |"), "{}", table(&found));
+    }
+
+    #[test]
+    fn a_workload_without_all_classic_rules_is_left_out() {
+        let mut results = PopulationResults::default();
+        results.keep(&Half::by_name("tune-001").unwrap(), DEFAULT, &[100.0]);
+        assert!(distributions(&results, Half::Tune).is_empty());
+    }
+}
