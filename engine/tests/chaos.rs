@@ -1,16 +1,21 @@
-//! The server on real threads and sockets under everything at once: clients that leave, that read
-//! slowly, that cancel, requests on which a model fails, models that come and go, a flood. After
-//! it every request has ended, the counters balance, and the server serves as before.
+//! The server on real threads and sockets under everything at once: clients over HTTP and gRPC that
+//! leave, that read and write slowly, that stop in the midst of a request, that cancel, requests on
+//! which a model fails or panics, models that come and go, a flood. After it every request has
+//! ended, the counters balance, and the server serves as before.
 
 mod harness;
 
+use harness::onnx::{file, graph, node, tensor};
 use harness::process::{PATIENCE, ServerProcess, request, wait_until};
+use prost::Message;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use symphony::api::grpc::messages::ModelInferRequest;
+use symphony::api::grpc::messages::model_infer_request::InferInputTensor;
 
 /// Statuses that a request under chaos may get: answered, wrong, unloaded, overloaded, stopped or
 /// failed, late.
@@ -22,11 +27,24 @@ fn copy(folder: &Path, from: &str, to: &str) {
     std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(from), to).unwrap();
 }
 
+/// A model that divides a whole number by itself, and panics where it is zero.
+fn divides() -> Vec<u8> {
+    const INT32: u64 = 6;
+    file(&graph(
+        &[node("Div", &["x", "x"], &["y"], &[])],
+        &[],
+        &[tensor("x", INT32, &[0, 1])],
+        &[tensor("y", INT32, &[0, 1])],
+    ))
+}
+
 /// A server with two emulated GPUs and a CPU executor: the models `steady`, `embedding`, which
-/// fails on indices out of range, and `shapes`, which comes and goes.
+/// fails on indices out of range, `divides`, which panics on zero, and `shapes`, which comes and
+/// goes.
 fn start(folder: &Path) -> ServerProcess {
     copy(folder, "../gpu/tests/data/embedding.onnx", "embedding.onnx");
     copy(folder, "../examples/quickstart/shapes.onnx", "models/shapes/1/model.onnx");
+    std::fs::write(folder.join("divides.onnx"), divides()).unwrap();
     let keys = "slo_ms = 20000\nmax_batch = 4\nprofile = { alpha_ms = 1, beta_ms = 1 }\n";
     std::fs::write(folder.join("models/shapes/model.toml"), keys).unwrap();
     let tensor = |name| format!("[{{ name = \"{name}\", datatype = \"UINT8\", shape = [2048] }}]");
@@ -36,7 +54,8 @@ fn start(folder: &Path) -> ServerProcess {
          control = \"explicit\"\nload = [\"shapes\"]\n[[executors]]\nkind = \"cpu\"\n[[executors]]\n\
          kind = \"emulated\"\ncount = 2\n[[models]]\nname = \"steady\"\nexecutor = \"emulated\"\nslo_ms = 20000\n\
          profile = {{ alpha_ms = 0.2, beta_ms = 1 }}\ninputs = {input}\noutputs = {output}\n\
-         [[models]]\nname = \"embedding\"\nfile = \"embedding.onnx\"\n{keys}"
+         [[models]]\nname = \"embedding\"\nfile = \"embedding.onnx\"\n{keys}\
+         [[models]]\nname = \"divides\"\nfile = \"divides.onnx\"\n{keys}"
     );
     let config = folder.join("symphony.toml");
     std::fs::write(&config, text).unwrap();
@@ -58,6 +77,10 @@ fn embedding(index: u64) -> String {
     body("ids", "INT64", &[index, 1], 0)
 }
 
+fn divide(x: u64) -> String {
+    body("x", "INT32", &[x], 0)
+}
+
 fn shapes() -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart/samples/shapes.json");
     std::fs::read_to_string(file).unwrap()
@@ -77,15 +100,17 @@ fn patient(address: SocketAddr) {
         infer(address, "shapes", &shapes());
         // A model that failed for one client answers the next.
         assert_ne!(infer(address, "embedding", &embedding(if n % 2 == 0 { 99_999 } else { 3 })), 404);
+        assert_ne!(infer(address, "divides", &divide(n % 3)), 404);
     }
 }
 
+fn head_of(address: SocketAddr, model: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST /v2/models/{model}/infer HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n")
+}
+
 fn send(address: SocketAddr, model: &str, body: &str, bytes: usize) -> TcpStream {
-    let head = format!(
-        "POST /v2/models/{model}/infer HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    let whole = head + body;
+    let whole = head_of(address, model, body) + body;
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The server may have closed the connection, being at its limit.
@@ -113,6 +138,109 @@ fn slow_readers(address: SocketAddr) {
             let _ = stream.read(&mut [0; 3]);
         }
     }
+}
+
+/// Sends the end of its requests a byte at a time, and reads the answers.
+fn slow_writers(address: SocketAddr) {
+    let body = steady(0);
+    let rest = &body.as_bytes()[body.len() - 100..];
+    let begin =
+        |_| send(address, "steady", &body, head_of(address, "steady", &body).len() + body.len() - 100);
+    let mut streams: Vec<TcpStream> = (0..10).map(begin).collect();
+    for byte in rest.chunks(1) {
+        std::thread::sleep(Duration::from_millis(5));
+        for stream in &mut streams {
+            let _ = stream.write_all(byte);
+        }
+    }
+    for mut stream in streams {
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        let status: u16 = std::str::from_utf8(&status[9..]).unwrap().parse().unwrap();
+        assert!(ALLOWED.contains(&status), "{status}");
+    }
+}
+
+/// Begins requests that it never sends the end of, and leaves them open.
+fn half_writers(address: SocketAddr) -> Vec<TcpStream> {
+    (0..10).map(|n| send(address, "steady", &steady(0), 150 + n * 20)).collect()
+}
+
+// RFC 9113, section 6.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let head = [&length[1..], &[kind, flags][..], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// A call of `ModelInfer` for `steady`.
+fn grpc_call(stream: u32) -> Vec<u8> {
+    let input = InferInputTensor {
+        name: "x".into(),
+        datatype: "UINT8".into(),
+        shape: vec![1, 2048],
+        ..InferInputTensor::default()
+    };
+    let message = ModelInferRequest {
+        model_name: "steady".into(),
+        inputs: vec![input],
+        raw_input_contents: vec![vec![7; 2048].into()],
+        ..ModelInferRequest::default()
+    };
+    let message = message.encode_to_vec();
+    let message = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+    // HPACK: POST, http; literals without an index: the path, the authority, content-type.
+    let (path, kind) = ("/inference.GRPCInferenceService/ModelInfer", "application/grpc");
+    let mut head = vec![0x83, 0x86, 0x04, path.len() as u8];
+    head.extend(path.bytes());
+    head.extend([0x01, 9]);
+    head.extend(b"localhost");
+    head.extend([0x0f, 31 - 15, kind.len() as u8]);
+    head.extend(kind.bytes());
+    [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, &message)].concat()
+}
+
+/// Reads the frames of a connection until each of these streams has ended. Returns how many of them
+/// had an answer.
+fn read_streams(stream: &mut TcpStream, mut open: Vec<u32>) -> usize {
+    let mut answered = 0;
+    while !open.is_empty() {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).expect("every call ends");
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).expect("frames are whole");
+        let (kind, flags) = (head[3], head[4]);
+        let of = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        answered += usize::from(kind == DATA && !payload.is_empty() && open.contains(&of));
+        if kind == RST_STREAM || kind <= HEADERS && flags & END_STREAM != 0 {
+            open.retain(|&stream| stream != of);
+        }
+    }
+    answered
+}
+
+/// Makes calls over gRPC, several at a time, cancels some of them, and leaves in the midst of some.
+fn grpc_clients(address: SocketAddr) {
+    let mut answered = 0;
+    for n in 0..30 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let calls: Vec<u8> = [1, 3, 5, 7].into_iter().flat_map(grpc_call).collect();
+        let cancelled = frame(RST_STREAM, 0, 3, &8u32.to_be_bytes());
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        stream.write_all(&[&hello[..], &frame(SETTINGS, 0, 0, b""), &calls, &cancelled].concat()).unwrap();
+        if n % 3 != 0 {
+            answered += read_streams(&mut stream, vec![1, 5, 7]);
+        }
+    }
+    assert!(answered > 0, "no call over gRPC was answered");
 }
 
 /// Asks as much as a connection takes, and reads only what comes meanwhile.
@@ -163,9 +291,13 @@ fn after_all_that_strangers_do_every_request_has_ended_and_the_server_serves_as_
     let folder = tempfile::tempdir().unwrap();
     let mut server = start(folder.path());
     let address = server.address();
-    let roles: [fn(SocketAddr); 7] =
-        [patient, patient, vanishing, vanishing, slow_readers, flood, come_and_go];
-    let running: Vec<_> = roles.into_iter().map(|role| std::thread::spawn(move || role(address))).collect();
+    let roles: [fn(SocketAddr); 8] =
+        [patient, patient, vanishing, vanishing, slow_readers, slow_writers, flood, come_and_go];
+    let _half_sent = half_writers(address);
+    let mut running: Vec<_> =
+        roles.into_iter().map(|role| std::thread::spawn(move || role(address))).collect();
+    let grpc = server.grpc_address();
+    running.push(std::thread::spawn(move || grpc_clients(grpc)));
     for role in running {
         role.join().unwrap();
     }
@@ -173,14 +305,18 @@ fn after_all_that_strangers_do_every_request_has_ended_and_the_server_serves_as_
     let text = metrics(address);
     let ran = metric(&text, "symphony_requests_total", "model=\"steady\"");
     assert!(ran >= 240, "{text}");
-    for (model, body) in [("steady", steady(0)), ("embedding", embedding(3)), ("shapes", shapes())] {
+    // Each request for zero has made it panic.
+    assert_eq!(infer(address, "divides", &divide(0)), 500);
+    let models =
+        [("steady", steady(0)), ("embedding", embedding(3)), ("divides", divide(3)), ("shapes", shapes())];
+    for (model, body) in models {
         wait_until("each model answers as before", || infer(address, model, &body) == 200);
     }
     wait_until("the versions that were replaced are gone", || {
         let (_, _, index) = request(address, ("POST", "/v2/repository/index"), "", "{}").unwrap();
         let index: Value = serde_json::from_str(&index).unwrap();
         let states: Vec<&Value> = index.as_array().unwrap().iter().map(|entry| &entry["state"]).collect();
-        states.len() == 3 && states.iter().all(|state| **state == "READY")
+        states.len() == 4 && states.iter().all(|state| **state == "READY")
     });
     assert_eq!(server.interrupt(), Some(0));
 }

@@ -6,13 +6,18 @@ use symphony::runtime::simulation::{run_campaign, run_episode};
 #[test]
 fn ten_million_requests_are_answered_once_each_whatever_fails() {
     let threads = available_parallelism().map_or(1, usize::from);
-    let campaign = run_campaign(0..u64::MAX, 10_000_000, threads, |_| ());
+    let campaign = run_campaign(0..u64::MAX, 10_000_000, threads, |_| true);
     let found: Vec<String> = campaign.findings.iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "of the seeds {:?}:\n{}", campaign.seeds, found.join("\n"));
     let answers = campaign.sum.answers;
     assert_eq!(answers.accepted, answers.answered());
-    let all = [answers.refused, answers.late, answers.dropped, answers.failed, answers.withdrawn];
-    assert!(all.iter().all(|&count| count > 0), "not every ending came about: {answers:?}");
+    let all = [answers.refused, answers.late, answers.overdue, answers.dropped, answers.failed];
+    let all = all.into_iter().chain([answers.withdrawn, answers.cut_off]);
+    assert!(all.into_iter().all(|count| count > 0), "not every ending came about: {answers:?}");
+    let faults = campaign.sum.faults;
+    let lost = [faults.lost_answers, faults.doubled_answers, faults.lost_completions];
+    let others = [faults.doubled_completions, faults.dead_executors, faults.dead_roles];
+    assert!(lost.into_iter().chain(others).all(|count| count > 0), "not every fault: {faults:?}");
 }
 
 #[test]

@@ -1,21 +1,31 @@
 //! Runs of the simulation of the whole engine, over a range of seeds: docs/design/chaos.md.
 //!
 //! Each thread takes the next seed until enough requests were simulated, so the seeds that were run
-//! are consecutive, on however many threads.
+//! are consecutive, on however many threads. A run of hours is saved every ten seconds, and can be
+//! interrupted: what it has found so far is its result.
 
 use crate::provenance::{command_line, commit};
 use crate::scale::machine::Machine;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Instant;
-use symphony::runtime::simulation::{AnswerCounts, Campaign, run_campaign};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use symphony::runtime::simulation::{AnswerCounts, BrokenInvariant, Campaign, FaultCounts, run_campaign};
+
+/// The time between two savings of the result so far, and two lines of progress where standard
+/// error is no terminal.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
 
 /// Simulates the whole engine in virtual time, with faults, and checks that every request is
 /// answered once, with its own answer, and that the engine recovers. Exits with 1 if something does
-/// not hold, and prints the command that repeats it.
+/// not hold, and prints the command that repeats it. Ctrl-C ends it with the result so far.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "chaos", max_term_width = 100)]
 pub struct ChaosOptions {
@@ -31,7 +41,7 @@ pub struct ChaosOptions {
     /// The threads to run on; by default one for each core
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Write the result to this file
+    /// Write the result to this file, every ten seconds what is known so far
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -68,6 +78,8 @@ pub struct Finding {
 pub struct ChaosReport {
     /// True if everything held in every run.
     pub passed: bool,
+    /// False if it was interrupted, or is still running.
+    pub complete: bool,
     /// The machine.
     pub machine: Machine,
     /// `release`, or `dev`, whose assertions are checked too.
@@ -78,8 +90,8 @@ pub struct ChaosReport {
     pub seeds: Range<u64>,
     /// The requests, by what became of them.
     pub requests: AnswerCounts,
-    /// The faults that were injected.
-    pub faults: u64,
+    /// The faults that were injected, by kind.
+    pub faults: FaultCounts,
     /// The virtual time, in seconds.
     pub virtual_s: f64,
     /// The time that it took, in seconds.
@@ -105,37 +117,84 @@ impl<'a> RecordedResult<'a> {
     }
 }
 
-/// Runs the simulation as the options say, with a progress bar on standard error.
-pub fn run(options: &ChaosOptions) -> ChaosReport {
+/// Runs the simulation as the options say, with its progress on standard error, until it is through
+/// or SIGINT or SIGTERM comes; a second signal ends the process.
+///
+/// Errors: the file of `--json` cannot be written.
+pub fn run(options: &ChaosOptions) -> std::io::Result<ChaosReport> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let seeds = options.seed.map_or_else(|| options.seeds.clone(), |seed| seed..seed + 1);
     let threads = options.threads.unwrap_or(cores).max(1);
+    let seeds = options.seed.map_or_else(|| options.seeds.clone(), |seed| seed..seed + 1);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))?;
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let begun = BegunRun { options, machine: Machine::this(cores), threads, began: Instant::now() };
     let progress = ProgressBar::new(options.requests);
     let style = "{bar:30} {human_pos} of {human_len} requests, {per_sec}, {eta} left; {msg}";
     progress.set_style(ProgressStyle::with_template(style).expect("the template is right"));
-    let (machine, began) = (Machine::this(cores), Instant::now());
-    let Campaign { seeds, sum, findings } = run_campaign(seeds, options.requests, threads, |so_far| {
+    let saving = Mutex::new((Instant::now(), begun.save(&Campaign::default(), false)));
+    let campaign = run_campaign(seeds, options.requests, threads, |so_far| {
         progress.set_position(so_far.sum.answers.accepted);
         let found = so_far.findings.last().map(ToString::to_string).unwrap_or_default();
         progress.set_message(format!("{} findings {found}", so_far.findings.len()));
+        let (saved, result) = &mut *saving.lock().unwrap_or_else(PoisonError::into_inner);
+        if saved.elapsed() >= SAVE_EVERY {
+            (*saved, *result) = (Instant::now(), begun.save(so_far, false));
+            if !std::io::stderr().is_terminal() {
+                eprintln!(
+                    "{} of {} requests, seed {}",
+                    so_far.sum.answers.accepted, options.requests, so_far.seeds.end
+                );
+            }
+        }
+        result.is_ok() && !interrupted.load(Ordering::Relaxed)
     });
     progress.finish_and_clear();
-    let wall_s = began.elapsed().as_secs_f64();
-    ChaosReport {
-        passed: findings.is_empty(),
-        machine,
-        profile: if cfg!(debug_assertions) { "dev" } else { "release" },
-        threads,
-        seeds,
-        requests: sum.answers,
-        faults: sum.faults,
-        virtual_s: sum.virtual_ms as f64 / 1e3,
-        wall_s,
-        requests_per_s: sum.answers.accepted as f64 / wall_s,
-        findings: findings
-            .iter()
-            .map(|broken| Finding { seed: broken.seed, what: broken.to_string() })
-            .collect(),
+    saving.into_inner().unwrap_or_else(PoisonError::into_inner).1?;
+    begun.save(&campaign, campaign.goes_on)?;
+    Ok(begun.report(&campaign, campaign.goes_on))
+}
+
+/// A run that has begun.
+struct BegunRun<'a> {
+    options: &'a ChaosOptions,
+    machine: Machine,
+    threads: usize,
+    began: Instant,
+}
+
+impl BegunRun<'_> {
+    fn report(&self, Campaign { seeds, sum, findings, .. }: &Campaign, complete: bool) -> ChaosReport {
+        let wall_s = self.began.elapsed().as_secs_f64();
+        let finding = |broken: &BrokenInvariant| Finding { seed: broken.seed, what: broken.to_string() };
+        ChaosReport {
+            passed: findings.is_empty(),
+            complete,
+            machine: self.machine.clone(),
+            profile: if cfg!(debug_assertions) { "dev" } else { "release" },
+            threads: self.threads,
+            seeds: seeds.clone(),
+            requests: sum.answers,
+            faults: sum.faults,
+            virtual_s: sum.virtual_ms as f64 / 1e3,
+            wall_s,
+            requests_per_s: sum.answers.accepted as f64 / wall_s,
+            findings: findings.iter().map(finding).collect(),
+        }
+    }
+
+    /// Writes the result so far to the file of `--json`, if there is one.
+    fn save(&self, campaign: &Campaign, complete: bool) -> std::io::Result<()> {
+        let Some(file) = &self.options.json else { return Ok(()) };
+        let report = self.report(campaign, complete);
+        let text =
+            serde_json::to_string_pretty(&RecordedResult::new(&report)).expect("figures are plain data");
+        // In its place at once: a run that ends meanwhile leaves a whole file.
+        let beside = file.with_extension("part");
+        std::fs::write(&beside, text + "\n")?;
+        std::fs::rename(&beside, file)
     }
 }
 
@@ -143,19 +202,22 @@ impl ChaosReport {
     /// Returns the report as text.
     pub fn lines(&self) -> String {
         let ChaosReport { seeds, requests, faults, virtual_s, wall_s, requests_per_s, findings, .. } = self;
-        let AnswerCounts { accepted, refused, good, late, overdue, dropped, failed, withdrawn } = requests;
+        let AnswerCounts { accepted, refused, .. } = requests;
+        let AnswerCounts { good, late, overdue, dropped, failed, withdrawn, cut_off, .. } = requests;
         let mut text = format!(
-            "seeds {} to {}: {accepted} requests in {wall_s:.1} s ({:.2} M/s on {} threads), {virtual_s:.0} virtual s, \
-             {faults} faults\n  good {good}, late {late}, overdue {overdue}, dropped {dropped}, failed {failed}, withdrawn {withdrawn}; \
-             refused {refused}\n",
+            "seeds {} to {}: {accepted} requests in {wall_s:.1} s ({:.2} M/s on {} threads), {virtual_s:.0} virtual s\n  \
+             good {good}, late {late}, overdue {overdue}, dropped {dropped}, failed {failed}, withdrawn {withdrawn}, \
+             cut off {cut_off}; refused {refused}\n  {}\n",
             seeds.start,
             seeds.end.saturating_sub(1),
             requests_per_s / 1e6,
             self.threads,
+            serde_json::to_string(faults).expect("figures are plain data"),
         );
         for Finding { what, .. } in findings {
             text += &format!("  {what}\n");
         }
+        text += if self.complete { "" } else { "INTERRUPTED; so far " };
         text + if self.passed { "everything held" } else { "NOT EVERYTHING HELD" }
     }
 }
@@ -175,8 +237,25 @@ mod tests {
     #[test]
     fn a_range_of_seeds_is_run_whole_and_counted() {
         let options = ChaosOptions::parse_from(["chaos", "--seeds", "1..3", "--threads", "2"]);
-        let report = run(&options);
-        assert!(report.passed, "{}", report.lines());
+        let report = run(&options).unwrap();
+        assert!(report.passed && report.complete, "{}", report.lines());
         assert_eq!((report.seeds.clone(), report.requests.accepted), (1..3, report.requests.answered()));
+    }
+
+    #[test]
+    fn a_run_is_saved_with_what_it_has_found_and_what_was_injected() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("result.json");
+        let file = file.to_str().unwrap();
+        let options = ChaosOptions::parse_from(["chaos", "--seed", "1", "--json", file]);
+        let report = run(&options).unwrap();
+        let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let result = &saved["result"];
+        assert_eq!(result["complete"], true);
+        assert_eq!(result["requests"]["accepted"], report.requests.accepted);
+        assert_eq!(result["faults"]["stalls"], report.faults.stalls);
+        assert_eq!(result["seeds"], serde_json::json!({ "start": 1, "end": 2 }));
+        let options = ChaosOptions::parse_from(["chaos", "--seed", "1", "--json", "/dev/null/no"]);
+        assert!(run(&options).is_err());
     }
 }

@@ -72,6 +72,12 @@ impl ServerProcess {
         address.parse().unwrap()
     }
 
+    /// The address at which it serves gRPC. `serve` writes all its lines at once.
+    pub(crate) fn grpc_address(&self) -> SocketAddr {
+        let line = self.more.lines().find_map(|line| line.strip_prefix("ready grpc://"));
+        line.expect("the second line is of gRPC").parse().unwrap()
+    }
+
     /// The address of its admin listener, where it has one. `serve` writes all its lines at once.
     pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
         let line = self.more.lines().find_map(|line| line.strip_prefix("ready admin http://"))?;

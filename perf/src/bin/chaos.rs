@@ -2,19 +2,17 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use symphony_perf::chaos::{ChaosOptions, RecordedResult, run};
+use symphony_perf::chaos::{ChaosOptions, run};
 
 fn main() -> ExitCode {
-    let options = ChaosOptions::parse();
-    let report = run(&options);
-    println!("{}", report.lines());
-    if let Some(file) = &options.json {
-        let text =
-            serde_json::to_string_pretty(&RecordedResult::new(&report)).expect("figures are plain data");
-        if let Err(error) = std::fs::write(file, text + "\n") {
-            eprintln!("chaos: --json {}: {error}", file.display());
-            return ExitCode::from(3);
+    match run(&ChaosOptions::parse()) {
+        Ok(report) => {
+            println!("{}", report.lines());
+            if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) }
+        }
+        Err(error) => {
+            eprintln!("chaos: --json: {error}");
+            ExitCode::from(3)
         }
     }
-    if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

@@ -2,9 +2,11 @@
 //! a batch is over, answering its requests' frontends and reporting its completion to the
 //! RankThread of its sub-cluster.
 
+use crate::runtime::counters::count::Count;
 use crate::runtime::counters::executions::Executing;
 use crate::runtime::counters::{BackendTally, Counting};
 use crate::runtime::full_ring::AlwaysRoom;
+use crate::runtime::threads::completions::NumberedCompletion;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use symphony_transport::Nanos;
@@ -108,7 +110,9 @@ pub(crate) struct Answers {
     pub(crate) frontends: Vec<Producer<Response>>,
     /// The ring to each RankThread. It holds every batch that this thread's GPUs can have been
     /// given from there.
-    pub(crate) completions: Vec<Producer<Completion>>,
+    pub(crate) completions: Vec<Producer<NumberedCompletion>>,
+    /// The number of the last completion of each GPU of the engine; this thread's are its own.
+    pub(crate) sent: Arc<[Count]>,
     /// The RankThread of each model's sub-cluster.
     pub(crate) rank_of: Arc<[u32]>,
     /// The counters of batches.
@@ -174,8 +178,11 @@ impl Answers {
         let BatchHeader { batch, model, gpu, .. } = batch.header;
         let rank = self.rank_of[model.0 as usize] as usize;
         let completion = Completion { batch, started, finished, model, gpu };
+        let sent = &self.sent[gpu.0 as usize];
+        let number = sent.get() + 1;
+        sent.set(number);
         self.completions[rank]
-            .push(completion)
+            .push(NumberedCompletion { completion, number })
             .always_has_room("a completion: the ring holds every batch that the GPUs can have been given");
     }
 

@@ -219,8 +219,10 @@ mod tests {
     use super::*;
     use crate::runtime::backends::lease::ExecutorLease;
     use crate::runtime::counters::Counting;
+    use crate::runtime::counters::count::Count;
     use crate::runtime::counters::executions::Executions;
-    use symphony_transport::message::{Completion, ENTRIES_PER_FRAME, Frame, Response};
+    use crate::runtime::threads::completions::NumberedCompletion;
+    use symphony_transport::message::{ENTRIES_PER_FRAME, Frame, Response};
     use symphony_transport::ring::{Consumer, Producer, ring};
 
     /// An executor without models, and the other ends of its rings.
@@ -228,7 +230,7 @@ mod tests {
         state: Box<ExecutorState>,
         batches: Producer<Frame>,
         responses: Consumer<Response>,
-        completions: Consumer<Completion>,
+        completions: Consumer<NumberedCompletion>,
     }
 
     fn rig() -> Rig {
@@ -239,6 +241,7 @@ mod tests {
             slabs: Vec::new(),
             frontends: vec![frontend],
             completions: vec![rank],
+            sent: Arc::new([Count::new()]),
             rank_of: Arc::new([0]),
             counting: Counting::unpublished(),
             executing: Executions::new(std::iter::once(0..1)).of_backend(0),
@@ -265,7 +268,7 @@ mod tests {
         }
 
         fn completed(&mut self) -> Vec<u64> {
-            std::iter::from_fn(|| self.completions.pop()).map(|completion| completion.batch).collect()
+            std::iter::from_fn(|| self.completions.pop()).map(|numbered| numbered.completion.batch).collect()
         }
     }
 

@@ -78,6 +78,11 @@ pub struct RankTally {
     pub grants: u64,
     /// The number of completions received from backends.
     pub completions: u64,
+    /// The number of completions that had not come a quarter of a second after their backend sent
+    /// them.
+    pub lost_completions: u64,
+    /// The number of completions that came a second time.
+    pub doubled_completions: u64,
     /// The number of times that matching was repeated since a GPU was about to be free.
     pub timers: u64,
     /// The number of GPUs granted or running a batch as the duty cycle ended.

@@ -1,6 +1,7 @@
 //! Many runs of the simulation, one for each seed of a range, on several threads.
 
-use super::episode::{BrokenInvariant, EpisodeReport, run_episode};
+use super::episode::run_episode;
+use super::report::{BrokenInvariant, EpisodeReport};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,18 +17,21 @@ pub struct Campaign {
     pub sum: EpisodeReport,
     /// What did not hold, by seed.
     pub findings: Vec<BrokenInvariant>,
+    /// False once it was interrupted.
+    pub goes_on: bool,
 }
 
-/// Runs seed after seed on `threads` threads until that many requests were simulated or the seeds
-/// are used up. The seeds that were run are consecutive. `on_run` is called after each run with the
-/// sum so far.
+/// Runs seed after seed on `threads` threads until that many requests were simulated, the seeds are
+/// used up or `on_run`, which is called after each run with the sum so far, returns false. The
+/// seeds that were run are consecutive; while threads run, the last ones of `seeds` are under way.
 pub fn run_campaign(
     seeds: Range<u64>,
     requests: u64,
     threads: usize,
-    on_run: impl Fn(&Campaign) + Sync,
+    on_run: impl Fn(&Campaign) -> bool + Sync,
 ) -> Campaign {
-    let so_far = Mutex::new(Campaign { seeds: seeds.start..seeds.start, ..Campaign::default() });
+    let so_far =
+        Mutex::new(Campaign { seeds: seeds.start..seeds.start, goes_on: true, ..Campaign::default() });
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
@@ -36,7 +40,7 @@ pub fn run_campaign(
                     let result = run_episode(seed);
                     let mut campaign = lock(&so_far);
                     campaign.take(result);
-                    on_run(&campaign);
+                    campaign.goes_on &= on_run(&campaign);
                 }
             });
         }
@@ -54,7 +58,7 @@ impl Campaign {
     fn next_seed(&mut self, end: u64, requests: u64) -> Option<u64> {
         let enough = self.sum.answers.accepted >= requests || self.findings.len() >= MOST_FINDINGS;
         let seed = self.seeds.end;
-        if enough || seed == end {
+        if enough || !self.goes_on || seed == end {
             return None;
         }
         self.seeds.end += 1;
@@ -63,11 +67,7 @@ impl Campaign {
 
     fn take(&mut self, result: Result<EpisodeReport, BrokenInvariant>) {
         match result {
-            Ok(report) => {
-                self.sum.answers.add(&report.answers);
-                self.sum.faults += report.faults;
-                self.sum.virtual_ms += report.virtual_ms;
-            }
+            Ok(report) => self.sum.add(&report),
             Err(broken) => self.findings.push(broken),
         }
     }

@@ -2,7 +2,7 @@
 //! answer that it is the first and the one to their own request.
 
 use super::dice::Dice;
-use super::executors::row_mark;
+use super::mark::RowMark;
 use super::scenario::Scenario;
 use crate::runtime::frontend::{
     Answer, Ask, Class, Due, Frontend, ModelInfo, Outcome, Refusal, SlotState, Ticket,
@@ -19,13 +19,24 @@ const MOST_BEHIND: Nanos = Nanos::from_millis(2);
 /// The largest number of rows of a request.
 const MOST_ROWS: usize = 12;
 
+/// The time for which a frontend looks at none of its requests' deadlines: it goes over all of them
+/// every 20 ms, a part each millisecond.
+const SWEEP: Nanos = Nanos::from_millis(21);
+
+/// The mean duty cycles that pass between two turns of a thread at most, unless it stalls.
+const MOST_CYCLES: u64 = 40;
+
 /// A request that waits for its answer.
 #[derive(Clone, Copy)]
 struct AwaitedAnswer {
     id: u64,
     rows: usize,
-    /// The window in which the request counts, if it is one that should be answered in time.
-    window: Option<usize>,
+    mark: RowMark,
+    never_due: bool,
+    /// True if its client was told that the engine is broken.
+    cut_off: bool,
+    /// True if it counts: it was sent in the window, and should be answered in time.
+    counts: bool,
 }
 
 /// What became of the requests that were sent in a window.
@@ -57,12 +68,14 @@ pub struct AnswerCounts {
     pub failed: u64,
     /// Answers that the requests were cancelled.
     pub withdrawn: u64,
+    /// Requests that were in flight as a thread died.
+    pub cut_off: u64,
 }
 
 impl AnswerCounts {
     /// Returns the number of answers.
     pub fn answered(&self) -> u64 {
-        self.good + self.late + self.overdue + self.dropped + self.failed + self.withdrawn
+        self.good + self.late + self.overdue + self.dropped + self.failed + self.withdrawn + self.cut_off
     }
 
     /// Adds the numbers of others.
@@ -75,6 +88,7 @@ impl AnswerCounts {
         self.dropped += other.dropped;
         self.failed += other.failed;
         self.withdrawn += other.withdrawn;
+        self.cut_off += other.cut_off;
     }
 }
 
@@ -87,25 +101,31 @@ pub(super) struct SimulatedClients {
     held: Option<Arc<[ModelInfo]>>,
     /// The requests that wait for their answers, by the index of their tickets.
     awaited: Vec<Option<AwaitedAnswer>>,
+    /// The time of the last turn, and the beginning of that from which on it had its turns.
+    turn: Nanos,
+    runs_since: Nanos,
+    /// The longest time between two turns that is no stall.
+    longest_gap: Nanos,
+    grace: Nanos,
     next_ask: Nanos,
     /// The mean time between two requests, in nanoseconds.
     gap: f64,
     /// The time until which requests come more often, and how much more.
     flood: (Nanos, f64),
-    windows: [Range<Nanos>; 2],
-    pub(super) counts: [WindowCount; 2],
+    window: Range<Nanos>,
+    pub(super) count: WindowCount,
     pub(super) answers: AnswerCounts,
     broken: Option<String>,
 }
 
 impl SimulatedClients {
-    /// Makes the clients of `frontend`, which is numbered `number`. Requests that are sent in one
-    /// of `windows` are counted.
+    /// Makes the clients of `frontend`, which is numbered `number`. Requests that are sent in
+    /// `window` are counted.
     pub(super) fn new(
         frontend: Frontend,
         number: usize,
         scenario: &Scenario,
-        windows: [Range<Nanos>; 2],
+        window: Range<Nanos>,
         dice: Dice,
     ) -> SimulatedClients {
         SimulatedClients {
@@ -114,11 +134,15 @@ impl SimulatedClients {
             number: number as u16,
             dice,
             held: None,
+            turn: Nanos::ZERO,
+            runs_since: Nanos::ZERO,
+            longest_gap: Nanos(scenario.cycle.0 * MOST_CYCLES),
+            grace: scenario.grace,
             next_ask: Nanos::ZERO,
             gap: 1e9 * scenario.frontends as f64 / scenario.rate,
             flood: (Nanos::ZERO, 1.0),
-            windows,
-            counts: Default::default(),
+            window,
+            count: WindowCount::default(),
             answers: AnswerCounts::default(),
             broken: None,
         }
@@ -129,27 +153,61 @@ impl SimulatedClients {
         self.flood = (until, factor);
     }
 
-    /// Returns the number of rows that wait for their answer, or for the executor to let go of
-    /// them.
-    pub(super) fn waiting(&self) -> usize {
-        self.frontend.slots_in_use()
+    /// Returns the number of requests that wait for their answer, and of slots in use besides those
+    /// of `lost` rows, whose answers were lost.
+    pub(super) fn waiting(&self, lost: usize) -> usize {
+        self.frontend.in_flight() + self.frontend.slots_in_use().saturating_sub(lost)
     }
 
     /// Takes in the answers that have come.
     ///
     /// Errors: something that must hold of answers does not.
-    pub(super) fn take_answers(&mut self) -> Result<(), String> {
-        let SimulatedClients { frontend, awaited, answers, counts, broken, number, .. } = self;
+    pub(super) fn take_answers(&mut self, now: Nanos) -> Result<(), String> {
+        if now > self.turn + self.longest_gap {
+            self.runs_since = now;
+        }
+        self.turn = now;
+        let latest = AnswerBound {
+            now,
+            grace: self.grace,
+            runs_since: self.runs_since,
+            allowance: SWEEP + self.longest_gap,
+        };
+        let SimulatedClients { frontend, awaited, answers, count: window, broken, number, .. } = self;
         frontend.poll(|ticket, answer| {
-            if let Err(what) = check(*number, &mut awaited[ticket.index], ticket, &answer, counts) {
-                broken.get_or_insert(what);
+            let checked = check(*number, &mut awaited[ticket.index], ticket, &answer, window);
+            match checked.and_then(|cut_off| latest.check(ticket, &answer).map(|()| cut_off)) {
+                // Its client was answered before.
+                Ok(true) => {}
+                Ok(false) => count(answers, answer.outcome),
+                Err(what) => {
+                    broken.get_or_insert(what);
+                }
             }
-            count(answers, answer.outcome);
         });
         frontend.take_replaced_models().for_each(drop);
-        match broken.take() {
+        if self.frontend.faults().get().is_some() {
+            self.cut_off();
+        }
+        match self.broken.take() {
             Some(what) => Err(what),
             None => Ok(()),
+        }
+    }
+
+    /// Ends the frontend as its thread dies: the connections of all clients close.
+    pub(super) fn die(&mut self, thread: &str) -> AnswerCounts {
+        self.frontend.faults().report(thread, "died: panicked");
+        self.cut_off();
+        self.answers
+    }
+
+    /// Tells the clients of all requests in flight that the engine is broken, as an API core does.
+    #[cold]
+    fn cut_off(&mut self) {
+        for awaited in self.awaited.iter_mut().flatten().filter(|awaited| !awaited.cut_off) {
+            awaited.cut_off = true;
+            self.answers.cut_off += 1;
         }
     }
 
@@ -170,18 +228,22 @@ impl SimulatedClients {
     fn ask(&mut self, now: Nanos, scenario: &Scenario) -> Result<(), String> {
         let ask = self.draw(scenario);
         let id = self.answers.accepted;
+        let expendable = ask.due != Due::Never && scenario.is_of_the_start(ask.model);
+        let mark = RowMark::new(self.number, id, ask.rows, expendable);
         let sent = self.frontend.submit(&ask, |row, input| {
-            input[..8].copy_from_slice(&row_mark(self.number, id, row).to_le_bytes());
+            input[..8].copy_from_slice(&mark.of_row(row).to_bytes());
         });
         let ordinary = ask == Ask::one(ask.model)
             && self.frontend.models()[ask.model.0 as usize].class == Class::HIGHEST;
         match sent {
-            Ok(ticket) => self.accepted(now, ticket, ask, ordinary, scenario),
+            Ok(ticket) => self.accepted(now, ticket, (ask, mark), ordinary, scenario),
+            Err(Refusal::Broken) if self.frontend.faults().get().is_some() => {
+                self.answers.refused += 1;
+                Ok(())
+            }
             Err(Refusal::Overloaded | Refusal::Unloaded | Refusal::TooManyRows { .. }) => {
                 self.answers.refused += 1;
-                if let Some(window) = self.window(now).filter(|_| ordinary) {
-                    self.counts[window].asked += 1;
-                }
+                self.count.asked += u64::from(ordinary && self.window.contains(&now));
                 Ok(())
             }
             Err(refusal) => Err(format!("a request was refused: {refusal}")),
@@ -226,16 +288,18 @@ impl SimulatedClients {
         &mut self,
         now: Nanos,
         ticket: Ticket,
-        ask: Ask,
+        (ask, mark): (Ask, RowMark),
         ordinary: bool,
         scenario: &Scenario,
     ) -> Result<(), String> {
         let id = self.answers.accepted;
         self.answers.accepted += 1;
         let cancels = self.dice.chance(scenario.cancelled);
-        let window = self.window(now).filter(|_| ordinary && !cancels);
-        window.into_iter().for_each(|window| self.counts[window].asked += 1);
-        let before = self.awaited[ticket.index].replace(AwaitedAnswer { id, rows: ask.rows, window });
+        let counts = ordinary && !cancels && self.window.contains(&now);
+        self.count.asked += u64::from(counts);
+        let never_due = ask.due == Due::Never;
+        let awaited = AwaitedAnswer { id, rows: ask.rows, mark, never_due, cut_off: false, counts };
+        let before = self.awaited[ticket.index].replace(awaited);
         if ticket.id != id {
             return Err(format!("request {id} of frontend {} was given the id {}", self.number, ticket.id));
         }
@@ -253,50 +317,98 @@ impl SimulatedClients {
     fn cancel_some(&mut self, ticket: Ticket) {
         let index = self.dice.below(self.awaited.len());
         match self.awaited[index] {
-            Some(other) if other.window.is_none() => self.frontend.cancel(Ticket { index, id: other.id }),
+            Some(other) if !other.counts => self.frontend.cancel(Ticket { index, id: other.id }),
             _ => self.frontend.cancel(ticket),
         }
         self.frontend.cancel(Ticket { index, id: ticket.id / 2 });
     }
 
-    fn window(&self, now: Nanos) -> Option<usize> {
-        self.windows.iter().position(|window| window.contains(&now))
-    }
-
-    /// Checks that nothing is left once every request is answered.
+    /// Checks that nothing is left once every request is answered but for the slots of `lost` rows,
+    /// whose answers were lost, and that the frontend has noted each of `doubled` answers that came
+    /// twice.
     ///
     /// Errors: something is.
-    pub(super) fn check_end(&self) -> Result<(), String> {
+    pub(super) fn check_end(&self, lost: usize, doubled: u64) -> Result<(), String> {
+        let number = self.number;
+        self.check_answered(|_| true)?;
+        let (held, stale) = (self.frontend.slots_in_use(), self.frontend.counts().stale.get());
+        if held != lost {
+            return Err(format!(
+                "{held} slots of frontend {number} are taken, and {lost} lost their answers"
+            ));
+        }
+        if stale != doubled {
+            return Err(format!("frontend {number} noted {stale} stale answers of {doubled} doubled ones"));
+        }
+        Ok(())
+    }
+
+    /// Checks that after a thread's death each client was answered, and that the frontend has ended
+    /// every request with a deadline.
+    ///
+    /// Errors: one was not.
+    pub(super) fn check_dead_end(&self) -> Result<(), String> {
+        self.check_answered(|awaited| !awaited.never_due || !awaited.cut_off)
+    }
+
+    fn check_answered(&self, must_have: impl Fn(&AwaitedAnswer) -> bool) -> Result<(), String> {
         let (number, answers) = (self.number, &self.answers);
-        if let Some(awaited) = self.awaited.iter().flatten().next() {
+        if let Some(awaited) = self.awaited.iter().flatten().find(|&awaited| must_have(awaited)) {
             return Err(format!("request {} of frontend {number} has no answer", awaited.id));
         }
         if answers.accepted != answers.answered() {
             return Err(format!("frontend {number} does not balance: {answers:?}"));
         }
-        match self.frontend.slots_in_use() {
-            0 => Ok(()),
-            lost => Err(format!("{lost} slots of frontend {number} were lost")),
-        }
+        Ok(())
     }
 }
 
-/// Checks an answer against the request that waits for it.
+/// The time by which an answer must have come.
+struct AnswerBound {
+    now: Nanos,
+    grace: Nanos,
+    /// The time since which the frontend has had its turns.
+    runs_since: Nanos,
+    /// The time between two looks of the frontend at a request.
+    allowance: Nanos,
+}
+
+impl AnswerBound {
+    /// Checks that the answer comes by its deadline plus the grace.
+    ///
+    /// Errors: it does not.
+    fn check(&self, ticket: Ticket, answer: &Answer<'_>) -> Result<(), String> {
+        let due = answer.timeline.due;
+        if due == Nanos::MAX || self.now <= (due + self.grace).max(self.runs_since) + self.allowance {
+            return Ok(());
+        }
+        let late = (self.now - due).as_millis_f64();
+        let grace = self.grace.as_millis_f64();
+        Err(format!(
+            "request {} was answered {late:.3} ms after its deadline, the grace is {grace} ms",
+            ticket.id
+        ))
+    }
+}
+
+/// Checks an answer against the request that waits for it. Returns true if its client was answered
+/// before, as the engine is broken.
 fn check(
     frontend: u16,
     awaited: &mut Option<AwaitedAnswer>,
     ticket: Ticket,
     answer: &Answer<'_>,
-    counts: &mut [WindowCount; 2],
-) -> Result<(), String> {
-    let Some(AwaitedAnswer { id, rows, window }) = awaited.take_if(|awaited| awaited.id == ticket.id) else {
+    count: &mut WindowCount,
+) -> Result<bool, String> {
+    let awaited = awaited.take_if(|awaited| awaited.id == ticket.id);
+    let Some(AwaitedAnswer { id, rows, mark, counts, cut_off, .. }) = awaited else {
         return Err(format!("request {} of frontend {frontend} was answered again", ticket.id));
     };
     if rows != answer.rows {
         return Err(format!("request {id} of {rows} rows was answered with {}", answer.rows));
     }
     if matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
-        let own = |row: usize| answer.row(row).starts_with(&row_mark(frontend, id, row).to_le_bytes());
+        let own = |row: usize| answer.row(row).starts_with(&mark.of_row(row).to_bytes());
         if let Some(row) = (0..rows).find(|&row| !own(row)) {
             let found = answer.row(row).get(..8);
             return Err(format!(
@@ -304,10 +416,8 @@ fn check(
             ));
         }
     }
-    if answer.outcome == Outcome::Good {
-        window.into_iter().for_each(|window| counts[window].good += 1);
-    }
-    Ok(())
+    count.good += u64::from(counts && answer.outcome == Outcome::Good);
+    Ok(cut_off)
 }
 
 fn count(answers: &mut AnswerCounts, outcome: Outcome) {

@@ -1,9 +1,11 @@
 //! The executors of a simulation, seen from outside: batches pass here on their way to the emulated
-//! GPUs, answers and completions on their way back. Here an executor hangs, fails, runs late; here
-//! it writes what a client can recognise as the answer to its own request; and here is checked what
-//! must hold of batches.
+//! GPUs, answers and completions on their way back. Here an executor hangs, fails, dies, runs late;
+//! here it writes what a client can recognise as the answer to its own request; and here is checked
+//! what must hold of batches.
 
 use super::dice::Dice;
+use super::mark::RowMark;
+use super::passage::{MessageFaults, Passage};
 use std::collections::VecDeque;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
@@ -11,16 +13,7 @@ use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
 };
 use symphony_transport::ring::Producer;
-use symphony_transport::slab::SlabView;
-
-/// Returns the first bytes of the input of a row, which no other row of the engine has.
-#[inline]
-pub(super) fn row_mark(frontend: u16, id: u64, row: usize) -> u64 {
-    1 << 63 | (row as u64) << 56 | u64::from(frontend) << 48 | id
-}
-
-/// The bits of a mark that say which row of its request it is of.
-const ROW_OF_MARK: u64 = 0x7f << 56;
+use symphony_transport::slab::{SlabView, SlotId};
 
 /// A batch that a GPU was given and has not completed.
 struct GivenBatch {
@@ -42,6 +35,8 @@ struct SimulatedGpu {
     given: Vec<GivenBatch>,
     held: VecDeque<HeldBatch>,
     hung_until: Nanos,
+    /// The time until which it has no thread: its batches fail, and their completions come then.
+    dead_until: Nanos,
 }
 
 /// The executors. See the module's description.
@@ -50,6 +45,7 @@ pub(super) struct SimulatedExecutors {
     gpus: Vec<SimulatedGpu>,
     row_bytes: usize,
     dice: Dice,
+    pub(super) messages: MessageFaults,
     /// Batches that start before this time fail, in this share.
     failing: (Nanos, f64),
     /// The batch whose frames are passing: its wire, the GPU if that is hung, frames to come.
@@ -65,7 +61,13 @@ pub(super) struct SimulatedExecutors {
 impl SimulatedExecutors {
     /// Makes idle GPUs that read and write these slabs, where a row's input and its output have
     /// `row_bytes` each.
-    pub(super) fn new(slabs: Vec<SlabView>, gpus: usize, row_bytes: usize, dice: Dice) -> SimulatedExecutors {
+    pub(super) fn new(
+        slabs: Vec<SlabView>,
+        gpus: usize,
+        row_bytes: usize,
+        dice: Dice,
+        messages: MessageFaults,
+    ) -> SimulatedExecutors {
         let gpus = (0..gpus).map(|_| SimulatedGpu::default()).collect();
         let failing = (Nanos::ZERO, 0.0);
         SimulatedExecutors {
@@ -73,6 +75,7 @@ impl SimulatedExecutors {
             gpus,
             row_bytes,
             dice,
+            messages,
             failing,
             wire: 0,
             passing: 0,
@@ -86,6 +89,12 @@ impl SimulatedExecutors {
     pub(super) fn hang(&mut self, gpu: usize, until: Nanos) {
         let hung_until = &mut self.gpus[gpu].hung_until;
         *hung_until = until.max(*hung_until);
+    }
+
+    /// Kills the thread of a GPU's executor, which gets another one at `until`.
+    pub(super) fn die(&mut self, gpu: usize, until: Nanos) {
+        let dead_until = &mut self.gpus[gpu].dead_until;
+        *dead_until = until.max(*dead_until);
     }
 
     /// Makes a share of the batches that start before `until` fail.
@@ -137,7 +146,7 @@ impl SimulatedExecutors {
 
     /// Takes a frame of a batch and passes it on, unless its GPU hangs.
     #[inline]
-    pub(super) fn receive(&mut self, now: Nanos, frame: &Frame, to: &mut Producer<Frame>) {
+    pub(super) fn receive(&mut self, now: Nanos, frame: &Frame) -> Passage {
         if self.passing == 0 {
             self.begin_batch(now, BatchHeader::from(*frame));
         } else {
@@ -145,14 +154,12 @@ impl SimulatedExecutors {
             self.check_entries(<[BatchEntry; ENTRIES_PER_FRAME]>::from(*frame));
         }
         match self.holds {
-            None => {
-                // Room was checked.
-                let _ = to.write(*frame);
-            }
+            None => Passage::Once,
             Some(gpu) => {
                 if let Some(held) = self.gpus[gpu].held.back_mut() {
                     held.frames.push(*frame);
                 }
+                Passage::Never
             }
         }
     }
@@ -186,28 +193,44 @@ impl SimulatedExecutors {
                 continue;
             }
             let frontend = slot.frontend();
-            let guard = self.slabs.get(usize::from(frontend)).and_then(|slab| slab.claim(slot));
-            let mark = guard.map(|guard| u64::from_le_bytes(guard[..8].try_into().unwrap_or_default()));
-            if mark.map(|mark| mark & !ROW_OF_MARK) != Some(row_mark(frontend, id, 0)) {
-                self.broke(format!("request {id} of frontend {frontend} runs with {mark:x?} in {slot:?}"));
+            if !self.mark(slot).is_some_and(|mark| mark.is_of(frontend, id)) {
+                self.broke(format!("request {id} of frontend {frontend} runs with another's {slot:?}"));
             }
         }
     }
 
-    /// Takes the answer to a row from an executor, writes its output and passes it on.
+    /// Reads the mark of the row in a slot; `None` if the slot has another holder.
     #[inline]
-    pub(super) fn answer(&mut self, response: &mut Response, to: &mut Producer<Response>) {
+    fn mark(&self, slot: SlotId) -> Option<RowMark> {
+        let guard = self.slabs.get(usize::from(slot.frontend()))?.claim(slot)?;
+        Some(RowMark::read(&guard))
+    }
+
+    /// Takes the answer to a row from an executor and writes its output.
+    #[inline]
+    pub(super) fn answer(&mut self, now: Nanos, response: &mut Response) -> Passage {
         if response.ending == Ending::Done as u32 {
-            self.write_output(response);
+            self.write_output(now, response);
         }
-        // Room was checked.
-        let _ = to.write(*response);
+        self.refusal(now, response)
+    }
+
+    /// Takes the answer to a row from a ModelThread.
+    #[inline]
+    pub(super) fn refusal(&mut self, now: Nanos, response: &Response) -> Passage {
+        let &Response { id, slot, .. } = response;
+        let SimulatedExecutors { messages, slabs, .. } = self;
+        messages.of_answer(now, (slot.frontend(), id), || {
+            let guard = slabs.get(usize::from(slot.frontend()))?.claim(slot)?;
+            Some(RowMark::read(&guard))
+        })
     }
 
     #[inline]
-    fn write_output(&mut self, response: &mut Response) {
+    fn write_output(&mut self, now: Nanos, response: &mut Response) {
         let (until, share) = self.failing;
-        if response.started < until && self.dice.chance(share) {
+        let is_dead = self.gpus.get(response.gpu.0 as usize).is_some_and(|gpu| now < gpu.dead_until);
+        if is_dead || response.started < until && self.dice.chance(share) {
             response.ending = Ending::Failed as u32;
             return;
         }
@@ -221,12 +244,14 @@ impl SimulatedExecutors {
         }
     }
 
-    /// Takes a completion, checks the order of its GPU's batches and passes it on.
-    pub(super) fn completed(&mut self, completion: &Completion, to: &mut Producer<Completion>) {
+    /// Takes a completion and checks the order of its GPU's batches.
+    pub(super) fn completed(&mut self, now: Nanos, completion: &Completion) -> Passage {
         let &Completion { batch, started, gpu, .. } = completion;
-        let given = &mut self.gpus[gpu.0 as usize].given;
+        let SimulatedGpu { given, dead_until, .. } = &mut self.gpus[gpu.0 as usize];
+        let later = (now < *dead_until).then_some(Passage::Later(*dead_until));
         let Some(at) = given.iter().position(|given| given.batch == batch) else {
-            return self.broke(format!("batch {batch} of GPU {} has completed twice", gpu.0));
+            self.broke(format!("batch {batch} of GPU {} has completed twice", gpu.0));
+            return Passage::Never;
         };
         let own = given.remove(at);
         let overtaken = given.iter().find(|other| other.passed <= started && other.exec_at < own.exec_at);
@@ -234,7 +259,6 @@ impl SimulatedExecutors {
             let (first, second) = (other.batch, own.batch);
             self.broke(format!("batch {second} of GPU {} ran before {first}, which was due earlier", gpu.0));
         }
-        // Room was checked.
-        let _ = to.write(*completion);
+        later.unwrap_or_else(|| self.messages.of_completion(now))
     }
 }

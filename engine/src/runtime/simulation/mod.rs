@@ -6,11 +6,12 @@
 //! ```text
 //! scenario, faults     what the seed stands for
 //! episode              whose turn it is, how much time passes, what must hold at the end
-//!   wiring, wire       a wire in each ring: what it carries may come late
-//!   client             requests in, answers checked
+//!   wiring, wire       a wire in each ring: what it carries may come late, twice or never
+//!   passage            which answers and completions are lost or come twice
+//!   client, mark       requests in, answers checked, by the mark in each row
 //!   executors          batches on their way to the GPUs and back: hung, failing, checked
 //!   control            models loaded and unloaded
-//! campaign             many seeds
+//! campaign, report     many seeds, and what they did
 //! ```
 //!
 //! Architecture invariant: nothing of the engine knows of it. Its roles are polled as their threads
@@ -23,10 +24,14 @@ mod dice;
 mod episode;
 mod executors;
 mod faults;
+mod mark;
+mod passage;
+mod report;
 mod scenario;
 mod wire;
 mod wiring;
 
 pub use campaign::{Campaign, run_campaign};
 pub use client::AnswerCounts;
-pub use episode::{BrokenInvariant, EpisodeReport, run_episode};
+pub use episode::run_episode;
+pub use report::{BrokenInvariant, EpisodeReport, FaultCounts};

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use symphony_scheduler::policy;
 use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
 
 /// The share of the GPUs' time that the load would take if all batches were the largest that the
 /// SLO allows.
@@ -48,7 +49,7 @@ pub(super) struct Scenario {
     pub(super) gpus: usize,
     models: Vec<ScenarioModel>,
     policy: &'static str,
-    in_flight: usize,
+    pub(super) in_flight: usize,
     /// The bytes of a row's input, and of its output.
     pub(super) row_bytes: usize,
     /// The mean time between two duty cycles of a thread.
@@ -65,8 +66,20 @@ pub(super) struct Scenario {
     pub(super) of_classes: f64,
     pub(super) never_due: f64,
     pub(super) cancelled: f64,
-    /// True if the engine is stopped under load at the end, and not drained.
-    pub(super) stopped: bool,
+    /// The time after its deadline at which a request is ended.
+    pub(super) grace: Nanos,
+    pub(super) end: ScenarioEnd,
+}
+
+/// The end of a simulation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ScenarioEnd {
+    /// No more requests come, and those that came are answered.
+    Drained,
+    /// The engine is stopped under load.
+    Stopped,
+    /// A role or an API core dies under load.
+    Dead,
 }
 
 impl Scenario {
@@ -98,18 +111,36 @@ impl Scenario {
             of_classes,
             never_due,
             cancelled,
-            stopped: dice.chance(0.5),
+            grace: Nanos::from_millis(dice.count(5, 300) as u64),
+            end: match dice.below(8) {
+                0..=2 => ScenarioEnd::Drained,
+                3..=5 => ScenarioEnd::Stopped,
+                _ => ScenarioEnd::Dead,
+            },
         }
+    }
+
+    /// Returns true if the model is served from the start to the end.
+    pub(super) fn is_of_the_start(&self, model: ModelId) -> bool {
+        (model.0 as usize) < self.models.len()
+    }
+
+    /// Returns the largest SLO.
+    pub(super) fn largest_slo(&self) -> Nanos {
+        let largest = self.models.iter().map(|model| model.slo).fold(0.0, f64::max);
+        Nanos((largest * 1e6) as u64)
     }
 
     /// Returns the configuration of the scenario's engine.
     ///
     /// Errors: the configuration is refused.
     pub(super) fn config(&self) -> Result<Config, Diagnostics> {
-        let Scenario { policy, gpus, model_threads, rank_threads, in_flight, .. } = self;
+        let Scenario { policy, gpus, model_threads, rank_threads, in_flight, grace, .. } = self;
+        let grace = grace.0 / 1_000_000;
         let mut text = format!(
             "policy = \"{policy}\"\n[http]\nmax_in_flight = {in_flight}\n[cores]\n\
              model_threads = {model_threads}\nrank_threads = {rank_threads}\n\
+             [faults]\ngrace_ms = {grace}\n\
              [[executors]]\nkind = \"emulated\"\ncount = {gpus}\n"
         );
         for (at, model) in self.models.iter().enumerate() {

@@ -4,9 +4,10 @@
 use super::executors::SimulatedExecutors;
 use super::wire::Wire;
 use crate::runtime::start::rings::EngineRings;
+use crate::runtime::threads::completions::NumberedCompletion;
 use crate::runtime::threads::{GrantMessage, RankMessage};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, Frame, Request, Response};
+use symphony_transport::message::{Frame, Request, Response};
 
 /// The wires of which a role receives.
 #[derive(Default)]
@@ -14,7 +15,7 @@ pub(super) struct RoleInputs {
     requests: Vec<Wire<Request>>,
     grants: Vec<Wire<GrantMessage>>,
     messages: Vec<Wire<RankMessage>>,
-    completions: Vec<Wire<Completion>>,
+    completions: Vec<Wire<NumberedCompletion>>,
     batches: Vec<Wire<Frame>>,
     refusals: Vec<Wire<Response>>,
     results: Vec<Wire<Response>>,
@@ -26,18 +27,25 @@ impl RoleInputs {
         self.requests.iter_mut().for_each(|wire| wire.carry(now));
         self.grants.iter_mut().for_each(|wire| wire.carry(now));
         self.messages.iter_mut().for_each(|wire| wire.carry(now));
-        self.refusals.iter_mut().for_each(|wire| wire.carry(now));
+        for wire in &mut self.refusals {
+            wire.carry_each(now, |response| executors.refusal(now, response));
+        }
         for wire in &mut self.completions {
-            wire.carry_each(now, |completion, to| executors.completed(completion, to));
+            wire.carry_each(now, |completion| executors.completed(now, &completion.completion));
         }
         for (at, wire) in self.batches.iter_mut().enumerate() {
             executors.deliver_held(now, at, &mut wire.to);
             executors.begin_wire(at);
-            wire.carry_each(now, |frame, to| executors.receive(now, frame, to));
+            wire.carry_each(now, |frame| executors.receive(now, frame));
         }
         for wire in &mut self.results {
-            wire.carry_each(now, |response, to| executors.answer(response, to));
+            wire.carry_each(now, |response| executors.answer(now, response));
         }
+    }
+
+    /// Returns the number of answers that have arrived for a second time.
+    pub(super) fn doubled_answers(&self) -> u64 {
+        self.refusals.iter().chain(&self.results).map(|wire| wire.copies).sum()
     }
 
     /// Returns the number of the role's wires.
@@ -87,7 +95,7 @@ pub(super) fn wire_up(rings: &mut EngineRings, message_ring: usize) -> Vec<RoleI
         }
     }
     for (inputs, completions) in ranks.iter_mut().zip(&mut rings.completions_out) {
-        inputs.completions = completions.iter_mut().map(Wire::before).collect();
+        inputs.completions = completions.iter_mut().map(|ring| Wire::before(ring.ring_mut())).collect();
     }
     gpus.batches = rings.frames_out.iter_mut().flatten().map(Wire::before).collect();
     for answers in &mut rings.backend_answers {

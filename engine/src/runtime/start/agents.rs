@@ -15,6 +15,7 @@ use crate::runtime::model_setup::{output_range, queue_of_class};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::agenda::Agenda;
 use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement};
+use crate::runtime::threads::completions::CheckedCompletions;
 use crate::runtime::threads::measures_from;
 use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProgress, RingOutlets};
 use crate::runtime::threads::monitor::ModelMonitor;
@@ -26,7 +27,7 @@ use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::RankState;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Completion, Request};
+use symphony_transport::message::{BatchHeader, Request};
 use symphony_transport::ring::Consumer;
 
 /// The composite agents of an engine: a thread each.
@@ -64,7 +65,7 @@ impl EngineBuilder {
         &self,
         at: usize,
         rings: &mut EngineRings,
-    ) -> Result<RankThread<Consumer<Completion>>, StartError> {
+    ) -> Result<RankThread<CheckedCompletions>, StartError> {
         let queue_ids = self.queue_ids();
         let cluster_config = |group: &SubClusterSpec| ClusterConfig {
             gpus: group.gpus.len(),

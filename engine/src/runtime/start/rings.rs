@@ -5,12 +5,15 @@ use crate::config::ExecutorKind;
 use crate::runtime::backends::batches::{Answers, Inbox};
 use crate::runtime::backends::executors::ExecutorRings;
 use crate::runtime::counters::Counters;
+use crate::runtime::counters::count::Count;
 use crate::runtime::frontend::FrontendPeer;
 use crate::runtime::queue_ids::QueueIds;
+use crate::runtime::threads::completions::{CheckedCompletions, NumberedCompletion};
 use crate::runtime::threads::{ModelLinks, RankLinks, link};
+use std::ops::Range;
 use std::sync::Arc;
 use symphony_scheduler::limits;
-use symphony_transport::message::{Completion, Frame, Request, Response};
+use symphony_transport::message::{Frame, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::SlabView;
 
@@ -26,10 +29,12 @@ pub(crate) struct EngineRings {
     pub(crate) rank_links: Vec<Option<RankLinks>>,
     frames_in: Vec<Vec<Producer<Frame>>>,
     pub(crate) frames_out: Vec<Vec<Consumer<Frame>>>,
-    completions_in: Vec<Vec<Producer<Completion>>>,
-    pub(crate) completions_out: Vec<Vec<Consumer<Completion>>>,
+    completions_in: Vec<Vec<Producer<NumberedCompletion>>>,
+    pub(crate) completions_out: Vec<Vec<CheckedCompletions>>,
     pub(crate) model_answers: Vec<Vec<Producer<Response>>>,
     pub(crate) backend_answers: Vec<Vec<Producer<Response>>>,
+    /// The number of the last completion of each GPU.
+    sent: Arc<[Count]>,
     pub(crate) slabs: Vec<SlabView>,
     pub(crate) counters: Counters,
     /// The ModelThread that owns each per-class queue.
@@ -81,21 +86,22 @@ impl EngineRings {
             completions_out: (0..rank_threads).map(|_| Vec::new()).collect(),
             model_answers: (0..model_threads).map(|_| Vec::new()).collect(),
             backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
+            sent: backend_of(sub_clusters, backend_threads).iter().map(|_| Count::new()).collect(),
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&plan.thread_of),
             rank_of: QueueIds::new(sub_clusters.model_slots()).each(&sub_clusters.rank_of()),
             backend_of: backend_of(sub_clusters, backend_threads),
         };
-        let mut batches = vec![vec![0; rank_threads]; backend_threads];
+        let mut gpus = vec![vec![0..0; rank_threads]; backend_threads];
         for group in &sub_clusters.groups {
             for gpu in group.gpus.clone() {
-                let backend = rings.backend_of[gpu as usize];
-                batches[backend as usize][group.rank] += limits::MAX_OUTSTANDING_BATCHES;
+                let own: &mut Range<u32> = &mut gpus[rings.backend_of[gpu as usize] as usize][group.rank];
+                *own = if own.start == own.end { gpu..gpu + 1 } else { own.start..gpu + 1 };
             }
         }
-        for batches in batches {
-            rings.add_backend(&batches, plan.largest_batch);
+        for gpus in gpus {
+            rings.add_backend(&gpus, sub_clusters, plan.largest_batch);
         }
         for peer in peers {
             rings.connect(peer);
@@ -103,21 +109,23 @@ impl EngineRings {
         rings
     }
 
-    /// Makes the rings to and from the next backend thread, except those of frontends. `batches` is
-    /// the number that each RankThread can have given to its GPUs.
-    fn add_backend(&mut self, batches: &[usize], largest_batch: usize) {
+    /// Makes the rings to and from the next backend thread, except those of frontends. `gpus` are
+    /// those of its GPUs that each RankThread grants.
+    fn add_backend(&mut self, gpus: &[Range<u32>], sub_clusters: &SubClusters, largest_batch: usize) {
         let mut completions_in = Vec::new();
-        for (own, &batches) in self.completions_out.iter_mut().zip(batches) {
-            let (to_rank, from_backend) = ring(batches);
+        for (own, gpus) in self.completions_out.iter_mut().zip(gpus) {
+            let (to_rank, from_backend) = ring(gpus.len() * limits::MAX_OUTSTANDING_BATCHES);
             completions_in.push(to_rank);
             // A RankThread polls only rings that completions can come from.
-            if batches > 0 {
-                own.push(from_backend);
+            if !gpus.is_empty() {
+                let (sent, model) = (Arc::clone(&self.sent), sub_clusters.model_of(gpus.start));
+                own.push(CheckedCompletions::new(from_backend, sent, gpus.clone(), model));
             }
         }
+        let batches = gpus.iter().map(|gpus| gpus.len() * limits::MAX_OUTSTANDING_BATCHES).sum::<usize>();
         self.completions_in.push(completions_in);
         let share = FRAMES_TO_A_BACKEND / self.frames_in.len();
-        let room = (batches.iter().sum::<usize>() * largest_batch).min(share).max(2 * largest_batch);
+        let room = (batches * largest_batch).min(share).max(2 * largest_batch);
         let mut outs = Vec::new();
         for own in &mut self.frames_in {
             let (to_backend, from_thread) = ring(room);
@@ -150,7 +158,7 @@ impl EngineRings {
     }
 
     /// Returns the rings of a RankThread: to and from ModelThreads, and completions.
-    pub(crate) fn rank_thread(&mut self, at: usize) -> (RankLinks, Vec<Consumer<Completion>>) {
+    pub(crate) fn rank_thread(&mut self, at: usize) -> (RankLinks, Vec<CheckedCompletions>) {
         let links = self.rank_links[at].take().expect("each RankThread is wired once");
         (links, std::mem::take(&mut self.completions_out[at]))
     }
@@ -163,6 +171,7 @@ impl EngineRings {
                 slabs: self.slabs.clone(),
                 frontends: std::mem::take(&mut self.backend_answers[at]),
                 completions: std::mem::take(&mut self.completions_in[at]),
+                sent: Arc::clone(&self.sent),
                 rank_of: Arc::clone(&self.rank_of),
                 counting: self.counters.of_backend(at),
                 executing: self.counters.executions().of_backend(at),

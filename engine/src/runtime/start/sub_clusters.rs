@@ -6,6 +6,7 @@ use crate::config::{Config, ExecutorKind};
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_scheduler::limits;
+use symphony_transport::message::ModelId;
 
 /// The order in which kinds' executors are numbered.
 const KINDS: [ExecutorKind; 2] = [ExecutorKind::Cpu, ExecutorKind::Emulated];
@@ -57,6 +58,12 @@ impl SubClusters {
     /// Returns the number of GPUs of the sub-cluster that a model belongs to.
     pub(crate) fn gpus_for(&self, model: usize) -> usize {
         self.groups[self.group_of[model]].gpus.len()
+    }
+
+    /// Returns a model of the sub-cluster that a GPU belongs to.
+    pub(crate) fn model_of(&self, gpu: u32) -> ModelId {
+        let is_own = |&group: &usize| self.groups[group].gpus.contains(&gpu);
+        ModelId(self.group_of.iter().position(is_own).unwrap_or_default() as u32)
     }
 
     /// Divides the GPUs among `ranks` RankThreads. Each kind of executor is a sub-cluster; if there

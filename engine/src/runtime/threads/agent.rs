@@ -109,7 +109,7 @@ impl Member {
     /// Ends a member that has panicked. Its agent is dropped: the ends of its rings say so to those
     /// that ask.
     #[cold]
-    fn die(&mut self, faults: &FaultLatch, panic: &str) {
+    pub(crate) fn die(&mut self, faults: &FaultLatch, panic: &str) {
         faults.report(&self.role, format_args!("died: {panic}"));
         let agent = std::mem::replace(&mut self.agent, Box::new(EndedAgent));
         // Its state may be such that not even this succeeds; the fault is reported already.

@@ -9,6 +9,7 @@
 pub(crate) mod agenda;
 pub(crate) mod agent;
 pub(crate) mod changes;
+pub(crate) mod completions;
 pub(crate) mod messages;
 pub(crate) mod model_thread;
 pub(crate) mod monitor;

@@ -28,17 +28,9 @@ pub trait Completions {
     }
     /// Notes that a batch was sent to a GPU.
     fn sent(&mut self, _report: &GpuReport) {}
-}
-
-impl Completions for Consumer<Completion> {
-    #[inline]
-    fn next(&mut self) -> Option<Completion> {
-        self.pop()
-    }
-
-    fn waiting(&mut self) -> usize {
-        self.len()
-    }
+    /// Finds completions that should have come and have not, and counts them; called in each duty
+    /// cycle once no more have come.
+    fn look(&mut self, _now: Nanos, _tally: &mut RankTally) {}
 }
 
 /// Counts and records the inputs and decisions of a RankThread.
@@ -150,7 +142,10 @@ impl<C: Completions> RankThread<C> {
         for at in 0..self.completions.len() {
             raise(&mut self.monitor.counting.tally.completion_ring_high, self.completions[at].waiting());
             for _ in 0..MESSAGES_PER_CYCLE {
-                let Some(mut completion) = self.completions[at].next() else { break };
+                let Some(mut completion) = self.completions[at].next() else {
+                    self.completions[at].look(now, &mut self.monitor.counting.tally);
+                    break;
+                };
                 let cluster = self.cluster_of[completion.model.0 as usize] as usize;
                 completion.gpu.0 -= self.clusters[cluster].first_gpu;
                 self.apply(now, cluster, RankInput::Completion(completion));

@@ -34,10 +34,16 @@ const OF_MODELS: [TallyFamily<ModelTally>; 13] = [
     }),
 ];
 
-const OF_RANKS: [TallyFamily<RankTally>; 7] = [
+const OF_RANKS: [TallyFamily<RankTally>; 9] = [
     ("words_total", "Messages received from ModelThreads.", |tally| tally.messages),
     ("grants_total", "GPUs granted.", |tally| tally.grants),
     ("completions_total", "Batches that left their GPUs.", |tally| tally.completions),
+    ("lost_completions_total", "Completions that did not come, and were made up for.", |tally| {
+        tally.lost_completions
+    }),
+    ("doubled_completions_total", "Completions that came a second time, and were ignored.", |tally| {
+        tally.doubled_completions
+    }),
     ("timers_total", "Times that a GPU was about to be free for a batch that waited.", |tally| tally.timers),
     ("gpus_busy", "GPUs granted or running a batch.", |tally| tally.gpus_busy),
     ("word_ring_high", "The most messages seen waiting in a ring from a ModelThread.", |tally| {
