@@ -82,6 +82,8 @@ pub(super) enum Kind {
     /// The bounds and reservations of a sub-cluster's queues.
     SavedBounds = 99,
     SavedReservation = 100,
+    /// The time by which a sub-cluster's looks ahead are paid for.
+    SavedLooks = 101,
 }
 
 impl Kind {
@@ -120,6 +122,7 @@ impl Kind {
             98 => Kind::SavedCandidate,
             99 => Kind::SavedBounds,
             100 => Kind::SavedReservation,
+            101 => Kind::SavedLooks,
             _ => return None,
         })
     }
@@ -551,6 +554,14 @@ impl Record {
         (Nanos(self.a), packing, self.small != 0)
     }
 
+    pub(super) fn saved_looks(cluster: usize, paid_by: Nanos) -> Record {
+        Record { a: paid_by.0, ..Record::of(Kind::SavedLooks, QueueId(0)) }.in_cluster(cluster)
+    }
+
+    pub(super) fn as_saved_looks(&self) -> Nanos {
+        Nanos(self.a)
+    }
+
     pub(super) fn saved_bounds(cluster: usize, queue: QueueId, bounds: BatchBounds) -> Record {
         Record { kind: Kind::SavedBounds as u8, ..Record::bounds(queue, bounds) }.in_cluster(cluster)
     }
@@ -663,7 +674,8 @@ impl fmt::Display for Record {
             | Kind::SavedGpu
             | Kind::SavedCandidate
             | Kind::SavedBounds
-            | Kind::SavedReservation => {
+            | Kind::SavedReservation
+            | Kind::SavedLooks => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }

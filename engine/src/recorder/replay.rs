@@ -481,7 +481,8 @@ impl Rank {
                     | Kind::SavedGpu
                     | Kind::SavedCandidate
                     | Kind::SavedBounds
-                    | Kind::SavedReservation,
+                    | Kind::SavedReservation
+                    | Kind::SavedLooks,
                 ) => {
                     if self.known {
                         run.confirm(at, &record)?;
@@ -526,6 +527,7 @@ impl Rank {
     fn restore(&mut self, record: &Record) -> Result<(), Halt> {
         let state = self.states.get_mut(usize::from(record.flag)).ok_or("a sub-cluster too many")?;
         let there = match record.kind() {
+            Some(Kind::SavedLooks) => state.restore_looks_paid_by(record.as_saved_looks()),
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
             Some(Kind::SavedBounds | Kind::SavedReservation) => {

@@ -2,12 +2,15 @@
 //! report of the batch that was sent and its completion. It has no work for a single request.
 
 use super::{Operation, Repeat};
-use symphony_scheduler::rank::{GpuReport, Grant, Offer, RankInput, RankState};
+use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, RankState, Reservation};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Completion, GpuId, ModelId, QueueId};
+use symphony_transport::message::{Class, Completion, GpuId, ModelId, QueueId};
 
 /// The time between two batches.
 const GAP: Nanos = Nanos::from_micros(1);
+
+/// The number of models whose batches find idle GPUs.
+const MODELS: usize = 1_024;
 
 pub(super) fn operations() -> Vec<Operation> {
     let mut operations = Vec::new();
@@ -15,7 +18,12 @@ pub(super) fn operations() -> Vec<Operation> {
         operations.push(Operation::new(
             format!("rank_idle_{gpus}_gpus"),
             "a batch of one of 1,024 models finds an idle GPU, half of which are busy",
-            move || idle(gpus),
+            move || idle(RankState::new(gpus, MODELS, false, Nanos::ZERO), gpus),
+        ));
+        operations.push(Operation::new(
+            format!("rank_idle_{gpus}_gpus_lower_waiting"),
+            "the same, and a lower class waits in vain for what the models leave",
+            move || idle(lower_waiting(gpus), gpus),
         ));
         for waiting in [16, 256, 4_096] {
             operations.push(Operation::new(
@@ -43,10 +51,29 @@ fn completion(report: GpuReport) -> Completion {
     Completion { batch: 0, started: exec_at.unwrap_or(free_at), finished: free_at, model, gpu }
 }
 
+/// Makes a matching in which the batch of a lower class waits that would take a second: each model
+/// has reserved a GPU until then for batch after batch.
+fn lower_waiting(gpus: usize) -> RankState {
+    let (lower, now) = (QueueId(MODELS as u32), Nanos::from_secs(1));
+    let class = |queue| Class::new(u8::from(queue == MODELS)).unwrap_or_default();
+    let state = RankState::new(gpus, MODELS + 1, false, Nanos::ZERO);
+    let mut state = state.among_classes((0..=MODELS).map(class).collect());
+    let mut take = |input: RankInput| input.apply(&mut state, now, &mut |_| ());
+    take(RankInput::Bounds {
+        queue: lower,
+        bounds: BatchBounds { shortest: now, longest: now, patience: now },
+    });
+    for model in 0..MODELS as u32 {
+        let reservation = Reservation { at: now, silent: false, every: Nanos::from_millis(1) };
+        take(RankInput::Reserve { queue: QueueId(model), reservation });
+    }
+    take(RankInput::AllReserved);
+    take(ready(lower, Nanos::MAX));
+    state
+}
+
 /// Keeps half of the GPUs busy; one batch finishes and one starts at each [`GAP`].
-fn idle(gpus: usize) -> Repeat {
-    const MODELS: usize = 1_024;
-    let mut state = RankState::new(gpus, MODELS, false, Nanos::ZERO);
+fn idle(mut state: RankState, gpus: usize) -> Repeat {
     let duration = Nanos(GAP.0 * (gpus / 2) as u64);
     let mut running = std::collections::VecDeque::with_capacity(gpus);
     let mut now = Nanos::from_secs(1);

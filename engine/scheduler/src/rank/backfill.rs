@@ -10,16 +10,18 @@
 //! through both in the order of time, each start takes a GPU; the first that would find none, were
 //! one more GPU taken by a lower batch, is when that batch has to be over.
 //!
-//! Cost for each matching while lower candidates wait and a GPU idles: at most [`MOST_STARTS`]
-//! steps for each class, of two updates of a [`MinTree`] each, some 20 us together.
+//! A look ahead takes up to [`MOST_STARTS`] steps for each class, of four updates of a [`MinTree`]
+//! each, some 50 us together. Looks in vain have a [`LookBudget`]: O(log n) for each matching, and
+//! a twentieth of the time.
 
+use super::look_budget::LookBudget;
 use super::min_tree::MinTree;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
 
 /// Starts that are looked at for one lower batch. It has to be over by the last of them.
-const MOST_STARTS: usize = 512;
+pub(super) const MOST_STARTS: usize = 512;
 
 /// Candidates of a class that are looked at for one GPU: where that many can't run now, the class
 /// waits.
@@ -88,6 +90,8 @@ pub(super) struct Backfill {
     freed: Vec<(usize, Nanos)>,
     /// Candidates that can't run now, taken out of the trees and to be put back.
     passed_over: Vec<(usize, usize, Nanos)>,
+    /// What looks ahead may still cost.
+    pub(super) budget: LookBudget,
 }
 
 /// A lower candidate that can run now.
@@ -110,6 +114,7 @@ impl Backfill {
             looked_at: Vec::with_capacity(MOST_STARTS),
             freed: Vec::with_capacity(MOST_STARTS),
             passed_over: Vec::with_capacity(UPPER * MOST_PASSED_OVER),
+            budget: LookBudget::default(),
             classes,
         }
     }
@@ -174,6 +179,11 @@ impl Backfill {
         }
     }
 
+    /// Whether a lower model has a candidate.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.iter().any(|tree| tree.min_key() < Nanos::MAX)
+    }
+
     /// The candidate to be granted one of `idle` GPUs at `now`: of the highest class, of that the
     /// one that must start first, among those that can be over in time. `free`: when each GPU that
     /// can be granted is free.
@@ -184,17 +194,22 @@ impl Backfill {
         idle: usize,
         free: &mut MinTree,
     ) -> Option<Chosen> {
-        let mut chosen = None;
+        let (mut chosen, mut steps) = (None, 1);
         for class in 1..Class::COUNT {
             let Some(longest) = self.longest_waiting(class) else { continue };
             let until = self.needed_again(class, now, now + longest, idle, free);
+            steps += self.put_back(free);
             chosen = self.first_within(class, now, delay, until);
             if chosen.is_some() {
                 break;
             }
         }
+        steps += self.passed_over.len();
         for (class, model, latest) in self.passed_over.drain(..) {
             self.waiting[class - 1].set(model, latest);
+        }
+        if chosen.is_none() {
+            self.budget.spend(now, steps);
         }
         chosen.map(|(model, until)| Chosen { model, until })
     }
@@ -227,7 +242,7 @@ impl Backfill {
     }
 
     /// When a GPU that is taken now for this class would be needed by one above; [`Nanos::MAX`] if
-    /// not before `horizon`.
+    /// not before `horizon`. What it has changed in the trees is to be put back.
     fn needed_again(
         &mut self,
         class: usize,
@@ -254,6 +269,12 @@ impl Backfill {
             self.starts[of].set(model, at + self.every[model]);
             self.silent[of].set(model, Nanos::MAX);
         }
+        until
+    }
+
+    /// Puts the trees back to what they were before a look ahead. Returns its steps.
+    fn put_back(&mut self, free: &mut MinTree) -> usize {
+        let steps = self.looked_at.len() + self.freed.len();
         for (of, model, start, silent) in self.looked_at.drain(..).rev() {
             self.starts[of].set(model, start);
             self.silent[of].set(model, silent);
@@ -261,7 +282,7 @@ impl Backfill {
         for (gpu, free_at) in self.freed.drain(..) {
             free.set(gpu, free_at);
         }
-        until
+        steps
     }
 
     /// The first start of the classes above `class`: when, and whose.

@@ -87,6 +87,11 @@ impl RankState {
         self.all_reserved
     }
 
+    /// Returns when the looks ahead of backfilling will be paid for; none where there is one class.
+    pub fn looks_paid_by(&self) -> Option<Nanos> {
+        self.backfill.as_ref().map(|backfill| backfill.budget.paid_by)
+    }
+
     /// The bounds of each queue of a lower class that has sent them.
     pub fn saved_bounds(&self) -> impl Iterator<Item = (QueueId, BatchBounds)> {
         let backfill = self.backfill.iter();
@@ -165,5 +170,11 @@ impl RankState {
         self.horizon = horizon;
         self.packing = packing;
         self.all_reserved = all_reserved;
+    }
+
+    /// Sets when the looks ahead of backfilling will be paid for. False if there is one class.
+    pub fn restore_looks_paid_by(&mut self, paid_by: Nanos) -> bool {
+        self.backfill.iter_mut().for_each(|backfill| backfill.budget.paid_by = paid_by);
+        self.backfill.is_some()
     }
 }

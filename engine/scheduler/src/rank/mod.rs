@@ -14,6 +14,7 @@
 mod backfill;
 pub mod checkpoint;
 mod input;
+mod look_budget;
 pub mod min_tree;
 pub mod packing;
 
@@ -320,12 +321,21 @@ impl RankState {
     /// Grants GPUs that idle to lower classes, as far as those above do not need them.
     #[cold]
     fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.backfill.iter_mut().for_each(|backfill| backfill.budget.matched());
         while self.gpus.len() > self.busy
             && let Some(gpu) = self.free.first_at_most(now)
-            && let Some(backfill) = &mut self.backfill
-            && let Some(Chosen { model, until }) =
-                backfill.choose(now, &self.delay, self.gpus.len() - self.busy, &mut self.free)
+            && let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.has_waiting())
         {
+            let next_look = backfill.budget.next_look();
+            if next_look > now {
+                self.next_timer = self.next_timer.min(next_look);
+                return;
+            }
+            let idle = self.gpus.len() - self.busy;
+            let Some(Chosen { model, until }) = backfill.choose(now, &self.delay, idle, &mut self.free)
+            else {
+                return;
+            };
             self.try_grant(now, model, gpu, until, grant);
         }
     }

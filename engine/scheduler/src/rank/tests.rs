@@ -294,6 +294,47 @@ fn a_place_without_a_model_needs_no_gpu() {
     assert_eq!(bench.grants, [(1, 0)]);
 }
 
+/// A bench of 600 idle GPUs, where a batch of model 1, of class 1, waits until 100 ms, and a look
+/// ahead finds after 512 starts of model 0 that it can't run.
+fn with_long_looks() -> Bench {
+    let mut bench = with_a_lower(600, 2);
+    bench.handle(ms(1), bounds());
+    let often = Reservation { at: ms(2), silent: false, every: Nanos::from_micros(1) };
+    bench.handle(ms(1), RankInput::Reserve { queue: QueueId(0), reservation: often });
+    bench.handle(ms(1), RankInput::AllReserved);
+    bench.ready(ms(1), 1, ms(100), Nanos::ZERO);
+    bench
+}
+
+#[test]
+fn a_lower_class_that_waits_in_vain_costs_few_steps_for_each_matching_and_each_microsecond() {
+    let mut bench = with_long_looks();
+    let paid_by = |bench: &Bench| bench.rank.looks_paid_by().unwrap();
+    let (mut now, mut steps) = (ms(1), 0);
+    for _ in 0..10_000 {
+        now += Nanos(100);
+        let still_owed = paid_by(&bench) - now - Nanos::from_micros(2);
+        bench.timer(now);
+        steps += (paid_by(&bench) - now - still_owed).0 / 2_000;
+    }
+    // One for each matching, one for each of 500 times 2 us, and two looks.
+    assert!(bench.grants.is_empty() && (9_000..11_600).contains(&steps), "{steps} steps");
+}
+
+#[test]
+fn a_lower_class_that_can_run_gets_its_gpu_once_its_looks_are_paid_for() {
+    let mut bench = with_long_looks();
+    for _ in 0..5 {
+        bench.timer(ms(1));
+    }
+    bench.handle(ms(1), RankInput::Reserve { queue: QueueId(0), reservation: Reservation::NEVER });
+    assert!(bench.grants.is_empty(), "no look is paid for");
+    let next_look = bench.rank.next_timer();
+    assert!(ms(1) < next_look && next_look < ms(3), "{next_look:?}");
+    bench.timer(next_look);
+    assert_eq!((bench.grants, bench.rank.next_timer()), (vec![(1, 0)], Nanos::MAX));
+}
+
 /// A GPU and the rings from it: a batch is a planned start, a planned duration, and a real finish.
 #[derive(Default)]
 struct DelayedGpu {
