@@ -21,6 +21,9 @@ use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, NO_DEADLINE, QueueId, Request};
 
+/// How long before a GPU is free it is granted.
+const AHEAD: Nanos = Nanos::from_micros(30);
+
 /// Kinds of records, as the file has them in their short forms.
 const END: u8 = 0x80 + 2;
 const TURN: u8 = 0x80 + 3;
@@ -149,11 +152,13 @@ impl World {
             gpus: setting.gpus,
             keep_late,
             completion_delay: setting.network.control,
+            ahead: AHEAD,
             first_gpu: 0,
         };
         let of_all = if setting.lower > 0 { classes.as_slice() } else { &[] };
         let matching = RankRecorder::create(&config, "rank", queues, of_all, &[cluster]).unwrap();
-        let rank = RankState::new(setting.gpus, queues, keep_late, setting.network.control);
+        let rank =
+            RankState::new(setting.gpus, queues, keep_late, setting.network.control).sending_ahead(AHEAD);
         let queue = |(terms, &class): (QueueConfig, &Class)| match class {
             Class::HIGHEST if terms.queue.0 % 4 == 3 => ModelQueue::new(terms, Nanos::ZERO).unexpected(),
             Class::HIGHEST => ModelQueue::new(terms, Nanos::ZERO),
@@ -578,6 +583,7 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         gpus: limits::MAX_GPUS,
         keep_late: false,
         completion_delay: Nanos::ZERO,
+        ahead: Nanos::ZERO,
         first_gpu: 0,
     };
     let class = |lane| Class::new((lane / limits::MAX_MODELS) as u8).unwrap();

@@ -53,7 +53,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(policy: &str, models: u32, gpus: usize) -> Engine {
+    fn new(policy: &str, models: u32, gpus: usize, ahead: Nanos) -> Engine {
         let terms = |model| QueueConfig {
             queue: QueueId(model),
             profile: Profile::linear(Nanos::from_micros(200), Nanos::from_millis(1), 32).unwrap(),
@@ -72,7 +72,7 @@ impl Engine {
             Class::HIGHEST => ModelQueue::new(terms(queue), Nanos::ZERO),
             _ => ModelQueue::new(terms(queue), Nanos::ZERO).below_others(),
         };
-        let rank = RankState::new(gpus, 2 * models as usize, false, Nanos::ZERO);
+        let rank = RankState::new(gpus, 2 * models as usize, false, Nanos::ZERO).sending_ahead(ahead);
         Engine {
             now: Nanos::ZERO,
             models: (0..2 * models).map(queue).collect(),
@@ -175,11 +175,12 @@ proptest! {
         policy in prop::sample::select(vec!["symphony-published", "work-conserving"]),
         models in 1u32..4,
         gpus in 1usize..4,
+        ahead in 0u64..900,
         // Of the first models only, whose queues may then all be of the highest class.
         queues in 1u32..8,
         steps in prop::collection::vec((any::<u8>(), 0u64..400), 1..600),
     ) {
-        let mut engine = Engine::new(policy, models, gpus);
+        let mut engine = Engine::new(policy, models, gpus, Nanos::from_micros(ahead));
         let mut sent = 0;
         for (step, micros) in steps {
             engine.now += Nanos::from_micros(micros);

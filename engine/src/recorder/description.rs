@@ -67,6 +67,9 @@ pub(super) struct ClusterDescription {
     pub(super) gpus: usize,
     pub(super) keep_late: bool,
     pub(super) completion_delay_ns: u64,
+    /// Zero in recordings of 0.1.0.
+    #[serde(default)]
+    pub(super) ahead_ns: u64,
     /// The engine's number of the first GPU.
     pub(super) first_gpu: u32,
 }

@@ -26,6 +26,8 @@ pub struct ClusterConfig {
     pub keep_late: bool,
     /// The argument of this name of [`RankState::new`].
     pub completion_delay: Nanos,
+    /// The argument of [`RankState::sending_ahead`].
+    pub ahead: Nanos,
     /// The engine's number of the first GPU.
     pub first_gpu: u32,
 }
@@ -63,6 +65,7 @@ impl RankRecorder {
             gpus: config.gpus,
             keep_late: config.keep_late,
             completion_delay_ns: config.completion_delay.0,
+            ahead_ns: config.ahead.0,
             first_gpu: config.first_gpu,
         };
         let description = RankDescription {

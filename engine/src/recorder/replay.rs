@@ -444,7 +444,8 @@ fn replay_rank(
     }
     let states = description.clusters.iter().map(|cluster| {
         let delay = Nanos(cluster.completion_delay_ns);
-        let state = RankState::new(cluster.gpus, description.models, cluster.keep_late, delay);
+        let state = RankState::new(cluster.gpus, description.models, cluster.keep_late, delay)
+            .sending_ahead(Nanos(cluster.ahead_ns));
         if classes.is_empty() { state } else { state.among_classes(classes.clone()) }
     });
     let mut rank = Rank {

@@ -90,7 +90,8 @@ pub struct RankState {
     waiting: usize,
     /// The rule for the GPUs that early ones may have.
     packing: Packing,
-    /// delay(b) of each model's candidate.
+    /// How long before a GPU is free each model's candidate can have it: delay(b), and for the
+    /// highest class what batches are sent ahead by.
     delay: Vec<Nanos>,
     /// Models whose grant is under way: what they said before they saw it is void.
     granted: Vec<bool>,
@@ -100,6 +101,8 @@ pub struct RankState {
     busy: usize,
     /// How long after free_at a completion may still be on its way.
     completion_delay: Nanos,
+    /// See [`RankState::sending_ahead`].
+    ahead: Nanos,
     keep_late: bool,
     next_timer: Nanos,
     /// Where models are of several classes.
@@ -145,6 +148,7 @@ impl RankState {
             horizon: Nanos::ZERO,
             busy: 0,
             completion_delay,
+            ahead: Nanos::ZERO,
             keep_late,
             next_timer: Nanos::MAX,
             backfill: None,
@@ -161,6 +165,13 @@ impl RankState {
         (self.due, self.early) = (MinTree::new(highest), MinTree::new(highest));
         self.backfill = Some(Box::new(Backfill::new(classes)));
         self
+    }
+
+    /// Grants a GPU that is busy `ahead` before it is free, in addition to the delay of the batch,
+    /// which starts when the GPU is free all the same. So a GPU that finishes on time need not wait
+    /// for its completion, a grant and a batch to pass through the threads in turn.
+    pub fn sending_ahead(self, ahead: Nanos) -> RankState {
+        RankState { ahead, ..self }
     }
 
     /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
@@ -208,14 +219,16 @@ impl RankState {
         if self.granted[at] {
             return;
         }
-        self.delay[at] = delay;
-        self.horizon = self.horizon.max(delay);
         let latest = latest.min(Nanos(u64::MAX - 1));
         if let Some(backfill) = &mut self.backfill
             && backfill.is_lower(at)
         {
+            self.delay[at] = delay;
             return backfill.set_waiting(at, latest);
         }
+        let delay = delay + self.ahead;
+        self.delay[at] = delay;
+        self.horizon = self.horizon.max(delay);
         if early {
             self.set_due(at, Nanos::MAX);
             self.early.set(at, latest);
@@ -352,7 +365,9 @@ impl RankState {
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
             let bound = if self.keep_late { start } else { start.min(latest) };
-            if let Some(gpu) = self.free.first_at_most(bound)
+            // One that need not be waited for comes first.
+            let idle = self.free.first_at_most(bound.min(start - self.ahead)).filter(|&gpu| gpu < limit);
+            if let Some(gpu) = idle.or_else(|| self.free.first_at_most(bound))
                 && gpu < limit
             {
                 self.try_grant(now, model, gpu, Nanos::MAX, grant);

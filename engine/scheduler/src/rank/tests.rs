@@ -77,6 +77,36 @@ fn a_gpu_that_will_be_free_by_the_start_counts_as_free() {
 }
 
 #[test]
+fn a_batch_is_sent_ahead_of_the_end_of_the_one_before_it() {
+    let mut bench = Bench::new(1, 3);
+    bench.rank = bench.rank.sending_ahead(ms(2));
+    bench.occupy(ms(1), 0, 0, ms(10));
+    bench.ready(ms(3), 1, ms(50), Nanos::ZERO);
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)));
+    bench.timer(ms(8));
+    assert_eq!(bench.grants, [(1, 0)]);
+    bench.report(ms(8), 1, 0, Some(ms(10)), ms(30));
+    // One batch: the next goes when this one is about to end, also if the first ends late.
+    bench.ready(ms(8), 2, ms(60), Nanos::ZERO);
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (1, ms(28)));
+    bench.complete(ms(14), 0, ms(14));
+    bench.timer(ms(28));
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (1, ms(32)));
+    bench.timer(ms(32));
+    assert_eq!(bench.grants, [(1, 0), (2, 0)]);
+}
+
+#[test]
+fn a_gpu_that_idles_is_granted_before_one_that_will_be_free() {
+    let mut bench = Bench::new(2, 3);
+    bench.rank = bench.rank.sending_ahead(ms(2));
+    bench.occupy(ms(1), 0, 0, ms(10));
+    bench.ready(ms(9), 1, ms(50), Nanos::ZERO);
+    bench.ready(ms(9), 2, ms(50), Nanos::ZERO);
+    assert_eq!(bench.grants, [(1, 1), (2, 0)]);
+}
+
+#[test]
 fn of_those_that_wait_the_earliest_latest_goes_first() {
     let mut bench = Bench::new(1, 4);
     bench.occupy(ms(0), 0, 0, ms(10));

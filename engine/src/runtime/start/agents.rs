@@ -1,6 +1,6 @@
 //! The agents of an engine, each made with its ends of the rings, and the threads that they share.
 
-use super::builder::EngineBuilder;
+use super::builder::{EngineBuilder, allowed_lateness};
 use super::error::StartError;
 use super::findings::Findings;
 use super::layout::rank_role;
@@ -16,10 +16,10 @@ use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::agenda::Agenda;
 use crate::runtime::threads::agent::{CompositeAgent, Idle, Member, Placement};
 use crate::runtime::threads::completions::CheckedCompletions;
-use crate::runtime::threads::measures_from;
 use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProgress, RingOutlets};
 use crate::runtime::threads::monitor::ModelMonitor;
 use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, RankThread, SubCluster};
+use crate::runtime::threads::{ahead_for, measures_from};
 use std::sync::Arc;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
@@ -61,9 +61,20 @@ impl EngineBuilder {
         EmulatedBackend::new(inbox, answers, first.start, end - first.start, outputs, self.clock.now())
     }
 
+    /// Returns how long before a GPU is free it gets its next batch. A configured delay of the
+    /// network is time enough.
+    fn sent_ahead(&self, Findings { models, lateness, .. }: &Findings) -> Nanos {
+        let slo = ModelInfo::served(models).map(|model| model.slo).min().unwrap_or_default();
+        match self.config.network.control {
+            Nanos::ZERO => ahead_for(allowed_lateness(*lateness, slo)),
+            _ => Nanos::ZERO,
+        }
+    }
+
     pub(super) fn rank_thread(
         &self,
         at: usize,
+        findings: &Findings,
         rings: &mut EngineRings,
     ) -> Result<RankThread<CheckedCompletions>, StartError> {
         let queue_ids = self.queue_ids();
@@ -71,12 +82,14 @@ impl EngineBuilder {
             gpus: group.gpus.len(),
             keep_late: self.config.drop == DropRule::Fcfs,
             completion_delay: self.config.network.control,
+            ahead: self.sent_ahead(findings),
             first_gpu: group.gpus.start,
         };
         let configs: Vec<ClusterConfig> = self.sub_clusters.of_rank(at).map(cluster_config).collect();
         let sub_cluster = |config: &ClusterConfig| {
             let state =
-                RankState::new(config.gpus, queue_ids.count(), config.keep_late, config.completion_delay);
+                RankState::new(config.gpus, queue_ids.count(), config.keep_late, config.completion_delay)
+                    .sending_ahead(config.ahead);
             SubCluster::new(state.among_classes(queue_ids.class_of_each()), config.first_gpu)
         };
         let classes = queue_ids.class_of_each();

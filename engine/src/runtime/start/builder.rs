@@ -24,6 +24,11 @@ use symphony_transport::message::QueueId;
 /// allowing for it would leave no time to wait for a batch to grow.
 const LATENESS_IN_SLO: u64 = 50;
 
+/// Returns the part of the measured lateness that is allowed for under an SLO.
+pub(super) fn allowed_lateness(lateness: Nanos, slo: Nanos) -> Nanos {
+    lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))
+}
+
 /// The state of an engine's start-up.
 pub(super) struct EngineBuilder {
     pub(super) config: Arc<Config>,
@@ -116,7 +121,7 @@ impl EngineBuilder {
             network,
             drop,
             deferral,
-            slack: slack_for(lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))),
+            slack: slack_for(allowed_lateness(lateness, slo)),
             gpus: sub_clusters.gpus_for(queue_ids.model(queue).0 as usize),
         }
     }

@@ -209,7 +209,8 @@ impl EngineBuilder {
             stages[0].push((placement, self.member(format!("model-{at}"), thread)));
         }
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            stages[1].push((placement, self.member(rank_role(at), self.rank_thread(at, &mut rings)?)));
+            let thread = self.rank_thread(at, &findings, &mut rings)?;
+            stages[1].push((placement, self.member(rank_role(at), thread)));
         }
         if let Some(placement) = self.layout.emulated {
             let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));

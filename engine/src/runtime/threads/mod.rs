@@ -41,6 +41,16 @@ const HOPS_FROM_FRONTRUN: u64 = 6;
 /// The number of hops from a grant to the start of the batch: the ModelThread, the backend.
 const HOPS_FROM_GRANT: u64 = 2;
 
+/// The number of hops between threads from the time at which a GPU is granted to the arrival of its
+/// batch: the timer, the ModelThread, the backend.
+const HOPS_TO_A_BATCH: u64 = 3;
+
+/// Returns how long before a GPU is free it is to be granted, on threads that see with this
+/// lateness that a time has come, so that its next batch is there when it is free.
+pub fn ahead_for(lateness: Nanos) -> Nanos {
+    Nanos(lateness.0 * HOPS_TO_A_BATCH)
+}
+
 /// Returns the slack that a [`QueueConfig`](symphony_scheduler::deferral::QueueConfig) must have on
 /// threads that see with this lateness that a time has come.
 pub fn slack_for(lateness: Nanos) -> Slack {

@@ -47,6 +47,7 @@ impl World {
             gpus: gpus / rank_threads + usize::from(at < gpus % rank_threads),
             keep_late: false,
             completion_delay: Nanos::ZERO,
+            ahead: Nanos::ZERO,
             first_gpu: (at * (gpus / rank_threads) + at.min(gpus % rank_threads)) as u32,
         }
     }
@@ -109,7 +110,7 @@ impl World {
         watch: RankMonitor,
     ) -> RankThread<InstantCompletions> {
         let Plan { model_threads, models, .. } = self.plan;
-        let ClusterConfig { gpus, keep_late, completion_delay, first_gpu } = self.cluster(at);
+        let ClusterConfig { gpus, keep_late, completion_delay, first_gpu, .. } = self.cluster(at);
         let state = RankState::new(gpus, models, keep_late, completion_delay);
         RankThread {
             monitor: watch,
