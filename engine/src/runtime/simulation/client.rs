@@ -250,22 +250,23 @@ impl SimulatedClients {
         }
     }
 
-    /// Draws a request for a model that is served, or was when the held table was the newest; and
-    /// one in a hundred for a slot without a model.
+    /// Draws a request for one of the models that are served, or were when the held table was the
+    /// newest, each as often as the others; and a few for slots without a model.
     fn draw(&mut self, scenario: &Scenario) -> Ask {
         let dice = &mut self.dice;
         if scenario.changes && dice.chance(0.01) {
             self.held = dice.chance(0.5).then(|| Arc::clone(self.frontend.newest_models()));
         }
         let models = self.held.as_ref().unwrap_or_else(|| self.frontend.newest_models());
-        let mut model = dice.below(models.len());
-        while match models[model].state {
-            SlotState::Serving => false,
-            SlotState::Vacant => dice.chance(0.99),
-            SlotState::Draining => true,
-        } {
-            model = (model + 1) % models.len();
-        }
+        // Models of the start are always served.
+        let model = loop {
+            let model = dice.below(models.len());
+            match models[model].state {
+                SlotState::Serving => break model,
+                SlotState::Vacant if dice.chance(0.01) => break model,
+                SlotState::Vacant | SlotState::Draining => {}
+            }
+        };
         let mut ask = Ask::one(ModelId(model as u32));
         if dice.chance(scenario.of_rows) {
             ask.rows = dice.count(2, MOST_ROWS);
