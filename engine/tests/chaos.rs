@@ -5,7 +5,7 @@
 
 mod harness;
 
-use harness::onnx::{file, graph, node, tensor};
+use harness::onnx::{file, graph, node, number_attribute, tensor};
 use harness::process::{PATIENCE, ServerProcess, request, wait_until};
 use prost::Message;
 use serde_json::{Value, json};
@@ -27,19 +27,21 @@ fn copy(folder: &Path, from: &str, to: &str) {
     std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(from), to).unwrap();
 }
 
-/// A model that divides a whole number by itself, and panics where it is zero.
+/// A model that divides one by one less than a whole number, and panics where that is one. It is
+/// zero when the model is tried at its start.
 fn divides() -> Vec<u8> {
     const INT32: u64 = 6;
-    file(&graph(
-        &[node("Div", &["x", "x"], &["y"], &[])],
-        &[],
-        &[tensor("x", INT32, &[0, 1])],
-        &[tensor("y", INT32, &[0, 1])],
-    ))
+    let nodes = [
+        node("Equal", &["x", "x"], &["true"], &[]),
+        node("Cast", &["true"], &["one"], &[number_attribute("to", INT32)]),
+        node("Sub", &["x", "one"], &["less"], &[]),
+        node("Div", &["one", "less"], &["y"], &[]),
+    ];
+    file(&graph(&nodes, &[], &[tensor("x", INT32, &[0, 1])], &[tensor("y", INT32, &[0, 1])]))
 }
 
 /// A server with two emulated GPUs and a CPU executor: the models `steady`, `embedding`, which
-/// fails on indices out of range, `divides`, which panics on zero, and `shapes`, which comes and
+/// fails on indices out of range, `divides`, which panics on one, and `shapes`, which comes and
 /// goes.
 fn start(folder: &Path) -> ServerProcess {
     copy(folder, "../gpu/tests/data/embedding.onnx", "embedding.onnx");
@@ -305,8 +307,8 @@ fn after_all_that_strangers_do_every_request_has_ended_and_the_server_serves_as_
     let text = metrics(address);
     let ran = metric(&text, "symphony_requests_total", "model=\"steady\"");
     assert!(ran >= 240, "{text}");
-    // Each request for zero has made it panic.
-    assert_eq!(infer(address, "divides", &divide(0)), 500);
+    // Each request for one has made it panic.
+    assert_eq!(infer(address, "divides", &divide(1)), 500);
     let models =
         [("steady", steady(0)), ("embedding", embedding(3)), ("divides", divide(3)), ("shapes", shapes())];
     for (model, body) in models {

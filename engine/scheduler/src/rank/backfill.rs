@@ -14,14 +14,11 @@
 //! each, some 50 us together. Looks in vain have a [`LookBudget`]: O(log n) for each matching, and
 //! a twentieth of the time.
 
-use super::look_budget::LookBudget;
+use super::look_budget::{LookBudget, MOST_STARTS};
 use super::min_tree::MinTree;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
-
-/// Starts that are looked at for one lower batch. It has to be over by the last of them.
-pub(super) const MOST_STARTS: usize = 512;
 
 /// Candidates of a class that are looked at for one GPU: where that many can't run now, the class
 /// waits.

@@ -12,8 +12,10 @@
 //! What is owed is kept as the time by which passing time alone will have paid for it (the virtual
 //! scheduling form of a leaky bucket, ITU-T I.371, annex A): one number, which replay restores.
 
-use super::backfill::MOST_STARTS;
 use symphony_transport::Nanos;
+
+/// Starts that a look goes through. The batch that it is for has to be over by the last of them.
+pub(super) const MOST_STARTS: usize = 512;
 
 /// The time that pays for a step.
 const STEP: Nanos = Nanos::from_micros(2);
