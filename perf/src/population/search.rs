@@ -81,8 +81,8 @@ pub fn goodputs(
     Ok(result)
 }
 
-/// Searches the goodput of `rule` on `workload` with the workload's own seed, on a grid
-/// [`REFINED`] times as fine.
+/// Searches the goodput of `rule` on `workload` with the workload's own seed, on a grid 8 times as
+/// fine.
 ///
 /// Errors: those of [`Rule::passes`].
 pub fn refined_goodput(rule: &Rule, workload: &Workload) -> Result<f64, ArrivalError> {
