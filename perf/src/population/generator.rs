@@ -9,7 +9,10 @@ use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 
 /// The version of the generator. Results of another version are of other workloads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The seed of all of them.
+const SEED: u64 = 1;
 
 /// The number of workloads in each half.
 pub const HALF: usize = 400;
@@ -24,11 +27,13 @@ const EXPECTED: f64 = 0.5;
 /// The longest time in which requests count.
 const LONGEST: f64 = 60.0;
 
-/// The shortest such time: several times what a rule remembers of the load.
-const SHORTEST: f64 = 3.0;
+/// The shortest such time, seconds, and in multiples of the largest SLO: several times what a rule
+/// remembers of the load, and what a queue does.
+const SHORTEST: (f64, f64) = (3.0, 20.0);
 
-/// The time before it: what a rule remembers of the load has settled.
-const WARMUP: Nanos = Nanos::from_secs(3);
+/// The time before it, in the same units: what a rule remembers of the load, and the queues, have
+/// settled.
+const WARMUP: (f64, f64) = (3.0, 4.0);
 
 /// An SLO is at least this many times l(1): less leaves no time to wait while another batch runs.
 const TIGHTEST: f64 = 2.05;
@@ -61,7 +66,7 @@ impl Half {
 
     /// Returns workload number `number`, from 0 and below [`HALF`].
     pub fn workload(self, number: usize) -> Workload {
-        let seed = stream_seed(u64::from(VERSION), (number + self as usize * HALF) as u64);
+        let seed = stream_seed(SEED, (number + self as usize * HALF) as u64);
         let mut draw = Draw(Pcg64Mcg::seed_from_u64(seed));
         let gpus = draw.log_uniform(1.0, 129.0) as usize;
         let count = draw.log_uniform(1.0, 49.0) as usize;
@@ -121,8 +126,11 @@ pub fn toml(workload: &Workload) -> String {
 fn timed(workload: Workload) -> Workload {
     let rate_rps = EXPECTED * ideal_rate(&workload);
     let least = workload.models.iter().map(|model| model.share).fold(1.0, f64::min);
-    let duration = Nanos::from_secs_f64((REQUESTS / (least * rate_rps)).clamp(SHORTEST, LONGEST));
-    Workload { rate_rps, duration, warmup: WARMUP, ..workload }
+    let largest_slo = workload.models.iter().map(|model| model.slo.as_secs_f64()).fold(0.0, f64::max);
+    let at_least = |(seconds, slos): (f64, f64)| (slos * largest_slo).max(seconds);
+    let duration = (REQUESTS / (least * rate_rps)).max(at_least(SHORTEST)).min(LONGEST);
+    let warmup = Nanos::from_secs_f64(at_least(WARMUP));
+    Workload { rate_rps, warmup, duration: Nanos::from_secs_f64(duration), ..workload }
 }
 
 /// The random choices of one workload.
@@ -249,6 +257,7 @@ mod tests {
             assert!((shares - 1.0).abs() < 1e-9, "{}: {shares}", workload.name);
             for model in &workload.models {
                 let alone = model.profile.latency(1).as_secs_f64();
+                assert!(workload.warmup.as_secs_f64() > 3.9 * model.slo.as_secs_f64());
                 assert!(model.slo.as_secs_f64() > 2.04 * alone, "{}: {}", workload.name, model.name);
                 let requests = workload.rate_rps * model.share * workload.duration.as_secs_f64();
                 let enough =

@@ -206,7 +206,7 @@ mod tests {
         let text = PopulationResults::default().text();
         for (wrong, says) in [
             ("{}".to_owned(), "missing field"),
-            (text.replace("\"generator\": 1", "\"generator\": 7"), "version 7 of the generator"),
+            (text.replace("\"generator\": 2", "\"generator\": 7"), "version 7 of the generator"),
         ] {
             std::fs::write(&file, wrong).unwrap();
             let error = PopulationResults::read(&file).unwrap_err().to_string();
