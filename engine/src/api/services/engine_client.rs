@@ -356,3 +356,6 @@ impl EngineClient {
         .await;
     }
 }
+
+#[cfg(test)]
+mod tests;
