@@ -26,3 +26,12 @@ fn a_seed_repeats_exactly() {
         assert_eq!(run_episode(seed).unwrap(), run_episode(seed).unwrap());
     }
 }
+
+#[test]
+fn a_backlogged_model_is_not_starved_by_its_neighbours() {
+    // In each of these, one model or two had all their requests dropped for seconds after the last
+    // fault, since they offered batches that expired on the way to the RankThread.
+    for seed in [247, 843, 1_195] {
+        run_episode(seed).unwrap();
+    }
+}

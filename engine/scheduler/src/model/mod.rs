@@ -547,7 +547,7 @@ impl ModelQueue {
             ClassRole::Below(_) => return self.publish_below(now, sink),
         }
         let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
-            latest: candidate.latest,
+            latest: self.latest_to_offer(now, candidate),
             delay: candidate.delay,
             early: candidate.due > now,
         });
@@ -561,6 +561,33 @@ impl ModelQueue {
             Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
             Some(due) => self.expiry(now, due),
         };
+    }
+
+    /// The time by which a GPU still serves this candidate, or the one that follows it: on threads
+    /// a grant takes time, in which the candidate may expire while requests behind it wait. A queue
+    /// whose heads expire one after the other would else offer only what is too late, and get no
+    /// GPU as long as other models want them.
+    #[inline]
+    fn latest_to_offer(&self, now: Nanos, candidate: Candidate) -> Nanos {
+        let granted = now + self.terms.slack.frontrun - self.terms.slack.latest;
+        if granted == now
+            || candidate.latest - candidate.delay >= granted
+            || self.terms.drop == DropRule::Fcfs
+        {
+            return candidate.latest;
+        }
+        self.latest_of_next(now + self.terms.slack.frontrun)
+            .map_or(candidate.latest, |next| next.max(candidate.latest))
+    }
+
+    /// The `latest` of the candidate that there would be if nothing happened until `then`.
+    #[cold]
+    fn latest_of_next(&self, then: Nanos) -> Option<Nanos> {
+        let finish = Finish { terms: &self.terms, now: then, gpu_free_at: Nanos::ZERO };
+        let rule = self.terms.drop.while_overloaded(self.losses.overloaded);
+        let next = select(rule, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
+        let head = self.queue.get(next.dropped).filter(|_| next.size > 0)?;
+        Some(head.deadline - self.terms.profile.latency(next.size) - self.terms.slack.latest)
     }
 
     /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is

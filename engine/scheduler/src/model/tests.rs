@@ -541,6 +541,30 @@ fn late_threads() -> QueueConfig {
 }
 
 #[test]
+fn a_backlogged_queue_offers_what_a_grant_can_still_reach() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
+    let mut offered = None;
+    for id in 0..200 {
+        // A request each half millisecond, and no GPU.
+        let now = ms(id as f64 / 2.0);
+        queue.apply_request(now, &request(id, now, now + ms(20.0)), &mut log);
+        while queue.next_timer() <= now {
+            queue.apply(now, ModelEvent::Timer, &mut log);
+        }
+        for said in log.take() {
+            offered = match said {
+                Said::Ready(latest, _) => Some(latest),
+                Said::Withdraw => None,
+                _ => continue,
+            };
+        }
+        // A grant takes 1 ms of the 2 ms from frontrun to the batch's start.
+        assert!(offered.is_none_or(|latest| latest >= now + ms(1.0)), "{offered:?} is offered at {now:?}");
+    }
+    assert!(offered.is_some(), "the queue is backlogged");
+}
+
+#[test]
 fn a_queue_that_foretells_tells_of_each_head_once_and_allows_for_late_threads() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
     queue.apply(Nanos::ZERO, ModelEvent::StartReserving, &mut log);
