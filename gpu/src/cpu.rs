@@ -3,16 +3,14 @@
 //! batch, runs them, and takes the rows' outputs.
 
 mod buffer;
-mod compute;
 mod declared;
-mod error;
 
-pub use compute::ComputeThread;
-pub use error::{LoadError, RunError};
-
+use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
-use rten::{Dimension, Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView, ValueType};
+use rten::{
+    Dimension, LoadErrorKind, Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView, ValueType,
+};
 use rten_tensor::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -38,9 +36,8 @@ pub struct CpuModel {
     outputs: Vec<Value>,
 }
 
-/// The part of a loaded model that a run only reads: its operators and weights. Another
-/// [`CpuModel`] is made of it without reading the file again.
-pub struct OnnxGraph {
+/// The part of a loaded model that a run only reads: its operators and weights.
+struct OnnxGraph {
     model: Model,
     signature: Signature,
     max_batch: usize,
@@ -82,45 +79,31 @@ impl CpuModel {
         catch_unwind(AssertUnwindSafe(load))
             .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
     }
+}
 
-    /// Makes another model of a loaded graph, to compute on `thread`: the weights are shared, the
-    /// buffers of a batch are its own.
-    pub fn of_graph(graph: &Arc<OnnxGraph>, thread: &ComputeThread) -> CpuModel {
-        let inputs = staged_inputs(&graph.model, &graph.signature.inputs, graph.max_batch);
-        CpuModel { graph: Arc::clone(graph), thread: thread.clone(), inputs, outputs: Vec::new() }
-    }
-
-    /// Returns the graph, of which [`CpuModel::of_graph`] makes another model, even while this one
-    /// runs.
-    pub fn graph(&self) -> &Arc<OnnxGraph> {
-        &self.graph
-    }
-
-    /// Returns the inputs and outputs of one row.
-    pub fn signature(&self) -> &Signature {
+impl HostModel for CpuModel {
+    fn signature(&self) -> &Signature {
         &self.graph.signature
     }
 
-    /// Returns the largest batch that [`CpuModel::run`] accepts.
-    pub fn max_batch(&self) -> usize {
+    fn max_batch(&self) -> usize {
         self.graph.max_batch
     }
 
-    /// Returns the size in bytes of the model's file and of the files that hold its weights.
-    pub fn weights_bytes(&self) -> u64 {
+    fn weights_bytes(&self) -> u64 {
         self.graph.weights_bytes
     }
 
-    /// Makes the model compute on `thread` from now on, if that is not the thread that loaded it.
-    pub fn compute_on(&mut self, thread: &ComputeThread) {
+    fn memory_bytes(&self) -> u64 {
+        let rows = self.graph.signature.inputs.iter().map(TensorSpec::bytes).sum::<usize>();
+        2 * self.graph.weights_bytes + (rows * self.graph.max_batch) as u64
+    }
+
+    fn compute_on(&mut self, thread: &ComputeThread) {
         self.thread = thread.clone();
     }
 
-    /// Copies one request's inputs, laid out as [`Signature`] says, into row `row` of the batch.
-    ///
-    /// # Panics
-    /// If `row` is not below [`CpuModel::max_batch`], or `input` is shorter than a row.
-    pub fn stage(&mut self, row: usize, input: &[u8]) {
+    fn stage(&mut self, row: usize, input: &[u8]) {
         let signature = &self.graph.signature;
         for (index, (staged_input, spec)) in self.inputs.iter_mut().zip(&signature.inputs).enumerate() {
             let bytes = &input[signature.input_range(index)];
@@ -128,13 +111,7 @@ impl CpuModel {
         }
     }
 
-    /// Runs the first `rows` rows that were staged and returns when the model is done.
-    ///
-    /// # Errors
-    /// If `rows` is 0 or above [`CpuModel::max_batch`], or if rten fails, for example on an index
-    /// that is out of range in one of the rows: then no row has an output, and the batch may be run
-    /// again in parts. A model that panics gives an error too.
-    pub fn run(&mut self, rows: usize) -> Result<(), RunError> {
+    fn run(&mut self, rows: usize) -> Result<(), RunError> {
         let OnnxGraph { model, signature, max_batch, output_ids, .. } = &*self.graph;
         if rows == 0 || rows > *max_batch {
             return Err(RunError::Rows { rows, max_batch: *max_batch });
@@ -148,18 +125,34 @@ impl CpuModel {
         Ok(())
     }
 
-    /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`]
-    /// says.
-    ///
-    /// # Panics
-    /// If the last [`CpuModel::run`] had no such row or failed, or if `output` is shorter than a
-    /// row.
-    pub fn unstage(&self, row: usize, output: &mut [u8]) {
+    fn unstage(&self, row: usize, output: &mut [u8]) {
         let signature = &self.graph.signature;
         assert_eq!(self.outputs.len(), signature.outputs.len(), "no run has succeeded");
         for (index, (value, spec)) in self.outputs.iter().zip(&signature.outputs).enumerate() {
             buffer::unstage(value, row, spec, &mut output[signature.output_range(index)]);
         }
+    }
+
+    fn graph(&self) -> Arc<dyn HostGraph> {
+        Arc::clone(&self.graph) as Arc<dyn HostGraph>
+    }
+}
+
+impl HostGraph for OnnxGraph {
+    fn make(self: Arc<OnnxGraph>, thread: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
+        let inputs = staged_inputs(&self.model, &self.signature.inputs, self.max_batch);
+        Ok(Box::new(CpuModel { graph: self, thread: thread.clone(), inputs, outputs: Vec::new() }))
+    }
+}
+
+/// Converts rten's error when it loaded the file.
+fn load_error(path: &Path, error: &rten::LoadError) -> LoadError {
+    let path = path.to_path_buf();
+    let reason = error.to_string();
+    match error.kind() {
+        LoadErrorKind::OperatorInvalid => LoadError::Operator { path, reason },
+        LoadErrorKind::ExternalDataError => LoadError::ExternalData { path, reason },
+        _ => LoadError::Corrupt { path, reason },
     }
 }
 
@@ -167,7 +160,7 @@ fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel
     let declared = declared::read(path)?;
     // Packed once here and not in each run: 20 times as fast for wide fully connected models.
     let mut options = ModelOptions::with_all_ops();
-    let model = options.prepack_weights(true).load_file(path).map_err(|e| LoadError::from_rten(path, &e))?;
+    let model = options.prepack_weights(true).load_file(path).map_err(|e| load_error(path, &e))?;
     let inputs = input_specs(&model, &declared, path)?;
     check_size(&inputs, max_batch, path)?;
     check_output_dimensions(&model, path)?;

@@ -2,6 +2,9 @@
 //! start. All of them share one timer wheel, so that a single backend thread drives tens of
 //! thousands. The backend thread owns them and passes `now`, of a real or a simulated clock.
 
+use crate::executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots};
+use crate::host::ComputeThread;
+use std::ops::Range;
 use symphony_transport::Nanos;
 use symphony_transport::wheel::Wheel;
 
@@ -113,6 +116,83 @@ impl EmulatedGpus {
     pub fn next(&self) -> Option<Nanos> {
         self.finishes.next()
     }
+}
+
+/// The emulated GPUs as an executor. A model is the range of its outputs in a row's slot, which are
+/// answered as zeros; inputs are not read.
+pub struct EmulatedExecutor {
+    gpus: EmulatedGpus,
+    outputs: Vec<Option<Range<usize>>>,
+    /// The model of the batch that each GPU runs or ran last.
+    runs: Vec<usize>,
+}
+
+impl EmulatedExecutor {
+    /// Makes `count` idle GPUs with these models.
+    pub fn new(count: u32, outputs: Vec<Option<Range<usize>>>, now: Nanos) -> EmulatedExecutor {
+        EmulatedExecutor { gpus: EmulatedGpus::new(count, now), outputs, runs: vec![0; count as usize] }
+    }
+}
+
+impl Executor for EmulatedExecutor {
+    type Model = Range<usize>;
+    type Work = NoWork;
+
+    fn gpus(&self) -> u32 {
+        self.runs.len() as u32
+    }
+
+    fn exchange(&mut self, slot: usize, model: &mut Option<Range<usize>>) {
+        std::mem::swap(&mut self.outputs[slot], model);
+    }
+
+    fn has_model(&self, slot: usize) -> bool {
+        self.outputs[slot].is_some()
+    }
+
+    fn has_room(&self, gpu: u32) -> bool {
+        self.gpus.running.get(gpu as usize).is_some_and(Option::is_none)
+    }
+
+    fn enqueue(&mut self, job: Job, _: &dyn RowSlots, now: Nanos) -> Result<(), EnqueueError> {
+        if !self.has_model(job.model) {
+            return Err(EnqueueError::NoModel);
+        }
+        self.gpus.start(job.gpu, job.batch, now, job.duration).map_err(|_| EnqueueError::NoRoom)?;
+        self.runs[job.gpu as usize] = job.model;
+        Ok(())
+    }
+
+    fn take_work(&mut self) -> Option<(Job, NoWork)> {
+        None
+    }
+
+    fn end_work(&mut self, work: NoWork, _: Nanos) {
+        match work {}
+    }
+
+    fn poll(&mut self, now: Nanos) -> Option<FinishedJob> {
+        let Finished { gpu, batch, started, finished } = self.gpus.poll(now)?;
+        Some(FinishedJob { gpu, batch, started, finished, result: Ok(()) })
+    }
+
+    fn write_outputs(&mut self, finished: &FinishedJob, rows: &dyn RowSlots) -> bool {
+        let Some(outputs) = &self.outputs[self.runs[finished.gpu as usize]] else { return true };
+        let claimed = (0..).map_while(|row| rows.claim(row));
+        claimed.for_each(|mut slot| slot[outputs.clone()].fill(0));
+        true
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn die(&mut self) {
+        let idle = EmulatedGpus::new(self.gpus(), Nanos::ZERO);
+        self.gpus = idle;
+    }
+
+    fn revive(&mut self, _: &ComputeThread) {}
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
 //! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on a CPU core, and
 //! the measuring of a model on such a device.
 //!
-//! The engine's backend threads own these devices and call them. This crate depends on
-//! `symphony-transport` and on nothing above it. It never decides when a batch runs.
+//! The engine's backend threads own these devices and call them by one trait, [`Executor`]. This
+//! crate depends on `symphony-transport` and on nothing above it. It never decides when a batch
+//! runs.
 
 pub mod cpu;
 pub mod emulated;
+pub mod executor;
+pub mod host;
 pub mod measure;
 pub mod memory;
 pub mod signature;
 pub mod table;
 
-pub use cpu::{ComputeThread, CpuModel, LoadError, OnnxGraph, RunError};
-pub use emulated::{EmulatedGpus, EmulatedStartError, Finished};
+pub use cpu::CpuModel;
+pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished};
+pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
+pub use host::{ComputeThread, CpuExecutor, HostGraph, HostModel, LoadError, RunError};
 pub use measure::{MeasureOptions, MeasuredBy, measure};
 pub use signature::{DataType, Signature, TensorSpec};
 pub use table::{Fit, ProfileRow, ProfileTable, TableError};

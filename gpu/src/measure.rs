@@ -1,7 +1,7 @@
 //! Measures a model's execution time by batch size on the calling thread: the executor's at load,
 //! or that of the command `profile`. It is not called while requests are served.
 
-use crate::cpu::{CpuModel, RunError};
+use crate::host::{HostModel, RunError};
 use crate::signature::{DataType, Signature};
 use crate::table::{ProfileRow, ProfileTable};
 use fastrand::Rng;
@@ -77,7 +77,7 @@ impl Default for MeasureOptions {
 /// # Errors
 /// If the model fails on such inputs.
 pub fn measure(
-    model: &mut CpuModel,
+    model: &mut dyn HostModel,
     options: &MeasureOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<ProfileTable, RunError> {
@@ -116,14 +116,14 @@ pub fn batch_sizes(max_batch: usize) -> Vec<usize> {
 
 /// A model whose runs are timed, with random inputs for its rows.
 struct TimedModel<'a> {
-    model: &'a mut CpuModel,
+    model: &'a mut dyn HostModel,
     inputs: Vec<Vec<u8>>,
     output: Vec<u8>,
     by: MeasuredBy,
 }
 
 impl TimedModel<'_> {
-    fn new<'a>(model: &'a mut CpuModel, options: &MeasureOptions) -> TimedModel<'a> {
+    fn new<'a>(model: &'a mut dyn HostModel, options: &MeasureOptions) -> TimedModel<'a> {
         let mut rng = Rng::with_seed(options.seed);
         let rows = model.max_batch().min(DISTINCT_ROWS);
         let inputs = (0..rows).map(|_| random_row(model.signature(), &mut rng)).collect();

@@ -167,6 +167,19 @@ struct SlabSlot {
     bytes: Witness,
 }
 
+impl SlabSlot {
+    /// Marks the slot as not held. Only its holder may call this.
+    #[inline]
+    fn release(&self) {
+        // Relaxed: `hold` set HELD on behalf of the caller, and no other thread changes a held
+        // slot's state.
+        let held = self.state.load(Ordering::Relaxed);
+        // Release: the bytes written by the holder are visible to the next claim. Pairs with the
+        // Acquire there and in `free`.
+        self.state.store(held & !HELD, Ordering::Release);
+    }
+}
+
 impl Slab {
     /// Allocates the memory of `classes` (in any order) for the frontend numbered `frontend`, all
     /// of it zero. Pages that are never accessed cost nothing.
@@ -393,22 +406,36 @@ impl SlabView {
     /// the id is stale or of another slab, or if the slot is held already; it never waits.
     #[inline]
     pub fn claim(&self, id: SlotId) -> Option<SlotGuard<'_>> {
-        let (class, dense) = self.slab.find(id)?;
+        let (dense, bytes) = self.hold(id)?;
         let slot = &self.slab.slots[dense];
+        Some(SlotGuard { slot, access: slot.bytes.access(), bytes })
+    }
+
+    /// Claims the slot as [`SlabView::claim`] does. The claim is owned: it may outlive this view
+    /// and go to another thread, for as long as a device reads or writes the bytes. It counts as a
+    /// view of the slab, which costs two atomic additions.
+    #[inline]
+    pub fn claim_owned(&self, id: SlotId) -> Option<SlotClaim> {
+        let (dense, bytes) = self.hold(id)?;
+        let access = self.slab.slots[dense].bytes.access();
+        Some(SlotClaim { access, dense, bytes, slab: Arc::clone(&self.slab) })
+    }
+
+    /// Marks the slot as held. Returns its dense index and its bytes.
+    #[inline]
+    fn hold(&self, id: SlotId) -> Option<(usize, NonNull<[u8]>)> {
+        let (class, dense) = self.slab.find(id)?;
         let allocated = state(id.generation()) | ALLOCATED;
-        // Acquire: the bytes that the holder before wrote are visible. Pairs with the guard's drop
-        // and with `alloc`. Relaxed on failure: no byte is accessed.
-        slot.state
+        // Acquire: the bytes that the holder before wrote are visible. Pairs with `release` and
+        // with `alloc`. Relaxed on failure: no byte is accessed.
+        self.slab.slots[dense]
+            .state
             .compare_exchange(allocated, allocated | HELD, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         // SAFETY: `find` made sure that the index is below the class's count, so the slot lies in
         // its memory.
         let first = unsafe { class.memory.start.add(id.index() * class.slot_bytes) };
-        Some(SlotGuard {
-            slot,
-            access: slot.bytes.access(),
-            bytes: NonNull::slice_from_raw_parts(first, class.slot_bytes),
-        })
+        Some((dense, NonNull::slice_from_raw_parts(first, class.slot_bytes)))
     }
 
     /// Returns the number of slots of all classes.
@@ -449,12 +476,46 @@ impl Drop for SlotGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.access.end();
-        // Relaxed: `claim` set HELD on behalf of this guard, and no other thread changes a held
-        // slot's state.
-        let held = self.slot.state.load(Ordering::Relaxed);
-        // Release: the bytes written here are visible to the next claim. Pairs with the Acquire
-        // there and in `free`.
-        self.slot.state.store(held & !HELD, Ordering::Release);
+        self.slot.release();
+    }
+}
+
+/// Exclusive access to all bytes of a slot that borrows nothing, from [`SlabView::claim_owned`].
+/// The slot can't be freed before it is dropped.
+pub struct SlotClaim {
+    access: WitnessAccess,
+    dense: usize,
+    bytes: NonNull<[u8]>,
+    slab: Arc<Slab>,
+}
+
+// SAFETY: it is exclusive access to bytes that the slab it owns a share of keeps alive, as a
+// Box<[u8]> is; the pointer is only an address.
+unsafe impl Send for SlotClaim {}
+
+impl Deref for SlotClaim {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `SlotGuard`; the slab that this owns a share of keeps the bytes alive.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl DerefMut for SlotClaim {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; the claim itself is borrowed mutably.
+        unsafe { self.bytes.as_mut() }
+    }
+}
+
+impl Drop for SlotClaim {
+    #[inline]
+    fn drop(&mut self) {
+        self.access.end();
+        self.slab.slots[self.dense].release();
     }
 }
 
@@ -469,7 +530,7 @@ struct ClassMemory {
 // SAFETY: the bytes are owned as a Box<[u8]> owns them, and only pointed to.
 unsafe impl Send for ClassMemory {}
 // SAFETY: a shared reference gives nothing but an address; access to the bytes is exclusive by
-// `SlotGuard`.
+// `SlotGuard` and `SlotClaim`.
 unsafe impl Sync for ClassMemory {}
 
 impl ClassMemory {
@@ -496,7 +557,8 @@ impl ClassMemory {
 
 impl Drop for ClassMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout; no guard outlives its view.
+        // SAFETY: allocated in `zeroed` with this very layout; no guard outlives its view, and a
+        // claim owns a share of the slab.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
@@ -644,6 +706,24 @@ mod tests {
         drop(owner);
         view.claim(id).unwrap()[0] = 1;
         assert_eq!(view.claim(id).unwrap()[0], 1);
+    }
+
+    #[test]
+    fn an_owned_claim_outlives_every_view_and_goes_to_another_thread() {
+        let (mut owner, view) = slab(&[(64, 1)]);
+        let id = owner.alloc(1).unwrap();
+        let mut claim = view.claim_owned(id).unwrap();
+        assert!(view.claim(id).is_none() && view.claim_owned(id).is_none() && !owner.free(id));
+        let writer = thread::spawn(move || {
+            claim[0] = 7;
+            claim
+        });
+        let claim = writer.join().unwrap();
+        drop(claim);
+        assert_eq!(view.claim(id).unwrap()[0], 7);
+        let last = view.claim_owned(id).unwrap();
+        drop((owner, view));
+        assert_eq!(last[0], 7);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::config::{
 use crate::runtime::{no_progress, warm_up};
 use clap::Args;
 use std::path::PathBuf;
-use symphony_gpu::CpuModel;
+use symphony_gpu::{CpuModel, HostModel};
 
 /// The arguments of `check`.
 #[derive(Args)]

@@ -11,6 +11,7 @@ use super::repository::{RepositoryConfig, RepositoryControl};
 use super::shutdown::ShutdownConfig;
 use super::slab_size::MemoryConfig;
 use super::trace::TraceConfig;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
@@ -62,6 +63,11 @@ impl Config {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
+    /// Returns the kinds of executors that there are, in their order.
+    pub fn kinds(&self) -> BTreeSet<ExecutorKind> {
+        self.executors.iter().map(|executor| executor.kind).collect()
+    }
+
     /// Returns the kind of executor of each model slot: first those of the models served from the
     /// start, then those kept for models that are loaded later.
     pub fn model_slots(&self) -> Vec<ExecutorKind> {
@@ -71,12 +77,10 @@ impl Config {
         else {
             return slots;
         };
-        for kind in [ExecutorKind::Cpu, ExecutorKind::Emulated] {
-            if self.executors_of(kind) > 0 {
-                let taken = slots.iter().filter(|slot| **slot == kind).count();
-                let kept = repository.max_versions.saturating_sub(taken);
-                slots.extend(std::iter::repeat_n(kind, kept));
-            }
+        for kind in self.kinds() {
+            let taken = slots.iter().filter(|slot| **slot == kind).count();
+            let kept = repository.max_versions.saturating_sub(taken);
+            slots.extend(std::iter::repeat_n(kind, kept));
         }
         slots
     }
@@ -89,11 +93,8 @@ impl Config {
     /// Returns the most sub-clusters that can be formed: each has executors of one kind, and beyond
     /// the first of a kind each has an executor and a model of its own.
     pub fn most_sub_clusters(&self) -> usize {
-        let of_a_kind = |kind| match self.executors_of(kind) {
-            0 => 0,
-            executors => executors.min(self.models_of(kind)).max(1),
-        };
-        [ExecutorKind::Cpu, ExecutorKind::Emulated].into_iter().map(of_a_kind).sum()
+        let of_a_kind = |kind| self.executors_of(kind).min(self.models_of(kind)).max(1);
+        self.kinds().into_iter().map(of_a_kind).sum()
     }
 
     /// Returns the configuration of one CPU executor for the models of the repository at `path`.

@@ -7,8 +7,9 @@ use symphony_scheduler::limits;
 /// The most CPU executors; each is a thread.
 const MAX_CPU_EXECUTORS: usize = 1_024;
 
-/// A kind of executor: what runs batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A kind of executor: what runs batches. GPUs are numbered by kind, in this order: those that have
+/// a thread of their own first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExecutorKind {
     /// An ONNX model on one CPU core.
     Cpu,
@@ -17,6 +18,15 @@ pub enum ExecutorKind {
 }
 
 impl ExecutorKind {
+    /// Returns true if each executor has a backend thread, and a core, of its own; the others of a
+    /// kind share one thread.
+    pub fn has_own_thread(self) -> bool {
+        match self {
+            ExecutorKind::Cpu => true,
+            ExecutorKind::Emulated => false,
+        }
+    }
+
     /// Returns the name of the kind in CONFIG.
     pub fn name(self) -> &'static str {
         match self {

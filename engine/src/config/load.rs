@@ -100,7 +100,7 @@ impl Config {
             }
         }
         let loaded = |kind| self.models.iter().filter(|model| model.source.kind() == kind).count();
-        let most = loaded(ExecutorKind::Cpu).max(loaded(ExecutorKind::Emulated));
+        let most = self.kinds().into_iter().map(loaded).max().unwrap_or_default();
         if repository.control != RepositoryControl::None && most > repository.max_versions {
             let wrong =
                 format!("{most} versions to load are more than max_versions, {}", repository.max_versions);

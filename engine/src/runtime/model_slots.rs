@@ -18,7 +18,7 @@ use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, MeasuredBy, Signature};
+use symphony_gpu::{ComputeThread, HostModel, MeasureOptions, MeasuredBy, Signature};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
@@ -67,7 +67,7 @@ pub struct LoadedModel {
     /// The report of the model's load; `None` for an emulated one.
     pub(crate) found: Option<LoadReport>,
     /// A copy for each CPU executor; none for an emulated one.
-    pub(crate) copies: Vec<CpuModel>,
+    pub(crate) copies: Vec<Box<dyn HostModel>>,
 }
 
 impl LoadedModel {
@@ -128,9 +128,9 @@ pub(crate) struct ChangeChannels {
     /// The channel to each ModelThread.
     pub(crate) queues: Vec<ChangeSender<Box<SlotQueues>>>,
     /// The channel to each CPU executor.
-    pub(crate) executors: Vec<ChangeSender<Option<Box<CpuModel>>>>,
+    pub(crate) executors: Vec<ChangeSender<Option<Box<dyn HostModel>>>>,
     /// The channel to the emulated GPUs.
-    pub(crate) emulated: Option<ChangeSender<Range<usize>>>,
+    pub(crate) emulated: Option<ChangeSender<Option<Range<usize>>>>,
 }
 
 /// The model slots of an engine. See the module's description.
@@ -212,7 +212,7 @@ impl ModelSlots {
             ModelSlotError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
         })?;
         let id = self.models[at].id;
-        self.set_backends(at, &signature, copies)?;
+        self.set_backends(at, Some(&signature), copies)?;
         self.context.faults.forget(id);
         let now = self.context.clock.now();
         let own = Class::new(config.priority).unwrap_or(Class::LOWEST);
@@ -313,7 +313,7 @@ impl ModelSlots {
         let at = id.0 as usize;
         let queues = self.queues_of(id, |_, queue_id| Some(self.queue_of_nothing(queue_id)));
         self.set_queues(at, queues)?;
-        self.set_backends(at, &Signature::default(), Vec::new())?;
+        self.set_backends(at, None, Vec::new())?;
         self.models[at] = ModelInfo::vacant(id, self.models[at].thread);
         Ok(())
     }
@@ -352,19 +352,16 @@ impl ModelSlots {
     fn set_backends(
         &mut self,
         at: usize,
-        signature: &Signature,
-        copies: Vec<CpuModel>,
+        signature: Option<&Signature>,
+        copies: Vec<Box<dyn HostModel>>,
     ) -> Result<(), ModelSlotError> {
         match self.kinds[at] {
             ExecutorKind::Emulated => {
                 let channel = self.channels.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
-                exchange(&mut self.context, channel, at, output_range(signature)).map(drop)
+                exchange(&mut self.context, channel, at, signature.map(output_range)).map(drop)
             }
             ExecutorKind::Cpu => {
-                let mut copies = copies
-                    .into_iter()
-                    .map(|copy| Some(Box::new(copy)))
-                    .chain(std::iter::repeat_with(|| None));
+                let mut copies = copies.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
                 let mut channels = self.channels.executors.iter_mut().zip(&mut copies);
                 let context = &mut self.context;
                 channels.try_for_each(|(channel, copy)| exchange(context, channel, at, copy).map(drop))

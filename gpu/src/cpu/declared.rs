@@ -1,7 +1,7 @@
 //! The element types that an ONNX file declares for its inputs and outputs. rten folds all element
 //! types into four when it loads a model; clients see, and send, the declared ones.
 
-use super::LoadError;
+use crate::host::LoadError;
 use crate::signature::DataType;
 use rten_onnx::onnx::{GraphProto, ModelProto, ValueInfoProto};
 use std::collections::BTreeSet;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_gpu::memory::Watermark;
-use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, measure};
+use symphony_gpu::{ComputeThread, CpuModel, HostModel, MeasureOptions, ProfileTable, measure};
 
 /// Measure how long an ONNX model takes by batch size
 ///

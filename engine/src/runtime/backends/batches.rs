@@ -14,7 +14,7 @@ use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::slab::{SlabView, SlotGuard};
+use symphony_transport::slab::{SlabView, SlotClaim};
 
 /// A batch that waits or runs at a backend.
 #[derive(Debug, Default)]
@@ -84,9 +84,9 @@ impl WaitingBatches {
         self.0.front().map(|batch| &batch.header)
     }
 
-    /// Takes the next batch out.
-    pub(crate) fn take_next(&mut self) -> Option<Batch> {
-        self.0.pop_front()
+    /// Takes the next batch out if it may start by now.
+    pub(crate) fn take_due(&mut self, now: Nanos) -> Option<Batch> {
+        self.0.pop_front_if(|batch| batch.header.exec_at <= now)
     }
 
     /// Takes out a batch that can't start in time any more.
@@ -122,10 +122,10 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Returns the slot of a request; `None` if another holder has it, which never happens in a
+    /// Claims the slot of a request; `None` if another holder has it, which never happens in a
     /// sound engine.
-    pub(crate) fn slot(&self, entry: BatchEntry) -> Option<SlotGuard<'_>> {
-        self.slabs.get(usize::from(entry.slot.frontend()))?.claim(entry.slot)
+    pub(crate) fn claim(&self, entry: BatchEntry) -> Option<SlotClaim> {
+        self.slabs.get(usize::from(entry.slot.frontend()))?.claim_owned(entry.slot)
     }
 
     /// Ends one request of a batch.
@@ -234,7 +234,7 @@ mod tests {
             let mut starts: Vec<_> = batches.iter().map(|&(_, start, _)| Nanos(start)).collect();
             starts.sort_unstable();
             prop_assert_eq!(waiting.next().map(|next| next.exec_at), starts.first().copied());
-            let order: Vec<_> = std::iter::from_fn(|| waiting.take_next()).map(|batch| batch.header.exec_at).collect();
+            let order: Vec<_> = waiting.drain().map(|batch| batch.header.exec_at).collect();
             prop_assert_eq!(order, starts);
         }
     }

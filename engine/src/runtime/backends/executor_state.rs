@@ -1,154 +1,267 @@
-//! The state of a CPU executor that outlives its thread: its rings, its models and its batches. The
-//! thread owns it, but for the time in which a model runs: then it lies in an
+//! The state of an executor that outlives its thread: its rings, its models and its batches. The
+//! thread owns it, but for the time in which work of the executor runs: then it lies in an
 //! [`ExecutorLease`](super::lease::ExecutorLease), where the watchdog can take it over.
 
 use super::batches::{Answers, Batch, Inbox, WaitingBatches};
+use super::model_faults::ModelFaults;
 use crate::runtime::threads::changes::ChangeReceiver;
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
-use symphony_gpu::{ComputeThread, CpuModel, OnnxGraph};
+use symphony_gpu::{ComputeThread, EnqueueError, Executor, FinishedJob, Job, RowSlots, RunError};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchEntry, BatchHeader, Ending, ModelId};
+use symphony_transport::slab::SlotClaim;
+use symphony_transport::wheel::Wheel;
 
 /// The receiving end of models that are loaded and unloaded while an executor runs.
-pub(crate) type ModelChangeReceiver = ChangeReceiver<Option<Box<CpuModel>>>;
+pub(crate) type ModelChangeReceiver<M> = ChangeReceiver<Option<M>>;
 
-/// A batch that a model runs.
+/// A batch that a GPU has.
 struct StartedBatch {
     batch: Batch,
-    /// The graph of the model that runs it, of which another model can be made; `None` once its
-    /// slot has another model.
-    graph: Option<Arc<OnnxGraph>>,
     started: Nanos,
     /// The number of its entries that have been answered, the first ones.
     ended: usize,
+    /// The entries that were enqueued: all of them or, after that has failed, one request's.
+    part: Range<usize>,
+}
+
+impl StartedBatch {
+    /// Returns the entries of the next request that has not been answered, whose rows follow each
+    /// other.
+    fn next_request(&self) -> Range<usize> {
+        let rest = &self.batch.entries[self.ended..];
+        let is_same =
+            |entry: &&BatchEntry| entry.id == rest[0].id && entry.slot.frontend() == rest[0].slot.frontend();
+        self.ended..self.ended + rest.iter().take_while(is_same).count()
+    }
+
+    /// Returns true if what was enqueued is all of a batch of several requests.
+    fn is_shared(&self) -> bool {
+        self.part == (0..self.batch.entries.len()) && self.next_request() != self.part
+    }
+
+    /// Answers the entries up to this one.
+    fn answer_to(&mut self, end: usize, ending: Ending, now: Nanos, answers: &mut Answers) {
+        for &entry in &self.batch.entries[self.ended..end] {
+            answers.answer(&self.batch, entry, ending, self.started, now);
+        }
+        if ending == Ending::Failed {
+            answers.executing.failed(&self.batch.header, end - self.ended);
+        }
+        self.ended = end;
+    }
+}
+
+/// The rows of a job, by the entries of its batch.
+struct EntryRows<'a> {
+    answers: &'a Answers,
+    entries: &'a [BatchEntry],
+}
+
+impl RowSlots for EntryRows<'_> {
+    fn claim(&self, row: usize) -> Option<SlotClaim> {
+        self.answers.claim(*self.entries.get(row)?)
+    }
+}
+
+/// The batches of one GPU.
+#[derive(Default)]
+struct GpuBatches {
+    /// The batches that it has been given and has not begun.
+    waiting: WaitingBatches,
+    /// The batches that the executor has taken, in order.
+    started: VecDeque<StartedBatch>,
 }
 
 /// The state of an executor. See the module's description.
-pub(crate) struct ExecutorState {
-    pub(crate) inbox: Inbox,
+pub(crate) struct ExecutorState<E: Executor> {
+    inbox: Inbox,
     pub(crate) answers: Answers,
-    /// The models that it can run, by the engine's numbers; `None` for those of other executors,
-    /// and for the one that runs.
-    pub(crate) models: Vec<Option<Box<CpuModel>>>,
+    pub(crate) executor: E,
     /// The models that are loaded and unloaded meanwhile, where that may be.
-    pub(crate) changes: Option<ModelChangeReceiver>,
-    /// The batches that it has been given, in order.
-    pub(crate) waiting: WaitingBatches,
-    running: Option<StartedBatch>,
+    pub(crate) changes: Option<ModelChangeReceiver<E::Model>>,
+    /// The engine's number of the executor's first GPU.
+    first_gpu: u32,
+    gpus: Vec<GpuBatches>,
+    /// The time at which the next batch of each GPU with room may start.
+    starts: Wheel,
     /// The batches whose requests have been answered while a model hung or there was no thread, and
     /// whose completions are held back until it is free: until then its GPU is granted to nobody.
     answered: Vec<Batch>,
 }
 
-impl ExecutorState {
+impl<E: Executor> ExecutorState<E> {
     /// Makes the state of an executor that has been given nothing.
     pub(crate) fn new(
         inbox: Inbox,
-        answers: Answers,
-        models: Vec<Option<Box<CpuModel>>>,
-        changes: Option<ModelChangeReceiver>,
-    ) -> ExecutorState {
-        let (waiting, running, answered) = (WaitingBatches::default(), None, Vec::new());
-        ExecutorState { inbox, answers, models, changes, waiting, running, answered }
+        mut answers: Answers,
+        executor: E,
+        changes: Option<ModelChangeReceiver<E::Model>>,
+        first_gpu: u32,
+        now: Nanos,
+    ) -> ExecutorState<E> {
+        let count = executor.gpus() as usize;
+        let gpus = (0..count).map(|_| GpuBatches::default()).collect();
+        answers.counting.tally.model_bytes = executor.memory_bytes();
+        let (starts, answered) = (Wheel::new(count, now), Vec::new());
+        ExecutorState { inbox, answers, executor, changes, first_gpu, gpus, starts, answered }
     }
 
     /// Takes in the batches that have come. Returns their number.
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
-        let ExecutorState { inbox, waiting, .. } = self;
-        inbox.receive(now, |batch| waiting.add(batch))
+        let ExecutorState { inbox, gpus, starts, executor, first_gpu, .. } = self;
+        inbox.receive(now, |batch| {
+            let gpu = (batch.header.gpu.0 - *first_gpu) as usize;
+            gpus[gpu].waiting.add(batch);
+            arm(gpu, &gpus[gpu], executor, starts);
+        })
     }
 
-    /// Swaps in the models that were loaded or unloaded. They compute on `compute`, if there is a
-    /// thread at the moment.
-    pub(crate) fn take_changes(&mut self, now: Nanos, compute: Option<&ComputeThread>) -> usize {
-        let ExecutorState { changes, models, answers, running, .. } = self;
+    /// Swaps in the models that were loaded or unloaded.
+    pub(crate) fn take_changes(&mut self, now: Nanos) -> usize {
+        let ExecutorState { changes, executor, answers, .. } = self;
         let Some(changes) = changes else { return 0 };
-        changes.take(now, |change| {
-            if let (Some(model), Some(compute)) = (&mut change.value, compute) {
-                model.compute_on(compute);
-            }
-            std::mem::swap(&mut models[change.index], &mut change.value);
+        let taken = changes.take(now, |change| {
+            executor.exchange(change.index, &mut change.value);
             answers.executing.forget(ModelId(change.index as u32));
-            if let Some(running) =
-                running.as_mut().filter(|of| of.batch.header.model.0 as usize == change.index)
-            {
-                running.graph = None;
+        });
+        if taken > 0 {
+            answers.counting.tally.model_bytes = executor.memory_bytes();
+        }
+        taken
+    }
+
+    /// Returns a time before which no batch starts; `None` where none waits for a GPU with room.
+    pub(crate) fn next_start(&self) -> Option<Nanos> {
+        self.starts.next()
+    }
+
+    /// Starts the batches whose time has come. Returns their number.
+    pub(crate) fn start(&mut self, now: Nanos, faults: &ModelFaults) -> usize {
+        let mut started = 0;
+        while let Some((gpu, _)) = self.starts.pop_expired(now) {
+            self.start_next(gpu, now, faults);
+            self.arm(gpu);
+            started += 1;
+        }
+        started
+    }
+
+    fn start_next(&mut self, gpu: usize, now: Nanos, faults: &ModelFaults) {
+        let GpuBatches { waiting, started } = &mut self.gpus[gpu];
+        let Some(batch) = waiting.take_due(now) else { return };
+        let BatchHeader { latest, model, .. } = batch.header;
+        if now > latest {
+            self.answers.cancel(&batch, now);
+            self.inbox.recycle(batch);
+        } else if faults.is_condemned(model) || !self.executor.has_model(model.0 as usize) {
+            self.answers.fail(&batch, now);
+            self.answers.complete(&batch, now, now);
+            self.inbox.recycle(batch);
+        } else {
+            let part = 0..batch.entries.len();
+            started.push_back(StartedBatch { batch, started: now, ended: 0, part });
+            let at = started.len() - 1;
+            if self.enqueue(gpu, at, now).is_err() {
+                self.part_ended((gpu, at), false, now, now);
             }
-        })
-    }
-
-    /// Notes that `model` is about to run a batch.
-    pub(crate) fn begin(&mut self, batch: Batch, model: &CpuModel, started: Nanos) {
-        let graph = Some(Arc::clone(model.graph()));
-        self.running = Some(StartedBatch { batch, graph, started, ended: 0 });
-    }
-
-    /// Returns the number of rows of the running batch.
-    pub(crate) fn rows(&self) -> usize {
-        self.running.as_ref().map_or(0, |running| running.batch.entries.len())
-    }
-
-    /// Returns the entries of the running batch's next request that has not been answered, whose
-    /// rows follow each other.
-    pub(crate) fn next_request(&self) -> Range<usize> {
-        let Some(StartedBatch { batch, ended, .. }) = &self.running else { return 0..0 };
-        let rest = &batch.entries[*ended..];
-        let is_same =
-            |entry: &&BatchEntry| entry.id == rest[0].id && entry.slot.frontend() == rest[0].slot.frontend();
-        *ended..*ended + rest.iter().take_while(is_same).count()
-    }
-
-    /// Copies the inputs of these entries of the running batch into the model. Returns false if a
-    /// slot is not theirs.
-    pub(crate) fn stage(&self, model: &mut CpuModel, part: Range<usize>) -> bool {
-        let Some(StartedBatch { batch, .. }) = &self.running else { return false };
-        let bytes = model.signature().input_bytes();
-        batch.entries[part].iter().enumerate().all(|(row, &entry)| {
-            self.answers.slot(entry).map(|slot| model.stage(row, &slot[..bytes])).is_some()
-        })
-    }
-
-    /// Copies the model's outputs into the slots of these entries. Returns false if a slot is not
-    /// theirs.
-    pub(crate) fn unstage(&self, model: &CpuModel, part: Range<usize>) -> bool {
-        let Some(StartedBatch { batch, .. }) = &self.running else { return false };
-        let (input, output) = (model.signature().input_bytes(), model.signature().output_bytes());
-        batch.entries[part].iter().enumerate().all(|(row, &entry)| {
-            let slot = self.answers.slot(entry);
-            slot.map(|mut slot| model.unstage(row, &mut slot[input..input + output])).is_some()
-        })
-    }
-
-    /// Answers the entries of the running batch up to this one.
-    pub(crate) fn answer_to(&mut self, end: usize, ending: Ending, now: Nanos) {
-        let Some(StartedBatch { batch, started, ended, .. }) = &mut self.running else { return };
-        for &entry in &batch.entries[*ended..end] {
-            self.answers.answer(batch, entry, ending, *started, now);
         }
-        if ending == Ending::Failed {
-            self.answers.executing.failed(&batch.header, end - *ended);
-        }
-        *ended = end;
     }
 
-    /// Ends the running batch, whose entries have been answered.
-    pub(crate) fn finish(&mut self, now: Nanos) {
-        if let Some(StartedBatch { batch, started, .. }) = self.running.take() {
-            self.answers.ran(&batch, started, now);
+    /// Gives the executor the part of a started batch that is to run next.
+    fn enqueue(&mut self, gpu: usize, at: usize, now: Nanos) -> Result<(), EnqueueError> {
+        let StartedBatch { batch, part, .. } = &self.gpus[gpu].started[at];
+        let BatchHeader { batch: number, model, duration, .. } = batch.header;
+        let (gpu, model) = (gpu as u32, model.0 as usize);
+        let job = Job { batch: number, gpu, model, rows: part.len(), duration };
+        let rows = EntryRows { answers: &self.answers, entries: &batch.entries[part.clone()] };
+        self.executor.enqueue(job, &rows, now)
+    }
+
+    /// Takes the jobs that are over: answers their requests, and frees their GPUs. Calls `failed`
+    /// for each on which its model failed. Returns their number.
+    pub(crate) fn finish(
+        &mut self,
+        now: Nanos,
+        mut failed: impl FnMut(&BatchHeader, usize, &RunError),
+    ) -> usize {
+        let mut finished = 0;
+        while let Some(job) = self.executor.poll(now) {
+            self.finish_one(&job, now, &mut failed);
+            finished += 1;
+        }
+        finished
+    }
+
+    fn finish_one(
+        &mut self,
+        job: &FinishedJob,
+        now: Nanos,
+        failed: &mut impl FnMut(&BatchHeader, usize, &RunError),
+    ) {
+        let gpu = job.gpu as usize;
+        let started = &self.gpus[gpu].started;
+        let Some(at) = started.iter().position(|of| of.batch.header.batch == job.batch) else { return };
+        let StartedBatch { batch, part, .. } = &started[at];
+        let ran = match &job.result {
+            Ok(()) => {
+                let rows = EntryRows { answers: &self.answers, entries: &batch.entries[part.clone()] };
+                self.executor.write_outputs(job, &rows)
+            }
+            Err(error) => {
+                failed(&batch.header, part.len(), error);
+                false
+            }
+        };
+        self.part_ended((gpu, at), ran, job.finished, now);
+        self.arm(gpu);
+    }
+
+    /// Goes on with a started batch of which a part has run or failed: answers it, and frees the
+    /// GPU after the last. A batch of several requests that fails is run once more, one request at
+    /// a time, so that only the one that is at fault fails.
+    fn part_ended(&mut self, (gpu, at): (usize, usize), mut ran: bool, finished: Nanos, now: Nanos) {
+        loop {
+            let started = &mut self.gpus[gpu].started[at];
+            if ran || !started.is_shared() {
+                let ending = if ran { Ending::Done } else { Ending::Failed };
+                started.answer_to(started.part.end, ending, finished, &mut self.answers);
+            }
+            started.part = started.next_request();
+            if started.part.is_empty() {
+                return self.end_batch(gpu, at, finished, now);
+            }
+            if self.enqueue(gpu, at, now).is_ok() {
+                return;
+            }
+            ran = false;
+        }
+    }
+
+    /// Ends a started batch, whose entries have been answered.
+    fn end_batch(&mut self, gpu: usize, at: usize, finished: Nanos, now: Nanos) {
+        if let Some(StartedBatch { batch, started, .. }) = self.gpus[gpu].started.remove(at) {
+            self.answers.ran(&batch, started, finished);
             self.inbox.recycle(batch);
             self.complete_answered(now);
         }
+    }
+
+    fn arm(&mut self, gpu: usize) {
+        arm(gpu, &self.gpus[gpu], &self.executor, &mut self.starts);
     }
 
     /// Ends the waiting batches that can't start in time any more, behind one that runs for longer
     /// than it was to.
     pub(crate) fn drop_late(&mut self, now: Nanos) {
         self.receive(now);
-        while let Some(batch) = self.waiting.take_late(now) {
-            self.answers.drop_late(&batch, now);
-            self.answers.counting.publish();
-            self.answered.push(batch);
+        for gpu in &mut self.gpus {
+            while let Some(batch) = gpu.waiting.take_late(now) {
+                self.answers.drop_late(&batch, now);
+                self.answers.counting.publish();
+                self.answered.push(batch);
+            }
         }
     }
 
@@ -160,149 +273,74 @@ impl ExecutorState {
         }
     }
 
-    /// Ends a batch whose model is not there.
-    pub(crate) fn refuse(&mut self, batch: Batch, now: Nanos) {
-        self.answers.fail(&batch, now);
-        self.answers.complete(&batch, now, now);
-        self.inbox.recycle(batch);
-    }
-
-    /// Answers what the running batch's model will never answer, since its thread is given up.
-    /// Returns the batch, if one runs.
+    /// Answers what the executor will never answer, since its thread is given up. Returns the batch
+    /// whose work did not come back, if one was running.
     pub(crate) fn give_up(&mut self, now: Nanos) -> Option<BatchHeader> {
-        let header = self.running.as_ref().map(|running| running.batch.header);
+        self.executor.die();
+        // Work is run in the order in which batches start.
+        let header = self.started().next().map(|started| started.batch.header);
         header.iter().for_each(|header| self.answers.executing.hung(header));
         self.answers.counting.tally.hung += 1;
         self.answers.counting.publish();
-        self.answer_to(self.rows(), Ending::Failed, now);
+        self.answer_started(Ending::Failed, now);
         header
+    }
+
+    fn started(&self) -> impl Iterator<Item = &StartedBatch> {
+        self.gpus.iter().flat_map(|gpu| &gpu.started)
+    }
+
+    fn answer_started(&mut self, ending: Ending, now: Nanos) {
+        for started in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.started) {
+            started.answer_to(started.batch.entries.len(), ending, now, &mut self.answers);
+        }
     }
 
     /// Does what can be done without a thread: fails the batches that come, and swaps models.
     pub(crate) fn hold(&mut self, now: Nanos) {
         self.receive(now);
-        while let Some(batch) = self.waiting.take_next() {
-            self.answers.fail(&batch, now);
-            self.answered.push(batch);
+        for gpu in &mut self.gpus {
+            for batch in gpu.waiting.drain() {
+                self.answers.fail(&batch, now);
+                self.answered.push(batch);
+            }
         }
-        self.take_changes(now, None);
+        self.take_changes(now);
     }
 
-    /// Makes the state that of a new thread, whose models compute on `compute`: the model that was
-    /// given up is made anew, and the GPU's completions are reported.
+    /// Makes the state that of a new thread, on which the models compute: the model whose work was
+    /// given up is made anew, and the completions that were held back are reported.
     pub(crate) fn restore(&mut self, compute: &ComputeThread, now: Nanos) {
-        self.models.iter_mut().flatten().for_each(|model| model.compute_on(compute));
-        if let Some(StartedBatch { batch, graph, .. }) = self.running.take() {
-            if let Some(graph) = graph {
-                self.models[batch.header.model.0 as usize] =
-                    Some(Box::new(CpuModel::of_graph(&graph, compute)));
-            }
-            // It was given to the GPU before the others.
-            self.answered.insert(0, batch);
-        }
+        self.executor.revive(compute);
+        let given_up = self.gpus.iter_mut().flat_map(|gpu| gpu.started.drain(..));
+        // They were given to the GPUs before the others.
+        let given_up: Vec<Batch> = given_up.map(|started| started.batch).collect();
+        self.answered.splice(..0, given_up);
         self.complete_answered(now);
+        (0..self.gpus.len()).for_each(|gpu| self.arm(gpu));
     }
 
     /// Ends everything that it has been given.
     pub(crate) fn stop(&mut self, now: Nanos) {
         self.receive(now);
-        self.answer_to(self.rows(), Ending::Stopped, now);
-        for batch in self.waiting.drain() {
-            self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+        self.answer_started(Ending::Stopped, now);
+        for gpu in &mut self.gpus {
+            for batch in gpu.waiting.drain() {
+                self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+            }
         }
         self.answers.counting.publish();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::backends::lease::ExecutorLease;
-    use crate::runtime::counters::Counting;
-    use crate::runtime::counters::count::Count;
-    use crate::runtime::counters::executions::Executions;
-    use crate::runtime::threads::completions::NumberedCompletion;
-    use symphony_transport::message::{ENTRIES_PER_FRAME, Frame, Response};
-    use symphony_transport::ring::{Consumer, Producer, ring};
-
-    /// An executor without models, and the other ends of its rings.
-    struct Rig {
-        state: Box<ExecutorState>,
-        batches: Producer<Frame>,
-        responses: Consumer<Response>,
-        completions: Consumer<NumberedCompletion>,
-    }
-
-    fn rig() -> Rig {
-        let (batches, inbox) = ring(64);
-        let (frontend, responses) = ring(64);
-        let (rank, completions) = ring(64);
-        let answers = Answers {
-            slabs: Vec::new(),
-            frontends: vec![frontend],
-            completions: vec![rank],
-            sent: Arc::new([Count::new()]),
-            rank_of: Arc::new([0]),
-            counting: Counting::unpublished(),
-            executing: Executions::new(std::iter::once(0..1)).of_backend(0),
-        };
-        let state = ExecutorState::new(Inbox::new(vec![inbox]), answers, vec![None], None);
-        Rig { state: Box::new(state), batches, responses, completions }
-    }
-
-    impl Rig {
-        /// Sends the batch of this number, with one request of the same number.
-        fn send(&mut self, batch: u64, latest: Nanos) {
-            let header = BatchHeader { batch, exec_at: latest, latest, size: 1, ..BatchHeader::default() };
-            let mut entries = [BatchEntry::default(); ENTRIES_PER_FRAME];
-            entries[0].id = batch;
-            self.batches.write(header.into()).unwrap();
-            self.batches.push(entries.into()).unwrap();
-        }
-
-        /// The requests that have ended since the last call.
-        fn ended(&mut self) -> Vec<(u64, Option<Ending>)> {
-            std::iter::from_fn(|| self.responses.pop())
-                .map(|response| (response.id, Ending::from_code(response.ending)))
-                .collect()
-        }
-
-        fn completed(&mut self) -> Vec<u64> {
-            std::iter::from_fn(|| self.completions.pop()).map(|numbered| numbered.completion.batch).collect()
-        }
-    }
-
-    #[test]
-    fn batches_behind_one_that_hangs_end_once_they_can_start_no_more_and_free_the_gpu_after_it() {
-        let mut rig = rig();
-        let waits_forever = Nanos(1 << 40);
-        for (batch, latest) in [(1, Nanos(100)), (2, waits_forever), (3, Nanos(200))] {
-            rig.send(batch, latest);
-        }
-        rig.state.drop_late(Nanos(100));
-        assert_eq!(rig.ended(), [], "the first may still start");
-        rig.state.drop_late(Nanos(201));
-        let dropped = Some(Ending::DroppedAtBackend);
-        assert_eq!(rig.ended(), [(1, dropped), (3, dropped)]);
-        assert_eq!((rig.completed(), rig.state.answers.counting.tally.cancelled), (vec![], 2));
-        // The next thread runs what still waits.
-        rig.state.restore(&ComputeThread::new(), Nanos(300));
-        assert_eq!((rig.completed(), rig.ended()), (vec![1, 3], vec![]));
-        assert_eq!(rig.state.waiting.next().map(|next| next.batch), Some(2));
-    }
-
-    #[test]
-    fn the_state_of_an_executor_is_looked_at_only_while_its_model_runs_late() {
-        let lease = ExecutorLease::new();
-        let looked = |now| {
-            let mut looked = false;
-            lease.while_late(now, |_| looked = true);
-            looked
-        };
-        assert!(!looked(Nanos(1_000)), "nothing runs");
-        lease.put_down(rig().state, Nanos(100), Nanos(1_000));
-        assert_eq!((looked(Nanos(99)), looked(Nanos(100))), (false, true));
-        assert!(lease.take_back().is_some());
-        assert!(!looked(Nanos(1_000)), "it has ended");
+/// Sets the timer of a GPU with room to the start of its next batch.
+fn arm<E: Executor>(gpu: usize, batches: &GpuBatches, executor: &E, starts: &mut Wheel) {
+    if let Some(next) = batches.waiting.next()
+        && executor.has_room(gpu as u32)
+    {
+        starts.set(gpu, next.exec_at);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use super::executor_state::{ExecutorState, ModelChangeReceiver};
 use super::lease::ExecutorLease;
 use super::model_faults::ModelFaults;
 use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
-use crate::runtime::backends::cpu::CpuBackend;
+use crate::runtime::backends::backend::Backend;
 use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::{Progress, ThreadHook};
 use crate::runtime::clock::Clock;
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use symphony_gpu::{ComputeThread, CpuModel, MeasureOptions, ProfileTable, Signature, measure};
+use symphony_gpu::{
+    ComputeThread, CpuExecutor, CpuModel, HostModel, MeasureOptions, ProfileTable, Signature, measure,
+};
 use symphony_transport::Nanos;
 
 /// The findings of an executor about a model.
@@ -28,11 +30,23 @@ pub(crate) struct LoadReport {
     pub(crate) measured: Option<ProfileTable>,
 }
 
+/// A model that was loaded from its file, and what was found out.
+type LoadedFile = (Box<dyn HostModel>, LoadReport);
+
 /// An executor's rings.
 pub(crate) struct ExecutorRings {
     pub(crate) inbox: Inbox,
     pub(crate) answers: Answers,
 }
+
+/// The state of a CPU executor.
+type CpuState = Box<ExecutorState<CpuExecutor>>;
+
+/// The receiving end of models for a CPU executor.
+pub(crate) type HostModelChanges = ModelChangeReceiver<Box<dyn HostModel>>;
+
+/// The time before a batch's start within which it is waited for without a nap.
+const SOON: Nanos = Nanos::from_micros(200);
 
 /// The result of an executor's loading: an entry per model of the configuration, `None` for other
 /// executors' models; or the error of one.
@@ -41,14 +55,14 @@ type LoadResult = Result<Vec<Option<LoadReport>>, Diagnostic>;
 /// The parts that an executor gets once it has loaded its models.
 struct ExecutorWiring {
     rings: ExecutorRings,
-    changes: Option<ModelChangeReceiver>,
-    lease: Arc<ExecutorLease>,
+    changes: Option<HostModelChanges>,
+    lease: Arc<ExecutorLease<CpuExecutor>>,
     faults: Arc<ModelFaults>,
 }
 
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct LoadingExecutor {
-    index: usize,
+    role: String,
     placement: Placement,
     reports: Receiver<LoadResult>,
     wiring: Sender<ExecutorWiring>,
@@ -57,15 +71,20 @@ pub(crate) struct LoadingExecutor {
 
 /// A running executor, as the watchdog sees it.
 pub(crate) struct WatchedExecutor {
-    pub(crate) index: usize,
+    pub(crate) role: String,
     placement: Placement,
     pub(crate) thread: JoinHandle<()>,
-    pub(crate) lease: Arc<ExecutorLease>,
+    pub(crate) lease: Arc<ExecutorLease<CpuExecutor>>,
     /// The state of the executor, while it has no thread.
-    pub(crate) held: Option<Box<ExecutorState>>,
+    pub(crate) held: Option<CpuState>,
 }
 
 impl LoadingExecutor {
+    /// Returns the executor's role.
+    pub(crate) fn role(&self) -> &str {
+        &self.role
+    }
+
     /// Waits until the executor has its models. Returns `None` if its thread died of them.
     pub(crate) fn wait(&self) -> Option<LoadResult> {
         self.reports.recv().ok()
@@ -76,14 +95,14 @@ impl LoadingExecutor {
     pub(crate) fn wire(
         self,
         rings: ExecutorRings,
-        changes: Option<ModelChangeReceiver>,
+        changes: Option<HostModelChanges>,
         faults: &Arc<ModelFaults>,
     ) -> WatchedExecutor {
-        let LoadingExecutor { index, placement, wiring, thread, .. } = self;
+        let LoadingExecutor { role, placement, wiring, thread, .. } = self;
         let (lease, faults) = (Arc::new(ExecutorLease::new()), Arc::clone(faults));
         // Sending fails only if the thread has ended, which its handle shows.
         let _ = wiring.send(ExecutorWiring { rings, changes, lease: Arc::clone(&lease), faults });
-        WatchedExecutor { index, placement, thread, lease, held: None }
+        WatchedExecutor { role, placement, thread, lease, held: None }
     }
 }
 
@@ -96,9 +115,9 @@ impl WatchedExecutor {
         setup: &ExecutorSetup,
         faults: &Arc<ModelFaults>,
     ) -> std::io::Result<JoinHandle<()>> {
-        let (role, placement, lease) = (format!("cpu-{}", self.index), self.placement, ExecutorLease::new());
+        let (role, placement, lease) = (self.role.clone(), self.placement, ExecutorLease::new());
         let (setup, faults, lease) = (setup.clone(), Arc::clone(faults), Arc::new(lease));
-        let (give, state) = channel::<Box<ExecutorState>>();
+        let (give, state) = channel::<CpuState>();
         let own_lease = Arc::clone(&lease);
         let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
             placement.take(&role);
@@ -106,7 +125,7 @@ impl WatchedExecutor {
             compute.clone().run(move || {
                 if let Ok(mut state) = state.recv() {
                     state.restore(&compute, setup.clock.now());
-                    serve(role, state, &compute, placement, &setup, &own_lease, faults);
+                    serve(role, state, placement, &setup, &own_lease, faults);
                 }
             });
         })?;
@@ -122,22 +141,21 @@ impl WatchedExecutor {
 /// Runs an executor's duty cycles until the engine stops, or until its state is taken over.
 fn serve(
     role: String,
-    state: Box<ExecutorState>,
-    compute: &ComputeThread,
+    state: CpuState,
     placement: Placement,
     setup: &ExecutorSetup,
-    lease: &Arc<ExecutorLease>,
+    lease: &Arc<ExecutorLease<CpuExecutor>>,
     faults: Arc<ModelFaults>,
 ) {
     lease.begin();
-    let mut backend = CpuBackend {
+    let mut backend = Backend {
         state: Some(state),
         lease: Arc::clone(lease),
         faults,
         clock: setup.clock.clone(),
         role,
         hook: setup.before_cycle.clone(),
-        compute: compute.clone(),
+        soon: SOON,
         hung_after: setup.config.faults.hung_after,
         log_at: Nanos::ZERO,
     };
@@ -163,52 +181,55 @@ pub(crate) struct ExecutorSetup {
     pub(crate) before_cycle: Option<ThreadHook>,
 }
 
-/// Starts the executor numbered `index`. Number 0 measures the profiles that have to be.
+/// Starts the executor of this role and GPU. The one of GPU 0 measures the profiles that have to
+/// be.
 ///
 /// Errors: the system gives no thread.
 pub(crate) fn start(
-    index: usize,
+    role: String,
+    gpu: u32,
     placement: Placement,
     setup: ExecutorSetup,
 ) -> std::io::Result<LoadingExecutor> {
     let (report, reports) = channel();
     let (wiring, wired) = channel();
-    let role = format!("cpu-{index}");
+    let own_role = role.clone();
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
-        placement.take(&role);
+        placement.take(&own_role);
         // The whole loop runs on the compute thread: a batch then costs no hand-over between
         // threads.
         let compute = ComputeThread::new();
         // The report is over only when the fault is known.
         let (faults, _reporting) = (setup.faults.clone(), report.clone());
         compute.clone().run(move || {
-            if let Err(panic) = catch(|| live(index, placement, setup, &compute, report, wired)) {
-                faults.report(&role, format_args!("died: {panic}"));
+            let role = own_role.clone();
+            if let Err(panic) = catch(|| live((role, gpu), placement, setup, &compute, report, wired)) {
+                faults.report(&own_role, format_args!("died: {panic}"));
             }
         });
     })?;
-    Ok(LoadingExecutor { index, placement, reports, wiring, thread })
+    Ok(LoadingExecutor { role, placement, reports, wiring, thread })
 }
 
 fn live(
-    index: usize,
+    (role, gpu): (String, u32),
     placement: Placement,
     setup: ExecutorSetup,
     compute: &ComputeThread,
     report: Sender<LoadResult>,
     wired: Receiver<ExecutorWiring>,
 ) {
-    let mut models: Vec<Option<Box<CpuModel>>> = Vec::new();
+    let mut models: Vec<Option<Box<dyn HostModel>>> = Vec::new();
     let mut found = Vec::new();
     for model in &setup.config.models {
-        let measuring = (index == 0).then(MeasureOptions::default);
+        let measuring = (gpu == 0).then(MeasureOptions::default);
         match load(model, compute, measuring, &setup.progress) {
             Ok(None) => {
                 models.push(None);
                 found.push(None);
             }
             Ok(Some((loaded, seen))) => {
-                models.push(Some(Box::new(loaded)));
+                models.push(Some(loaded));
                 found.push(Some(seen));
             }
             Err(diagnostic) => {
@@ -221,8 +242,9 @@ fn live(
     // No rings come if the engine gave up starting.
     let Ok(ExecutorWiring { rings, changes, lease, faults }) = wired.recv() else { return };
     models.resize_with(setup.config.model_slots().len(), || None);
-    let state = Box::new(ExecutorState::new(rings.inbox, rings.answers, models, changes));
-    serve(format!("cpu-{index}"), state, compute, placement, &setup, &lease, faults);
+    let (executor, now) = (CpuExecutor::new(models), setup.clock.now());
+    let state = ExecutorState::new(rings.inbox, rings.answers, executor, changes, gpu, now);
+    serve(role, Box::new(state), placement, &setup, &lease, faults);
 }
 
 /// Loads a model if it is one for CPU executors, warms it up, and measures it with the options of
@@ -232,7 +254,7 @@ pub(crate) fn load(
     compute: &ComputeThread,
     measuring: Option<MeasureOptions>,
     progress: &Progress,
-) -> Result<Option<(CpuModel, LoadReport)>, Diagnostic> {
+) -> Result<Option<LoadedFile>, Diagnostic> {
     let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
     let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
         model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
@@ -246,12 +268,12 @@ pub(crate) fn load(
         None => None,
     };
     let signature = loaded.signature().clone();
-    Ok(Some((loaded, LoadReport { signature, measured })))
+    Ok(Some((Box::new(loaded), LoadReport { signature, measured })))
 }
 
 fn measure_one(
     model: &ModelConfig,
-    loaded: &mut CpuModel,
+    loaded: &mut dyn HostModel,
     options: &MeasureOptions,
     progress: &Progress,
 ) -> Result<ProfileTable, Diagnostic> {

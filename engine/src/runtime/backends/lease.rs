@@ -8,14 +8,15 @@ use super::executor_state::ExecutorState;
 use rustix::process::Pid;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use symphony_gpu::Executor;
 use symphony_transport::Nanos;
 
 /// The niceness of a thread that was given up: it takes what others leave of its core.
 const NICE: i32 = 19;
 
 /// The lease between one executor thread and the watchdog. See the module's description.
-pub(crate) struct ExecutorLease {
-    state: Mutex<Option<Box<ExecutorState>>>,
+pub(crate) struct ExecutorLease<E: Executor> {
+    state: Mutex<Option<Box<ExecutorState<E>>>>,
     /// The time by which the model that runs is to be done; never if none runs.
     due: AtomicU64,
     /// The time from which the model that runs counts as hung; never if none runs.
@@ -24,9 +25,9 @@ pub(crate) struct ExecutorLease {
     thread: AtomicI32,
 }
 
-impl ExecutorLease {
+impl<E: Executor> ExecutorLease<E> {
     /// Makes the lease of a thread that has not begun.
-    pub(crate) fn new() -> ExecutorLease {
+    pub(crate) fn new() -> ExecutorLease<E> {
         let never = || AtomicU64::new(Nanos::MAX.0);
         ExecutorLease { state: Mutex::new(None), due: never(), hung_at: never(), thread: AtomicI32::new(0) }
     }
@@ -38,7 +39,7 @@ impl ExecutorLease {
 
     /// Puts the state down until [`ExecutorLease::take_back`]; from `due` on the watchdog may look
     /// at it, from `hung_at` on take it.
-    pub(crate) fn put_down(&self, state: Box<ExecutorState>, due: Nanos, hung_at: Nanos) {
+    pub(crate) fn put_down(&self, state: Box<ExecutorState<E>>, due: Nanos, hung_at: Nanos) {
         let mut place = self.lock();
         *place = Some(state);
         // Relaxed: the lock orders these for the watchdog, which looks again once it has it.
@@ -47,7 +48,7 @@ impl ExecutorLease {
     }
 
     /// Takes the state back. Returns `None` if it was taken over: the thread is to end.
-    pub(crate) fn take_back(&self) -> Option<Box<ExecutorState>> {
+    pub(crate) fn take_back(&self) -> Option<Box<ExecutorState<E>>> {
         let mut place = self.lock();
         self.due.store(Nanos::MAX.0, Ordering::Relaxed);
         self.hung_at.store(Nanos::MAX.0, Ordering::Relaxed);
@@ -55,7 +56,7 @@ impl ExecutorLease {
     }
 
     /// Has `work` look at the state if the model that runs was to be done by now.
-    pub(crate) fn while_late(&self, now: Nanos, work: impl FnOnce(&mut ExecutorState)) {
+    pub(crate) fn while_late(&self, now: Nanos, work: impl FnOnce(&mut ExecutorState<E>)) {
         if now.0 >= self.due.load(Ordering::Relaxed)
             && let Some(state) = self.lock().as_mut()
         {
@@ -64,7 +65,7 @@ impl ExecutorLease {
     }
 
     /// Leaves the state, if the thread still has it, to the watchdog: the thread has panicked.
-    pub(crate) fn leave(&self, state: Option<Box<ExecutorState>>) {
+    pub(crate) fn leave(&self, state: Option<Box<ExecutorState<E>>>) {
         let mut place = self.lock();
         if let Some(state) = state {
             *place = Some(state);
@@ -74,7 +75,7 @@ impl ExecutorLease {
 
     /// Takes the state over if the model that runs counts as hung, or if the thread left it.
     /// Returns it, and true if the thread has left it.
-    pub(crate) fn take_over(&self, now: Nanos) -> Option<(Box<ExecutorState>, bool)> {
+    pub(crate) fn take_over(&self, now: Nanos) -> Option<(Box<ExecutorState<E>>, bool)> {
         let is_overdue = || now.0 >= self.hung_at.load(Ordering::Relaxed);
         if !is_overdue() {
             return None;
@@ -91,7 +92,7 @@ impl ExecutorLease {
         let _ = thread.map(|thread| rustix::process::setpriority_process(Some(thread), NICE));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Box<ExecutorState>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<ExecutorState<E>>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

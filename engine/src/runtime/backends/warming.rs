@@ -5,7 +5,7 @@ use crate::runtime::callbacks::Progress;
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use symphony_gpu::{CpuModel, DataType, TensorSpec};
+use symphony_gpu::{DataType, HostModel, TensorSpec};
 
 /// The seed of random data: a model that fails on it fails at each load.
 const SEED: u64 = 1;
@@ -14,7 +14,11 @@ const SEED: u64 = 1;
 ///
 /// Errors: a diagnostic that names the sample: its inputs are not the model's, its file can't be
 /// read or has another size, it has more rows than a batch, or the model fails on it.
-pub fn warm_up(config: &ModelConfig, model: &mut CpuModel, progress: &Progress) -> Result<(), Diagnostic> {
+pub fn warm_up(
+    config: &ModelConfig,
+    model: &mut dyn HostModel,
+    progress: &Progress,
+) -> Result<(), Diagnostic> {
     for sample in &config.warmup {
         let faulty = |wrong: String| {
             let wrong = format!("sample \"{}\": {wrong}", sample.name);
@@ -49,7 +53,7 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// Returns the inputs of one row, as the model's signature lays them out.
-fn row(sample: &WarmupSample, model: &CpuModel) -> Result<Vec<u8>, String> {
+fn row(sample: &WarmupSample, model: &dyn HostModel) -> Result<Vec<u8>, String> {
     let signature = model.signature();
     let names = || signature.inputs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>();
     if let Some(input) =
@@ -117,6 +121,7 @@ mod tests {
     use crate::config::read_config;
     use std::path::Path;
     use std::sync::{Arc, Mutex};
+    use symphony_gpu::CpuModel;
 
     fn input(datatype: DataType, shape: &[usize], data: WarmupData) -> WarmupInput {
         WarmupInput { name: "image".into(), datatype, shape: shape.to_vec(), data }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use symphony_gpu::CpuExecutor;
 use symphony_transport::Nanos;
 
 /// The pause between two looks at the executors.
@@ -108,17 +109,23 @@ impl Watchdog {
         }
     }
 
-    fn take_over(&mut self, at: usize, mut state: Box<ExecutorState>, has_died: bool, now: Nanos) {
-        let WatchedExecutor { index, lease, held, .. } = &mut self.executors[at];
+    fn take_over(
+        &mut self,
+        at: usize,
+        mut state: Box<ExecutorState<CpuExecutor>>,
+        has_died: bool,
+        now: Nanos,
+    ) {
+        let WatchedExecutor { role, lease, held, .. } = &mut self.executors[at];
         let running = state.give_up(now);
         *held = Some(state);
         let Some(batch) = running else { return self.died(at, now) };
         let (model, rows) = (self.faults.name_of(batch.model), batch.size);
         if has_died {
-            tracing::error!(model, rows, "executor cpu-{index} has died in a batch");
+            tracing::error!(model, rows, "executor {role} has died in a batch");
         } else {
             lease.lower_priority();
-            tracing::error!(model, rows, "executor cpu-{index} hangs in a batch and is given up");
+            tracing::error!(model, rows, "executor {role} hangs in a batch and is given up");
         }
         if let Some(reason) = self.faults.hung(batch.model, now) {
             tracing::error!(model, "{reason}");
@@ -135,7 +142,7 @@ impl Watchdog {
                 "died: threads of executors did {HANGS} times within {} s",
                 WITHIN.as_secs_f64()
             );
-            self.setup.faults.report(&format!("cpu-{}", self.executors[at].index), often);
+            self.setup.faults.report(&self.executors[at].role, often);
         }
     }
 
@@ -152,10 +159,10 @@ impl Watchdog {
         }
         match executor.replace_thread(&self.setup, &self.faults) {
             Ok(old) => {
-                tracing::warn!("executor cpu-{} goes on in another thread", executor.index);
+                tracing::warn!("executor {} goes on in another thread", executor.role);
                 self.hung.push(old);
             }
-            Err(error) => tracing::error!("executor cpu-{} gets no thread: {error}", executor.index),
+            Err(error) => tracing::error!("executor {} gets no thread: {error}", executor.role),
         }
     }
 }

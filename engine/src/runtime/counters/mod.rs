@@ -149,6 +149,8 @@ pub struct BackendTally {
     pub cancelled: u64,
     /// The number of times that its thread was given up, in a batch that hung or since it died.
     pub hung: u64,
+    /// The memory that the executor's models take, in bytes.
+    pub model_bytes: u64,
     /// The lateness of batches' starts after exec_at.
     pub start: Lateness,
     /// The lateness of batches' ends after exec_at + l(b).

@@ -5,12 +5,14 @@ use super::error::StartError;
 use super::findings::Findings;
 use super::layout::rank_role;
 use super::rings::{EngineRings, ModelThreadRings};
-use super::sub_clusters::SubClusterSpec;
-use crate::config::ExecutorKind;
+use super::sub_clusters::{BackendSpec, SubClusterSpec};
 use crate::recorder::{ClusterConfig, ModelRecorder, RankRecorder};
-use crate::runtime::backends::emulated::EmulatedBackend;
+use crate::runtime::backends::backend::Backend;
+use crate::runtime::backends::executor_state::{ExecutorState, ModelChangeReceiver};
 use crate::runtime::backends::executors::ExecutorRings;
-use crate::runtime::frontend::{Class, ModelInfo};
+use crate::runtime::backends::lease::ExecutorLease;
+use crate::runtime::backends::model_faults::ModelFaults;
+use crate::runtime::frontend::{Class, ModelInfo, SlotState};
 use crate::runtime::model_setup::{output_range, queue_of_class};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::agenda::Agenda;
@@ -20,7 +22,9 @@ use crate::runtime::threads::model_thread::{ModelThread, Outbox, ReservationProg
 use crate::runtime::threads::monitor::ModelMonitor;
 use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, RankThread, SubCluster};
 use crate::runtime::threads::{ahead_for, measures_from};
+use std::ops::Range;
 use std::sync::Arc;
+use symphony_gpu::EmulatedExecutor;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::ModelQueue;
@@ -48,17 +52,33 @@ impl CompositeAgents {
 }
 
 impl EngineBuilder {
+    /// Makes the agent of the emulated GPUs. Nothing of them can hang, so nobody else knows its
+    /// lease.
     pub(super) fn emulated_backend(
         &self,
+        spec: &BackendSpec,
         models: &[ModelInfo],
         ExecutorRings { inbox, answers }: ExecutorRings,
-    ) -> EmulatedBackend {
-        let mut groups = self.sub_clusters.groups.iter().filter(|group| group.kind == ExecutorKind::Emulated);
-        // The numbers of their GPUs are consecutive.
-        let first = groups.next().map_or(0..0, |group| group.gpus.clone());
-        let end = groups.next_back().map_or(first.end, |last| last.gpus.end);
-        let outputs = models.iter().map(|model| output_range(&model.signature)).collect();
-        EmulatedBackend::new(inbox, answers, first.start, end - first.start, outputs, self.clock.now())
+        changes: Option<ModelChangeReceiver<Range<usize>>>,
+        faults: &Arc<ModelFaults>,
+    ) -> Backend<EmulatedExecutor> {
+        let now = self.clock.now();
+        let outputs =
+            |model: &ModelInfo| (model.state != SlotState::Vacant).then(|| output_range(&model.signature));
+        let gpus = spec.gpus.len() as u32;
+        let executor = EmulatedExecutor::new(gpus, models.iter().map(outputs).collect(), now);
+        let state = ExecutorState::new(inbox, answers, executor, changes, spec.gpus.start, now);
+        Backend {
+            state: Some(Box::new(state)),
+            lease: Arc::new(ExecutorLease::new()),
+            faults: Arc::clone(faults),
+            clock: self.clock.clone(),
+            role: spec.role(),
+            hook: None,
+            soon: Nanos::ZERO,
+            hung_after: Nanos::MAX,
+            log_at: Nanos::ZERO,
+        }
     }
 
     /// Returns how long before a GPU is free it gets its next batch. A configured delay of the
@@ -138,7 +158,7 @@ impl EngineBuilder {
         let ModelThreadRings { requests, links, frames, answers } = rings.model_thread(at);
         let outlets = RingOutlets {
             backends: frames,
-            backend_of: Arc::clone(&rings.backend_of),
+            gpu_backends: Arc::clone(&rings.gpu_backends),
             frontends: answers,
             largest_batch_frames: BatchHeader::frames(largest_batch),
         };

@@ -10,7 +10,6 @@ use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::slack_for;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_scheduler::deferral::{Deferral, QueueConfig};
@@ -78,15 +77,6 @@ impl EngineBuilder {
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,
         })
-    }
-
-    /// Returns the backend threads: their roles and their GPUs' numbers. Those of CPU executors
-    /// come first.
-    pub(super) fn backends(&self, executors: u32) -> Vec<(String, Range<u32>)> {
-        let gpus = self.sub_clusters.groups.iter().map(|group| group.gpus.end).max().unwrap_or_default();
-        let cpus = (0..executors).map(|at| (format!("cpu-{at}"), at..at + 1));
-        let emulated = self.layout.emulated.map(|_| ("emulated".to_owned(), executors..gpus));
-        cpus.chain(emulated).collect()
     }
 
     /// Returns true if models may be loaded later. A recording describes its models once, at its

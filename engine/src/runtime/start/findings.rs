@@ -38,9 +38,11 @@ impl EngineBuilder {
 
     pub(super) fn start_executors(&self, stop: &Arc<AtomicBool>) -> Result<Vec<LoadingExecutor>, StartError> {
         let setup = self.executor_setup(stop);
-        let placements = self.layout.executors.iter().enumerate();
-        Ok(placements
-            .map(|(at, &placement)| executors::start(at, placement, setup.clone()))
+        let backends = self.sub_clusters.backends();
+        let threads = backends.iter().filter(|backend| backend.kind.has_own_thread());
+        let placed = threads.zip(&self.layout.executors);
+        Ok(placed
+            .map(|(of, &placement)| executors::start(of.role(), of.gpus.start, placement, setup.clone()))
             .collect::<Result<_, _>>()?)
     }
 
@@ -48,8 +50,8 @@ impl EngineBuilder {
     /// of the machine.
     pub(super) fn find_out(&self, loading: &[LoadingExecutor]) -> Result<Findings, StartError> {
         let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
-        for (at, executor) in loading.iter().enumerate().rev() {
-            let report = executor.wait().ok_or_else(|| self.death_of(at))?;
+        for executor in loading.iter().rev() {
+            let report = executor.wait().ok_or_else(|| self.death_of(executor.role()))?;
             found = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
         }
         let mut infos = Vec::new();
@@ -78,8 +80,8 @@ impl EngineBuilder {
     }
 
     /// Returns the error for an executor whose thread has died.
-    fn death_of(&self, executor: usize) -> StartError {
-        self.faults.report(&format!("cpu-{executor}"), "ended");
+    fn death_of(&self, executor: &str) -> StartError {
+        self.faults.report(executor, "ended");
         StartError::Died(self.faults.get().expect("one was just reported").clone())
     }
 }

@@ -33,7 +33,8 @@ pub struct Layout {
 impl Layout {
     /// Places the roles of `config` and `frontends` frontends on a machine that has `cores`.
     pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
-        let executors = config.executors_of(ExecutorKind::Cpu);
+        let executors = config.executors.iter().filter(|group| group.kind.has_own_thread());
+        let executors = executors.map(|group| group.count).sum();
         let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
         let ranks = config.cores.rank_threads.max(1);
         let others = ranks + frontends + executors + emulated;
@@ -112,12 +113,11 @@ struct NamedCores<'a> {
 
 impl NamedCores<'_> {
     fn of(config: &Config) -> NamedCores<'_> {
-        let executors = config
-            .executors
-            .iter()
-            .filter(|executor| executor.kind == ExecutorKind::Cpu)
-            .flat_map(|executor| executor.cores.iter().copied())
-            .collect();
+        // Executors are numbered by kind.
+        let with_threads = config.kinds().into_iter().filter(|kind| kind.has_own_thread());
+        let groups =
+            with_threads.flat_map(|kind| config.executors.iter().filter(move |group| group.kind == kind));
+        let executors = groups.flat_map(|group| group.cores.iter().copied()).collect();
         NamedCores { config, emulated: config.cores.emulated, executors }
     }
 

@@ -38,6 +38,7 @@ use rings::{EngineRings, RingPlan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use sub_clusters::BackendSpec;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
@@ -176,12 +177,12 @@ impl EngineBuilder {
         let stop_executors = Arc::new(AtomicBool::new(false));
         let loading = self.start_executors(&stop_executors)?;
         let findings = self.find_out(&loading)?;
-        let backends = self.backends(loading.len() as u32);
-        let backend_threads = backends.len();
-        let (mut frontends, peers) = self.frontends(frontends, backend_threads, &findings)?;
-        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), backends)
+        let backends = self.sub_clusters.backends();
+        let (mut frontends, peers) = self.frontends(frontends, backends.len(), &findings)?;
+        let roles = backends.iter().map(|backend| (backend.role(), backend.gpus.clone())).collect();
+        let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), roles)
             .with_frontends(frontends.iter().map(|frontend| Arc::clone(frontend.counts())));
-        let mut rings = self.rings(&findings, backend_threads, peers, counters.clone());
+        let mut rings = self.rings(&findings, &backends, peers, counters.clone());
         connect(&mut rings);
         let mut channels = self.changes_later().then(|| ChangeChannels {
             queues: Vec::new(),
@@ -213,10 +214,12 @@ impl EngineBuilder {
             stages[1].push((placement, self.member(rank_role(at), thread)));
         }
         if let Some(placement) = self.layout.emulated {
-            let mut backend = self.emulated_backend(&findings.models, rings.backend(backend_threads - 1));
-            backend.changes =
+            let (at, spec) = (backends.len() - 1, &backends[backends.len() - 1]);
+            let changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
-            stages[2].push((placement, self.member("emulated".to_owned(), backend)));
+            let backend =
+                self.emulated_backend(spec, &findings.models, rings.backend(at), changes, &model_faults);
+            stages[2].push((placement, self.member(spec.role(), backend)));
         }
         let held: Vec<InFlightCounts> =
             frontends.iter_mut().map(|frontend| frontend.follow(Arc::clone(&model_table))).collect();
@@ -277,7 +280,7 @@ impl EngineBuilder {
     fn rings(
         &self,
         findings: &Findings,
-        backend_threads: usize,
+        backends: &[BackendSpec],
         peers: Vec<FrontendPeer>,
         counters: Counters,
     ) -> EngineRings {
@@ -286,7 +289,7 @@ impl EngineBuilder {
         let plan = RingPlan {
             model_threads: self.layout.models.len(),
             rank_threads: self.layout.ranks.len(),
-            backend_threads,
+            backends,
             sub_clusters: &self.sub_clusters,
             thread_of: {
                 let of_models: Vec<u32> = findings.models.iter().map(|model| model.thread as u32).collect();

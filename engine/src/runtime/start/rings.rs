@@ -1,7 +1,6 @@
 //! The rings of an engine. Start-up makes them all at once and hands each thread its ends.
 
-use super::sub_clusters::SubClusters;
-use crate::config::ExecutorKind;
+use super::sub_clusters::{BackendSpec, SubClusters};
 use crate::runtime::backends::batches::{Answers, Inbox};
 use crate::runtime::backends::executors::ExecutorRings;
 use crate::runtime::counters::Counters;
@@ -42,14 +41,14 @@ pub(crate) struct EngineRings {
     /// The RankThread that ranks each per-class queue.
     pub(crate) rank_of: Arc<[u32]>,
     /// The backend thread that runs each GPU.
-    pub(crate) backend_of: Arc<[u32]>,
+    pub(crate) gpu_backends: Arc<[u32]>,
 }
 
 /// The threads that the rings connect.
 pub(crate) struct RingPlan<'a> {
     pub(crate) model_threads: usize,
     pub(crate) rank_threads: usize,
-    pub(crate) backend_threads: usize,
+    pub(crate) backends: &'a [BackendSpec],
     pub(crate) sub_clusters: &'a SubClusters,
     /// The ModelThread that owns each per-class queue.
     pub(crate) thread_of: Arc<[u32]>,
@@ -72,7 +71,10 @@ pub(crate) struct ModelThreadRings {
 impl EngineRings {
     /// Makes every ring but those of the `peers`, which bring theirs.
     pub(crate) fn new(plan: &RingPlan<'_>, peers: Vec<FrontendPeer>, counters: Counters) -> EngineRings {
-        let &RingPlan { model_threads, rank_threads, backend_threads, sub_clusters, .. } = plan;
+        let &RingPlan { model_threads, rank_threads, backends, sub_clusters, .. } = plan;
+        let numbered = (0..).zip(backends);
+        let gpu_backends: Arc<[u32]> =
+            numbered.flat_map(|(at, backend)| backend.gpus.clone().map(move |_| at)).collect();
         let mut queues_of = vec![0; model_threads];
         plan.thread_of.iter().for_each(|&thread| queues_of[thread as usize] += 1);
         let (model_links, rank_links) = link(&queues_of, rank_threads);
@@ -85,22 +87,24 @@ impl EngineRings {
             completions_in: Vec::new(),
             completions_out: (0..rank_threads).map(|_| Vec::new()).collect(),
             model_answers: (0..model_threads).map(|_| Vec::new()).collect(),
-            backend_answers: (0..backend_threads).map(|_| Vec::new()).collect(),
-            sent: backend_of(sub_clusters, backend_threads).iter().map(|_| Count::new()).collect(),
+            backend_answers: backends.iter().map(|_| Vec::new()).collect(),
+            sent: gpu_backends.iter().map(|_| Count::new()).collect(),
             slabs: Vec::new(),
             counters,
             thread_of: Arc::clone(&plan.thread_of),
             rank_of: QueueIds::new(sub_clusters.model_slots()).each(&sub_clusters.rank_of()),
-            backend_of: backend_of(sub_clusters, backend_threads),
+            gpu_backends,
         };
-        let mut gpus = vec![vec![0..0; rank_threads]; backend_threads];
-        for group in &sub_clusters.groups {
-            for gpu in group.gpus.clone() {
-                let own: &mut Range<u32> = &mut gpus[rings.backend_of[gpu as usize] as usize][group.rank];
-                *own = if own.start == own.end { gpu..gpu + 1 } else { own.start..gpu + 1 };
+        for backend in backends {
+            let mut gpus = vec![0..0; rank_threads];
+            for group in &sub_clusters.groups {
+                let (start, end) =
+                    (group.gpus.start.max(backend.gpus.start), group.gpus.end.min(backend.gpus.end));
+                let own: &mut Range<u32> = &mut gpus[group.rank];
+                if start < end {
+                    *own = if own.start == own.end { start..end } else { own.start..end };
+                }
             }
-        }
-        for gpus in gpus {
             rings.add_backend(&gpus, sub_clusters, plan.largest_batch);
         }
         for peer in peers {
@@ -178,15 +182,4 @@ impl EngineRings {
             },
         }
     }
-}
-
-/// Returns the backend thread of each GPU. Each CPU executor is a backend thread of its own, and
-/// their GPUs' numbers come first; all emulated GPUs share the last backend thread.
-fn backend_of(sub_clusters: &SubClusters, backend_threads: usize) -> Arc<[u32]> {
-    let of_group = |kind, gpu| if kind == ExecutorKind::Cpu { gpu } else { backend_threads as u32 - 1 };
-    sub_clusters
-        .groups
-        .iter()
-        .flat_map(|group| group.gpus.clone().map(move |gpu| of_group(group.kind, gpu)))
-        .collect()
 }

@@ -8,9 +8,6 @@ use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_transport::message::ModelId;
 
-/// The order in which kinds' executors are numbered.
-const KINDS: [ExecutorKind; 2] = [ExecutorKind::Cpu, ExecutorKind::Emulated];
-
 /// GPUs, or other executors of one kind, that can each run the same models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubClusterSpec {
@@ -19,6 +16,24 @@ pub(crate) struct SubClusterSpec {
     pub(crate) gpus: Range<u32>,
     /// The RankThread that matches them.
     pub(crate) rank: usize,
+}
+
+/// A backend thread: the executor that it drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BackendSpec {
+    pub(crate) kind: ExecutorKind,
+    /// The engine's numbers of its GPUs.
+    pub(crate) gpus: Range<u32>,
+}
+
+impl BackendSpec {
+    /// Returns its role: the name of its thread and in metrics.
+    pub(crate) fn role(&self) -> String {
+        match self.kind.has_own_thread() {
+            true => format!("{}-{}", self.kind.name(), self.gpus.start),
+            false => self.kind.name().to_owned(),
+        }
+    }
 }
 
 /// All sub-clusters of an engine. Each model belongs to one.
@@ -38,9 +53,9 @@ struct ExecutorPool {
 }
 
 impl ExecutorPool {
-    fn of(config: &Config, kind: ExecutorKind) -> Option<ExecutorPool> {
+    fn of(config: &Config, kind: ExecutorKind) -> ExecutorPool {
         let (gpus, models) = (config.executors_of(kind), config.models_of(kind));
-        (gpus > 0).then_some(ExecutorPool { kind, gpus, models, parts: 1 })
+        ExecutorPool { kind, gpus, models, parts: 1 }
     }
 
     /// Returns true if one more part would still have a GPU and a model.
@@ -53,6 +68,23 @@ impl SubClusters {
     /// Returns the number of model slots.
     pub(crate) fn model_slots(&self) -> usize {
         self.group_of.len()
+    }
+
+    /// Returns the backend threads, each with its GPUs: one for each executor of a kind that has
+    /// threads of its own, one for all of another kind.
+    pub(crate) fn backends(&self) -> Vec<BackendSpec> {
+        let mut backends: Vec<BackendSpec> = Vec::new();
+        for group in &self.groups {
+            let kind = group.kind;
+            match backends.last_mut().filter(|last| last.kind == kind && !kind.has_own_thread()) {
+                Some(shared) => shared.gpus.end = group.gpus.end,
+                None if kind.has_own_thread() => {
+                    backends.extend(group.gpus.clone().map(|gpu| BackendSpec { kind, gpus: gpu..gpu + 1 }));
+                }
+                None => backends.push(BackendSpec { kind, gpus: group.gpus.clone() }),
+            }
+        }
+        backends
     }
 
     /// Returns the number of GPUs of the sub-cluster that a model belongs to.
@@ -74,7 +106,7 @@ impl SubClusters {
     /// Errors: more RankThreads than sub-clusters that could be made, or than the limit.
     pub(crate) fn new(config: &Config, ranks: usize) -> Result<SubClusters, StartError> {
         let mut pools: Vec<ExecutorPool> =
-            KINDS.into_iter().filter_map(|kind| ExecutorPool::of(config, kind)).collect();
+            config.kinds().into_iter().map(|kind| ExecutorPool::of(config, kind)).collect();
         StartError::at_most("RankThreads", ranks, limits::MAX_RANK_THREADS)?;
         let what = "RankThreads that each have an executor and a model of their own";
         StartError::at_most(what, ranks, config.most_sub_clusters())?;
@@ -120,7 +152,7 @@ impl SubClusters {
 fn deal(config: &Config, groups: &[SubClusterSpec]) -> Vec<usize> {
     let slots = config.model_slots();
     let mut group_of = vec![0; slots.len()];
-    for kind in KINDS {
+    for kind in config.kinds() {
         let own = (0..groups.len()).filter(|&at| groups[at].kind == kind).cycle();
         let of_kind = slots.iter().zip(&mut group_of).filter(|(slot, _)| **slot == kind);
         for ((_, group), at) in of_kind.zip(own) {
@@ -181,6 +213,15 @@ mod tests {
         assert_eq!(*sub_clusters.rank_of(), [1, 2, 3, 1, 0]);
         assert_eq!(*sub_clusters.index_on_rank(), [0; 5]);
         assert!((0..4).all(|rank| sub_clusters.of_rank(rank).count() == 1));
+    }
+
+    #[test]
+    fn each_cpu_executor_has_a_backend_thread_and_all_emulated_gpus_share_one() {
+        let sub_clusters = SubClusters::new(&config((2, 1), (11, 4)), 4).unwrap();
+        let backends: Vec<_> =
+            sub_clusters.backends().iter().map(|backend| (backend.role(), backend.gpus.clone())).collect();
+        let expected = [("cpu-0", 0..1), ("cpu-1", 1..2), ("emulated", 2..13)];
+        assert_eq!(backends, expected.map(|(role, gpus)| (role.to_owned(), gpus)));
     }
 
     #[test]

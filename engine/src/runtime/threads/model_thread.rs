@@ -163,7 +163,7 @@ pub struct RingOutlets {
     /// The ring to each backend thread.
     pub backends: Vec<Producer<Frame>>,
     /// The backend thread of each GPU, by GPU.
-    pub backend_of: Arc<[u32]>,
+    pub gpu_backends: Arc<[u32]>,
     /// The ring to each frontend.
     pub frontends: Vec<Producer<Response>>,
     /// The number of frames that the largest batch of this thread's models takes.
@@ -541,7 +541,7 @@ impl<O: Outlets> ModelSink for Outbox<O> {
 
 impl Outlets for RingOutlets {
     fn has_room(&mut self, gpu: GpuId) -> bool {
-        let backend = self.backend_of[gpu.0 as usize];
+        let backend = self.gpu_backends[gpu.0 as usize];
         self.backends[backend as usize].has_room(self.largest_batch_frames)
     }
 
@@ -550,7 +550,7 @@ impl Outlets for RingOutlets {
         // `latest`; the other half stays for the way back.
         let head = requests.0.first().map_or(Nanos::ZERO, |head| head.reserve);
         batch.latest += Nanos(head.0 / 2);
-        let ring = &mut self.backends[self.backend_of[batch.gpu.0 as usize] as usize];
+        let ring = &mut self.backends[self.gpu_backends[batch.gpu.0 as usize] as usize];
         let mut written = Ok(());
         for frame in frames(batch, requests) {
             written = written.and_then(|()| ring.write(frame));

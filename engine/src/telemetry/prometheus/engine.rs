@@ -54,10 +54,13 @@ const OF_RANKS: [TallyFamily<RankTally>; 9] = [
     }),
 ];
 
-const OF_BACKENDS: [TallyFamily<BackendTally>; 3] = [
+const OF_BACKENDS: [TallyFamily<BackendTally>; 4] = [
     ("batches_total", "Batches run.", |tally| tally.batches),
     ("cancelled_batches_total", "Batches that could not start in time.", |tally| tally.cancelled),
     ("hung_total", "Times that the executor's thread was given up.", |tally| tally.hung),
+    ("model_bytes", "Memory that the executor's models take, as far as it is known.", |tally| {
+        tally.model_bytes
+    }),
 ];
 
 /// A lateness of backends: its name, its help, and its histogram in a tally.

@@ -1,6 +1,5 @@
 //! Errors of a model file or of a run, written for the author of the configuration.
 
-use rten::LoadErrorKind;
 use std::path::{Path, PathBuf};
 
 /// An error that keeps a model from being loaded. Each names the file, what was found and what
@@ -70,21 +69,10 @@ pub enum LoadError {
 
 impl LoadError {
     /// Converts the operating system's error when the file was opened or read.
-    pub(super) fn from_io(path: &Path, source: std::io::Error) -> LoadError {
+    pub(crate) fn from_io(path: &Path, source: std::io::Error) -> LoadError {
         match source.kind() {
             std::io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
             _ => LoadError::Unreadable { path: path.into(), source },
-        }
-    }
-
-    /// Converts rten's error when it loaded the file.
-    pub(super) fn from_rten(path: &Path, error: &rten::LoadError) -> LoadError {
-        let path = path.to_path_buf();
-        let reason = error.to_string();
-        match error.kind() {
-            LoadErrorKind::OperatorInvalid => LoadError::Operator { path, reason },
-            LoadErrorKind::ExternalDataError => LoadError::ExternalData { path, reason },
-            _ => LoadError::Corrupt { path, reason },
         }
     }
 }

@@ -27,7 +27,7 @@ impl ComputeThread {
         self.pool.run(work)
     }
 
-    pub(super) fn pool(&self) -> Arc<ThreadPool> {
+    pub(crate) fn pool(&self) -> Arc<ThreadPool> {
         Arc::clone(&self.pool)
     }
 }

@@ -1,0 +1,67 @@
+//! Models that a thread of the host computes: what is common to all libraries that run ONNX files
+//! on CPU cores, and the executor that runs them.
+
+mod compute;
+mod error;
+mod executor;
+
+pub use compute::ComputeThread;
+pub use error::{LoadError, RunError};
+pub use executor::{CpuExecutor, CpuWork};
+
+use crate::signature::Signature;
+use std::sync::Arc;
+
+/// A loaded model with the buffers of one batch, which the thread that runs it computes.
+pub trait HostModel: Send {
+    /// Returns the inputs and outputs of one row.
+    fn signature(&self) -> &Signature;
+
+    /// Returns the largest batch that [`HostModel::run`] accepts.
+    fn max_batch(&self) -> usize;
+
+    /// Returns the size in bytes of the model's file and of the files that hold its weights.
+    fn weights_bytes(&self) -> u64;
+
+    /// Returns an estimate of the memory that it takes, in bytes, without what a run takes and
+    /// gives back.
+    fn memory_bytes(&self) -> u64;
+
+    /// Makes the model compute on `thread` from now on, if that is not the thread that loaded it.
+    fn compute_on(&mut self, thread: &ComputeThread);
+
+    /// Copies one request's inputs, laid out as [`Signature`] says, into row `row` of the batch.
+    ///
+    /// # Panics
+    /// If `row` is not below [`HostModel::max_batch`], or `input` is shorter than a row.
+    fn stage(&mut self, row: usize, input: &[u8]);
+
+    /// Runs the first `rows` rows that were staged and returns when the model is done.
+    ///
+    /// # Errors
+    /// If `rows` is 0 or above [`HostModel::max_batch`], or if the model fails, for example on an
+    /// index that is out of range in one of the rows: then no row has an output, and the batch may
+    /// be run again in parts. A model that panics gives an error too.
+    fn run(&mut self, rows: usize) -> Result<(), RunError>;
+
+    /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`]
+    /// says.
+    ///
+    /// # Panics
+    /// If the last [`HostModel::run`] had no such row or failed, or if `output` is shorter than a
+    /// row.
+    fn unstage(&self, row: usize, output: &mut [u8]);
+
+    /// Returns the graph, of which another model can be made, even while this one runs.
+    fn graph(&self) -> Arc<dyn HostGraph>;
+}
+
+/// The part of a loaded model that models made of it share.
+pub trait HostGraph: Send + Sync {
+    /// Makes a model with buffers of its own, to compute on `thread`. The file is not read again.
+    ///
+    /// # Errors
+    /// If the library refuses the model that it has accepted before, for example for want of
+    /// memory.
+    fn make(self: Arc<Self>, thread: &ComputeThread) -> Result<Box<dyn HostModel>, RunError>;
+}
