@@ -104,9 +104,9 @@ pub fn toml(workload: &Workload) -> String {
         us(network.data_per_request),
         us(network.result),
     );
-    for WorkloadModel { name, profile, slo, share, arrival, .. } in models {
-        let [one, two] = [1, 2].map(|size| profile.latency(size.min(profile.max_batch())));
-        let alpha = if profile.max_batch() > 1 { two - one } else { Nanos(one.0 / 2) };
+    for model in models {
+        let WorkloadModel { name, slo, share, arrival, .. } = model;
+        let (alpha, beta) = workload_profile(model);
         let arrival = match arrival {
             Arrival::Gamma(shape) => format!("gamma:{shape}"),
             _ => "poisson".to_owned(),
@@ -115,11 +115,19 @@ pub fn toml(workload: &Workload) -> String {
             "\n[[models]]\nname = {name:?}\nalpha_ms = {:?}\nbeta_ms = {:?}\nslo_ms = {:?}\nshare = {share:?}\n\
              arrival = {arrival:?}\n",
             alpha.as_millis_f64(),
-            (one - alpha).as_millis_f64(),
+            beta.as_millis_f64(),
             slo.as_millis_f64(),
         );
     }
     text
+}
+
+/// Returns alpha and beta of a model of the population.
+pub(super) fn workload_profile(model: &WorkloadModel) -> (Nanos, Nanos) {
+    let profile = &model.profile;
+    let [one, two] = [1, 2].map(|size| profile.latency(size.min(profile.max_batch())));
+    let alpha = if profile.max_batch() > 1 { two - one } else { Nanos(one.0 / 2) };
+    (alpha, one - alpha)
 }
 
 /// Returns the workload with its times and a rate in the middle.

@@ -5,11 +5,12 @@
 //! [`generator`] draws the workloads, [`rules`] names what is compared, [`search`] finds the
 //! goodput of a rule on a workload, [`run`] does so for all of them, [`results`] is the file that
 //! keeps what was found, [`summary`] and [`chart`] show it. [`clairvoyant`] is the limit: what a
-//! scheduler that knew all arrivals could serve.
+//! scheduler that knew all arrivals could serve. [`on_threads`] runs a workload in real time.
 
 pub mod chart;
 pub mod clairvoyant;
 pub mod generator;
+pub mod on_threads;
 pub mod results;
 pub mod rules;
 pub mod run;

@@ -22,7 +22,7 @@ const HIGHEST: f64 = 1.05;
 const LAST: usize = 930;
 
 /// The point at which the first search of a workload starts: 0.7 of the ideal rate.
-const FIRST: usize = 41;
+pub(super) const FIRST: usize = 41;
 
 /// The part of the duration in which the search looks for the neighbourhood.
 const BRIEF: u64 = 8;
@@ -100,14 +100,14 @@ pub fn refined_goodput(rule: &Rule, workload: &Workload) -> Result<f64, ArrivalE
 }
 
 /// The rate of a point of the grid, or of one between two.
-fn rate(workload: &Workload, point: f64) -> f64 {
+pub(super) fn rate(workload: &Workload, point: f64) -> f64 {
     HIGHEST * ideal_rate(workload) * STEP.powf(-point)
 }
 
 /// Returns a point that passes and whose neighbour towards 0, the highest rate, does not; `None` if
 /// none up to the last passes. Tries `start` first and goes on by `stride`, doubled each time,
 /// until the point is passed. The last call of `passes` that was true is for the point returned.
-fn highest<E>(
+pub(super) fn highest<E>(
     start: usize,
     mut stride: usize,
     mut passes: impl FnMut(usize) -> Result<bool, E>,
