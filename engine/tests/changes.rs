@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use symphony::config::{Config, ExecutorKind, RepositoryConfig};
-use symphony::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal};
+use symphony::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal, SlotState};
 use symphony::runtime::{Engine, Frontend, LoadedModel, ModelSlotError, ModelSlots};
 use symphony_transport::message::{Ending, ModelId};
 
@@ -229,6 +229,12 @@ fn a_model_that_somebody_may_still_ask_keeps_its_place() {
     // Who has looked it up before may ask it, and is answered.
     frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();
     drop(held);
+    // Whoever holds the newest table alone has not.
+    let newest = Arc::clone(frontend.models());
+    assert_eq!(newest[id.0 as usize].state, SlotState::Draining);
+    assert_eq!(frontend.submit(&Ask::one(id), |_, _| ()), Err(Refusal::NotServing));
+    assert_eq!(frontend.reserve(&Ask::one(id)), Err(Refusal::NotServing));
+    drop(newest);
     let began = Instant::now();
     let mut answered = 0;
     while answered == 0 {
@@ -241,6 +247,20 @@ fn a_model_that_somebody_may_still_ask_keeps_its_place() {
     reclaim_all(&mut model_slots);
     frontend.poll(|_, _| ());
     assert_eq!(frontend.submit(&Ask::one(id), |_, _| ()), Err(Refusal::Unloaded));
+    engine.stop();
+}
+
+#[test]
+fn a_model_that_is_prepared_and_in_no_table_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), &[("m", 16), ("n", 16)], "");
+    let (engine, mut frontend, mut model_slots) = start(&config);
+    let prepared = model_slots.prepare(read(config.repository.as_ref().unwrap(), "n")).unwrap().id;
+    let served = frontend.models()[0].id;
+    model_slots.switch(&[], &[served]);
+    for model in [prepared, served] {
+        assert_eq!(frontend.submit(&Ask::one(model), |_, _| ()), Err(Refusal::NotServing));
+    }
     engine.stop();
 }
 

@@ -61,7 +61,7 @@ impl From<Refusal> for Problem {
             Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, InferOutcome::Overloaded),
             Refusal::Draining | Refusal::Broken => (StatusCode::SERVICE_UNAVAILABLE, InferOutcome::Draining),
             Refusal::TooManyRows { .. } => (StatusCode::BAD_REQUEST, InferOutcome::Invalid),
-            Refusal::Unloaded => (StatusCode::NOT_FOUND, InferOutcome::Invalid),
+            Refusal::Unloaded | Refusal::NotServing => (StatusCode::NOT_FOUND, InferOutcome::Invalid),
         };
         Problem { status, message: refusal.to_string(), outcome, again: None }
     }

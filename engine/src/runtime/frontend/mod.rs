@@ -7,6 +7,7 @@
 //! models from a [`ModelTable`]; it never reads another thread's state.
 
 mod answer;
+mod earlier_tables;
 mod in_flight;
 mod model_info;
 pub(crate) mod model_table;
@@ -33,6 +34,7 @@ use crate::runtime::counters::frontends::FrontendCounts;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
 use answer::{Output, OutputSlots};
+use earlier_tables::EarlierTables;
 use in_flight::{InFlight, SentRequest};
 use model_info::row_bytes;
 use model_table::InFlightCounts;
@@ -55,9 +57,12 @@ pub struct Frontend {
     id: u32,
     clock: Clock,
     queue_ids: QueueIds,
-    /// The newest table that it has read, and its number.
+    /// A copy of the newest table that it has read, the table, and its number.
     models: Arc<[ModelInfo]>,
+    published: Arc<[ModelInfo]>,
     table: u64,
+    /// The tables before it that callers may still hold.
+    earlier: EarlierTables,
     model_table: Arc<ModelTable>,
     /// The model slots that have got another model since they were last asked for.
     replaced: Vec<ModelId>,
@@ -113,9 +118,11 @@ impl Frontend {
             in_engine: InFlightCounts::new(setup.models.len()),
             queue_ids: QueueIds::new(setup.models.len()),
             table: 0,
+            earlier: EarlierTables::default(),
             model_table: ModelTable::new(Arc::clone(&setup.models)),
             replaced: Vec::new(),
-            models: setup.models,
+            models: Arc::from(&*setup.models),
+            published: setup.models,
             accepting: setup.accepting,
             faults: setup.faults,
             in_flight: InFlight::new(slab.capacity()),
@@ -191,15 +198,19 @@ impl Frontend {
     /// Makes the frontend read this model table, whose first version it has, and returns its counts
     /// of requests in the engine.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
+        self.published = model_table.models();
         self.model_table = model_table;
         self.in_engine.clone()
     }
 
-    /// Takes the newest table, if there is one.
+    /// Takes the newest table, if there is one, and lets go of those that no caller holds.
     #[inline]
     fn refresh_models(&mut self) {
         if self.model_table.number() != self.table {
             self.take_table();
+        }
+        if !self.earlier.is_empty() {
+            self.earlier.let_go();
         }
     }
 
@@ -215,7 +226,26 @@ impl Frontend {
                 }
             }
         }
-        (self.table, self.models) = (number, models);
+        let copy = std::mem::replace(&mut self.models, Arc::from(&*models));
+        self.earlier.add(copy, std::mem::replace(&mut self.published, models));
+        self.table = number;
+    }
+
+    /// Checks that requests may be sent to a model.
+    ///
+    /// Errors: [`Refusal::Unloaded`] or [`Refusal::NotServing`].
+    #[inline]
+    fn check_served(&self, model: &ModelInfo) -> Result<(), Refusal> {
+        if model.state == SlotState::Serving { Ok(()) } else { self.check_served_earlier(model) }
+    }
+
+    #[cold]
+    fn check_served_earlier(&self, model: &ModelInfo) -> Result<(), Refusal> {
+        match model.state {
+            SlotState::Vacant => Err(Refusal::Unloaded),
+            _ if self.earlier.serve(model) => Ok(()),
+            _ => Err(Refusal::NotServing),
+        }
     }
 
     /// Returns the engine's time.
@@ -260,7 +290,8 @@ impl Frontend {
 
     /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
     /// the layout of the model's [`Signature`](symphony_gpu::Signature), straight into its slot
-    /// (`signature.input_bytes()` long, its old content undefined).
+    /// (`signature.input_bytes()` long, its old content undefined). The model is one that is served
+    /// in the newest table, or in an older one that the caller still holds ([`Frontend::models`]).
     ///
     /// Errors: a [`Refusal`]; the request then leaves no trace.
     pub fn submit(&mut self, ask: &Ask, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Ticket, Refusal> {
@@ -298,11 +329,9 @@ impl Frontend {
             return Err(self.refusal());
         }
         self.refresh_models();
-        let ModelInfo { state, thread, .. } = self.models[ask.model.0 as usize];
-        if state == SlotState::Vacant {
-            return Err(Refusal::Unloaded);
-        }
-        if !self.requests[thread].has_room(ask.rows) {
+        let model = &self.models[ask.model.0 as usize];
+        self.check_served(model)?;
+        if !self.requests[model.thread].has_room(ask.rows) {
             return Err(Refusal::Overloaded);
         }
         let id = self.next_id;
@@ -328,9 +357,7 @@ impl Frontend {
             return Err(self.refusal());
         }
         self.refresh_models();
-        if self.models[ask.model.0 as usize].state == SlotState::Vacant {
-            return Err(Refusal::Unloaded);
-        }
+        self.check_served(&self.models[ask.model.0 as usize])?;
         let class = ask.served_in();
         self.check_room(ask.model, class, ask.rows)?;
         Ok((self.take_slots(ask.model, ask.rows), Ask { class, ..*ask }))

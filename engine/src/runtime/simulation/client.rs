@@ -241,7 +241,12 @@ impl SimulatedClients {
                 self.answers.refused += 1;
                 Ok(())
             }
-            Err(Refusal::Overloaded | Refusal::Unloaded | Refusal::TooManyRows { .. }) => {
+            Err(
+                Refusal::Overloaded
+                | Refusal::Unloaded
+                | Refusal::NotServing
+                | Refusal::TooManyRows { .. },
+            ) => {
                 self.answers.refused += 1;
                 self.count.asked += u64::from(ordinary && self.window.contains(&now));
                 Ok(())

@@ -94,7 +94,7 @@ pub(super) fn frontends(text: &mut Exposition, totals: FrontendTotals) {
         (
             "symphony_requests_abandoned_total",
             MetricKind::Counter,
-            "Requests answered at their deadline plus the grace, as the engine had not.",
+            "Requests answered before the engine ended them: at their deadline plus the grace, or by a fault.",
             abandoned,
         ),
         (

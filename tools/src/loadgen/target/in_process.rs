@@ -280,10 +280,8 @@ impl InProcessRun<'_> {
             }
             Err(refusal) => {
                 let end = match refusal {
-                    Refusal::Overloaded | Refusal::Draining | Refusal::Broken | Refusal::Unloaded => {
-                        End::Rejected
-                    }
                     Refusal::TooManyRows { .. } => End::Failed,
+                    _ => End::Rejected,
                 };
                 let tally = &mut self.watch.tally;
                 if end == End::Failed {
