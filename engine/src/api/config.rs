@@ -1,5 +1,6 @@
 //! The configuration of an API core: addresses, limits, time-outs, and what it shares with others.
 
+use super::net::core_tasks::TurnClock;
 use super::net::limits::{BodyLimits, ConnectionLimits};
 use super::net::open_connections::ConnectionBudget;
 use super::net::tls::Tls;
@@ -75,6 +76,8 @@ pub struct ApiConfig {
     /// The longest time that [`ApiHandle::stop`](super::ApiHandle::stop) waits for requests in
     /// flight.
     pub stop_timeout: Duration,
+    /// The clock by which the longest turn of its tasks is measured.
+    pub turn_clock: TurnClock,
     /// The metrics of all API cores of an engine, from which `/metrics` is answered; a core makes
     /// its own if there are none.
     pub telemetry: Option<Arc<Telemetry>>,
@@ -117,6 +120,7 @@ impl ApiConfig {
             keep_alive: limits.keep_alive,
             stream_idle_timeout: limits.stream_idle_timeout,
             stop_timeout: Duration::from_secs(30),
+            turn_clock: TurnClock::default(),
             telemetry: None,
             shared: SharedState::new(),
         }

@@ -4,6 +4,7 @@
 use super::config::ApiConfig;
 use super::net::body::BodyBudget;
 use super::net::connection::RequestHandler;
+use super::net::core_tasks::CoreTasks;
 use super::net::handler_panics::{HandlerPanics, contained};
 use super::net::idle_streams::IdleStreams;
 use super::net::limits::ConnectionLimits;
@@ -33,7 +34,7 @@ pub(super) struct Dispatcher {
     pub(super) services: Rc<CoreServices>,
     limits: ConnectionLimits,
     tls: Option<Tls>,
-    panics: Rc<HandlerPanics>,
+    tasks: Rc<CoreTasks>,
 }
 
 impl Dispatcher {
@@ -41,9 +42,9 @@ impl Dispatcher {
     pub(super) fn new(role: &str, frontend: Frontend, config: &ApiConfig) -> Dispatcher {
         let through = || Arc::new(Telemetry::through(&frontend));
         let telemetry = config.telemetry.clone().unwrap_or_else(through);
-        let metrics = Rc::new(telemetry.add_core());
+        let metrics = Rc::new(telemetry.add_core(role));
         let shared = config.shared.clone();
-        let faults = frontend.faults().clone();
+        let (faults, clock) = (frontend.faults().clone(), frontend.clock().clone());
         let accounting = InferAccounting {
             metrics: Rc::clone(&metrics),
             telemetry: Arc::clone(&telemetry),
@@ -71,8 +72,9 @@ impl Dispatcher {
         };
         let (limits, tls) = (config.connection_limits(), config.tls.clone());
         let broken = services.engine.broken();
-        let panics = Rc::new(HandlerPanics::new(role, faults, services.metrics.clone(), broken));
-        Dispatcher { services: Rc::new(services), limits, tls, panics }
+        let panics = HandlerPanics::new(role, faults, services.metrics.clone(), broken);
+        let tasks = CoreTasks::new(panics, services.metrics.clone(), clock, config.turn_clock);
+        Dispatcher { services: Rc::new(services), limits, tls, tasks: Rc::new(tasks) }
     }
 }
 
@@ -89,8 +91,8 @@ impl RequestHandler for Dispatcher {
         self.services.bodies.memory()
     }
 
-    fn panics(&self) -> &Rc<HandlerPanics> {
-        &self.panics
+    fn tasks(&self) -> &Rc<CoreTasks> {
+        &self.tasks
     }
 
     async fn respond(self: Rc<Self>, request: Request<Incoming>, peer: Peer) -> ApiResponse {
@@ -112,11 +114,11 @@ impl RequestHandler for Dispatcher {
         };
         match contained(answer).await {
             Ok(response) if is_grpc => {
-                response.map(|body| body.contained(&self.panics, condemned, grpc::trailers_after_panic))
+                response.map(|body| body.contained(&self.tasks, condemned, grpc::trailers_after_panic))
             }
             Ok(response) => response,
             Err(panic) => {
-                self.panics.note(&panic);
+                self.tasks.panics.note(&panic);
                 condemned.set(true);
                 refuse(Problem::after_panic())
             }

@@ -45,6 +45,7 @@ mod tests;
 
 pub use config::ApiConfig;
 pub use headers::OUTCOME;
+pub use net::core_tasks::TurnClock;
 pub use net::{glommio_io, tls};
 pub use server::{ApiError, ApiHandle, start, start_admin};
 pub use services::{SharedState, tokens};

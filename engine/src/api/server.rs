@@ -7,7 +7,6 @@ use super::config::ApiConfig;
 use super::dispatcher::Dispatcher;
 use super::net::connection::{self, RequestHandler};
 use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
-use super::net::handler_panics::contained;
 use super::net::open_connections::OpenConnections;
 use super::net::peer::ListenerRules;
 use super::services::SharedState;
@@ -267,7 +266,9 @@ fn run(
         glommio::spawn_local(beat(role.to_owned(), &frontend, config.shared.clone())).detach();
         let core = Rc::new(ApiCore::new(role, frontend, config));
         let dispatcher = core.dispatcher.clone();
-        glommio::spawn_local(async move { dispatcher.services.engine.pump().await }).detach();
+        let pump = async move { dispatcher.services.engine.pump().await };
+        // A panic of it is one of the core.
+        glommio::spawn_local(core.dispatcher.tasks().clone().measured(pump)).detach();
         let mut accepting = Vec::new();
         for (listener, rules) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());
@@ -361,7 +362,7 @@ impl ApiCore {
             Err(reason) => {
                 if Rc::strong_count(refusing) <= REFUSED_AT_ONCE {
                     let counted = refusing.clone();
-                    self.spawn(async move {
+                    self.dispatcher.tasks().spawn(async move {
                         connection::refuse(GlommioIo::new(stream), reason).await;
                         drop(counted);
                     });
@@ -370,21 +371,10 @@ impl ApiCore {
             }
         };
         let core = self.clone();
-        self.spawn(async move {
+        self.dispatcher.tasks().spawn(async move {
             let _until_closed = OpenUntilDropped { core: core.clone(), number };
             connection::serve(core.dispatcher.clone(), GlommioIo::new(stream), rules, stopped).await;
         });
-    }
-
-    /// Runs the task of a connection; a panic ends it alone.
-    fn spawn(self: &Rc<ApiCore>, task: impl Future<Output = ()> + 'static) {
-        let core = self.clone();
-        let task = async move {
-            if let Err(panic) = contained(task).await {
-                core.dispatcher.panics().note(&panic);
-            }
-        };
-        glommio::spawn_local(task).detach();
     }
 
     /// Lets the requests in flight end, for `stop_timeout` at most and while the engine can go on;

@@ -28,6 +28,9 @@ pub const SLO_BUCKETS: usize = 64;
 /// The number of buckets of latency up to the SLO: each is a fortieth of it wide.
 pub const SLO_BUCKETS_IN_TIME: usize = 40;
 
+/// The duration beyond which a turn of an API core's task is counted as long.
+pub(crate) const LONG_TURN: Nanos = Nanos::from_millis(2);
+
 /// The number of HTTP statuses, from 100 on.
 const STATUSES: usize = 500;
 
@@ -70,6 +73,8 @@ impl ModelRequestCounts {
 /// The counts of an API core.
 #[derive(Debug)]
 pub(super) struct CoreCounts {
+    /// The name of the core's thread.
+    thread: String,
     /// The counts of each model; present from the model's first request on.
     models: Box<[OnceLock<Box<CachePadded<ModelRequestCounts>>>]>,
     /// The number of responses by HTTP status.
@@ -77,16 +82,32 @@ pub(super) struct CoreCounts {
     opened: CachePadded<Count>,
     closed: Count,
     panics: Count,
+    long_turns: Count,
+    longest_turn_ns: Count,
+}
+
+/// The turns of the tasks of an API core: in one, it serves nobody else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CoreTurns {
+    /// The name of the core's thread.
+    pub thread: String,
+    /// The number of turns that took more than 2 ms.
+    pub long: u64,
+    /// The duration of the longest.
+    pub longest: Nanos,
 }
 
 impl CoreCounts {
-    pub(super) fn new() -> CoreCounts {
+    pub(super) fn new(thread: &str) -> CoreCounts {
         CoreCounts {
+            thread: thread.to_owned(),
             models: (0..limits::MAX_MODELS).map(|_| OnceLock::new()).collect(),
             responses: (0..STATUSES).map(|_| Count::default()).collect(),
             opened: CachePadded::default(),
             closed: Count::default(),
             panics: Count::default(),
+            long_turns: Count::default(),
+            longest_turn_ns: Count::default(),
         }
     }
 
@@ -136,6 +157,12 @@ impl CoreCounts {
     /// Returns the number of panics of the handlers of requests.
     pub(super) fn panics(&self) -> u64 {
         self.panics.get()
+    }
+
+    /// Returns the turns of the core's tasks.
+    pub(super) fn turns(&self) -> CoreTurns {
+        let longest = Nanos(self.longest_turn_ns.get());
+        CoreTurns { thread: self.thread.clone(), long: self.long_turns.get(), longest }
     }
 }
 
@@ -245,6 +272,21 @@ impl Metrics {
     /// Counts a panic of a request's handler, or of a connection's.
     pub fn handler_panicked(&self) {
         self.counts.panics.add(1);
+    }
+
+    /// Counts a turn of a task of the core.
+    #[inline]
+    pub fn turn_took(&self, time: Nanos) {
+        if time > LONG_TURN || time.0 > self.counts.longest_turn_ns.get() {
+            self.note_turn(time);
+        }
+    }
+
+    #[cold]
+    fn note_turn(&self, time: Nanos) {
+        let CoreCounts { long_turns, longest_turn_ns, .. } = &*self.counts;
+        long_turns.add(u64::from(time > LONG_TURN));
+        longest_turn_ns.set(longest_turn_ns.get().max(time.0));
     }
 
     /// Counts a connection that was closed.

@@ -33,7 +33,7 @@ mod view;
 pub use failures::FailureLog;
 pub use health::NotReady;
 pub use histogram::{LATENCY_BOUNDS, Latencies};
-pub use metrics::{Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
+pub use metrics::{CoreTurns, Metrics, ModelRequests, SLO_BUCKETS, SLO_BUCKETS_IN_TIME, STAGES};
 pub use outcome::InferOutcome;
 pub use registry::Telemetry;
 pub use view::Query;

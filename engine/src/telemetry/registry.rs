@@ -4,7 +4,7 @@
 use super::advice;
 use super::health::{NotReady, ThreadHealth};
 use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
-use super::metrics::{CoreCounts, Metrics, ModelRequests};
+use super::metrics::{CoreCounts, CoreTurns, Metrics, ModelRequests};
 use super::otlp::TraceCounts;
 use super::outcome::InferOutcome;
 use crate::runtime::Engine;
@@ -69,9 +69,9 @@ impl Telemetry {
         Telemetry { traces, ..self }
     }
 
-    /// Adds an API core and returns the metrics that it counts with.
-    pub fn add_core(&self) -> Metrics {
-        let counts = Arc::new(CoreCounts::new());
+    /// Adds the API core whose thread has this name, and returns the metrics that it counts with.
+    pub fn add_core(&self, thread: &str) -> Metrics {
+        let counts = Arc::new(CoreCounts::new(thread));
         lock(&self.cores).push(Arc::clone(&counts));
         Metrics::new(counts)
     }
@@ -135,6 +135,11 @@ impl Telemetry {
     /// Returns the number of panics of the handlers of requests, on all cores.
     pub fn handler_panics(&self) -> u64 {
         lock(&self.cores).iter().map(|core| core.panics()).sum()
+    }
+
+    /// Returns the turns of the tasks of each core.
+    pub fn turns(&self) -> Vec<CoreTurns> {
+        lock(&self.cores).iter().map(|core| core.turns()).collect()
     }
 
     /// Returns `Ok` if requests can be served.

@@ -7,6 +7,7 @@
 //!  goodput      one emulated GPU behind the API, beside the simulator's
 //!  overload     three times the capacity for minutes: the good rate stays, memory is flat
 //!  soak         minutes of load with clients that cancel and die: nothing leaks, counters add up
+//!  turns        the largest bodies of every kind: no task keeps an API core for 2 ms
 //! ```
 
 mod counters;
@@ -18,6 +19,7 @@ pub mod overload;
 pub mod process;
 pub mod soak;
 pub mod throughput;
+pub mod turns;
 
 use serde::Serialize;
 

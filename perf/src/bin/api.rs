@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{
-    ApiError, ApiPlacements, Spin, echo, goodput, overhead, overload, soak, throughput,
+    ApiError, ApiPlacements, Spin, echo, goodput, overhead, overload, soak, throughput, turns,
 };
 use symphony_perf::scale::machine::Machine;
 
@@ -61,6 +61,20 @@ enum What {
         #[arg(long, default_value_t = 300.0)]
         seconds: f64,
     },
+    /// The longest turn of a task of an API core, with the largest bodies of every kind: at most 2
+    /// ms of processor time. The server is in this process
+    Turns {
+        /// Number of requests of each kind
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Only the kinds whose names contain this
+        #[arg(long, default_value = "")]
+        only: String,
+        /// Write the figures with machine, commit and command to a file too, such as
+        /// perf/results/api-turns.json
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+    },
     /// The echo server alone, until the process is ended
     #[command(hide = true)]
     Echo {
@@ -113,8 +127,13 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
     }
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    let (placements, binaries) = (ApiPlacements::of(&cores)?, Binaries::beside_this()?);
-    let machine = Machine::this(cores.len());
+    let (placements, machine) = (ApiPlacements::of(&cores)?, Machine::this(cores.len()));
+    if let What::Turns { rounds, only, save } = what {
+        let figures = turns::measure(rounds, &only)?;
+        let passed = figures.iter().all(|of| of.longest_ms <= turns::TARGET_MS);
+        return report(ApiReport { passed, machine, placements, figures }, save);
+    }
+    let binaries = Binaries::beside_this()?;
     match what {
         What::Overhead(Rounds { rounds }) => {
             let figures = overhead::measure(&binaries, placements, rounds)?;
@@ -136,19 +155,23 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
         What::Overload { seconds, times, save } => {
             let figures = overload::measure(&binaries, placements, &cores, seconds, times)?;
             eprintln!("{}", figures.summary());
-            let report = ApiReport { passed: figures.passed, machine, placements, figures };
-            if let Some(file) = save {
-                write_result(&report, &file)?;
-            }
-            Ok(print(report))
+            report(ApiReport { passed: figures.passed, machine, placements, figures }, save)
         }
         What::Soak { seconds } => {
             let figures = soak::run(&binaries, placements, seconds)?;
             figures.wrong.iter().for_each(|wrong| eprintln!("api: {wrong}"));
             Ok(print(ApiReport { passed: figures.passed, machine, placements, figures }))
         }
-        What::Echo { .. } => unreachable!("handled above"),
+        What::Turns { .. } | What::Echo { .. } => unreachable!("handled above"),
     }
+}
+
+/// Prints a result, and writes it to `file` too.
+fn report<T: Serialize>(result: ApiReport<T>, file: Option<PathBuf>) -> Result<bool, ApiError> {
+    if let Some(file) = file {
+        write_result(&result, &file)?;
+    }
+    Ok(print(result))
 }
 
 fn overload_seconds(text: &str) -> Result<f64, String> {

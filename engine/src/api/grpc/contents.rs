@@ -4,6 +4,7 @@
 
 use super::fields::{Field, FieldValue, Fields, varint};
 use crate::api::inference::bounds::InputFault;
+use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
@@ -77,7 +78,7 @@ pub(super) async fn elements(
     memory.grow(size.bytes)?;
     let mut wire = Vec::with_capacity(size.bytes);
     match reading.write(&mut wire).await? {
-        true => Ok(wire.into()),
+        true => Ok(shared(wire)),
         false => Err(InputFault::Invalid(format!("an element in contents does not fit in {datatype}"))),
     }
 }

@@ -4,6 +4,7 @@
 use super::messages::ModelInferResponse;
 use super::status::{GrpcCode, GrpcStatus};
 use crate::api::net::compression::Coding;
+use crate::api::net::large_buffers::{let_go, shared};
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::response::{ApiResponse, ResponseBody};
 use crate::api::net::slices::Slices;
@@ -103,11 +104,12 @@ impl Envelope {
             slices.append(raw, &mut sealed).await;
         }
         if let Some(coding) = self.0 {
-            sealed = coding.pack_in_slices(vec![1; PREFIX], &sealed[PREFIX..], slices).await;
+            let packed = coding.pack_in_slices(vec![1; PREFIX], &sealed[PREFIX..], slices).await;
+            let_go(std::mem::replace(&mut sealed, packed));
         }
         let length = (sealed.len() - PREFIX) as u32;
         sealed[1..PREFIX].copy_from_slice(&length.to_be_bytes());
-        sealed.into()
+        shared(sealed)
     }
 }
 

@@ -6,6 +6,7 @@ use super::{admin, infer};
 use crate::api::headers::{DEADLINE, OUTCOME};
 use crate::api::inference::{Inference, RequestDeadline, run};
 use crate::api::net::compression::Coding;
+use crate::api::net::large_buffers::{let_go, shared};
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::peer::Peer;
 use crate::api::net::response::{ApiResponse, ResponseBody};
@@ -304,10 +305,15 @@ async fn packed(
     let accepted = request.get(ACCEPT_ENCODING).and_then(|list| Coding::acceptable(list.to_str().ok()?));
     let coding = accepted.filter(|_| body.len() >= MIN_COMPRESSED_BYTES);
     let body = match coding {
-        Some(coding) => coding.pack_in_slices(Vec::new(), &body, slices).await,
+        Some(coding) => {
+            let packed = coding.pack_in_slices(Vec::new(), &body, slices).await;
+            let_go(body);
+            packed
+        }
         None => body,
     };
-    let mut response = with_type(StatusCode::OK, if json_bytes.is_some() { BINARY } else { JSON }, body);
+    let content_type = if json_bytes.is_some() { BINARY } else { JSON };
+    let mut response = with_type(StatusCode::OK, content_type, shared(body));
     let headers = response.headers_mut();
     if let Some(length) = json_bytes {
         headers.insert(infer::JSON_LENGTH, HeaderValue::from(length));

@@ -347,7 +347,7 @@ pub(super) async fn answer(
     }
     out.extend(b"]}");
     let json_bytes = (!raw.is_empty()).then_some(out.len());
-    out.reserve_exact(raw.iter().map(|wire| wire.len()).sum());
+    slices.reserve(&mut out, raw.iter().map(|wire| wire.len()).sum()).await;
     for wire in &raw {
         slices.append(wire, &mut out).await;
     }

@@ -2,6 +2,7 @@
 
 use super::inputs::Rows;
 use super::outputs::{self, AnswerTensor, AnswerTimes, ChosenOutput};
+use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::MemoryLease;
 use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
@@ -31,7 +32,7 @@ impl InferAnswer {
         memory: MemoryLease,
     ) -> InferAnswer {
         let times = AnswerTimes::of(&reply);
-        InferAnswer { id, times, chosen, rows, output: reply.output.into(), memory }
+        InferAnswer { id, times, chosen, rows, output: shared(reply.output), memory }
     }
 
     /// Returns the memory that counts its bytes.

@@ -1,31 +1,40 @@
 //! The classification extension: the largest elements of an output, as `VALUE:INDEX` strings.
 
+use super::tensors::elements;
 use crate::api::net::slices::Slices;
 use half::{bf16, f16};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use symphony_gpu::DataType;
+use symphony_gpu::signature::LENGTH_BYTES;
 
-/// Returns the `most` largest elements of one row of an output, largest first and of equal ones the
-/// first, each with its index. `row` holds elements as a row has them; NaN and BYTES, which have no
-/// order, come last, in their order. It is done in slices.
-pub(super) async fn largest(datatype: DataType, row: &[u8], most: usize, slices: &Slices) -> Vec<String> {
+/// Appends the `most` largest elements of one row of an output to `wire`, in the protocol's binary
+/// form, largest first and of equal ones the first, each with its index. `row` holds elements as a
+/// row has them; NaN, which has no order, comes last. It is done in slices.
+pub(super) async fn largest(
+    datatype: DataType,
+    row: &[u8],
+    most: usize,
+    wire: &mut Vec<u8>,
+    slices: &Slices,
+) {
+    let to = (wire, slices);
     match datatype {
         DataType::Bool | DataType::Uint8 => {
-            of(row, most, slices, u8::from_le_bytes, f64::from, |v| v.to_string()).await
+            of(row, most, to, u8::from_le_bytes, f64::from, |v| v.to_string()).await
         }
-        DataType::Uint16 => of(row, most, slices, u16::from_le_bytes, f64::from, |v| v.to_string()).await,
-        DataType::Uint32 => of(row, most, slices, u32::from_le_bytes, f64::from, |v| v.to_string()).await,
-        DataType::Uint64 => of(row, most, slices, u64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
-        DataType::Int8 => of(row, most, slices, i8::from_le_bytes, f64::from, |v| v.to_string()).await,
-        DataType::Int16 => of(row, most, slices, i16::from_le_bytes, f64::from, |v| v.to_string()).await,
-        DataType::Int32 => of(row, most, slices, i32::from_le_bytes, f64::from, |v| v.to_string()).await,
-        DataType::Int64 => of(row, most, slices, i64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
-        DataType::Fp16 => of(row, most, slices, f16::from_le_bytes, f64::from, six_places).await,
-        DataType::Bf16 => of(row, most, slices, bf16::from_le_bytes, f64::from, six_places).await,
-        DataType::Fp32 => of(row, most, slices, f32::from_le_bytes, f64::from, six_places).await,
-        DataType::Fp64 => of(row, most, slices, f64::from_le_bytes, |v| v, six_places).await,
-        DataType::Bytes(_) => Vec::new(),
+        DataType::Uint16 => of(row, most, to, u16::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Uint32 => of(row, most, to, u32::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Uint64 => of(row, most, to, u64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
+        DataType::Int8 => of(row, most, to, i8::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int16 => of(row, most, to, i16::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int32 => of(row, most, to, i32::from_le_bytes, f64::from, |v| v.to_string()).await,
+        DataType::Int64 => of(row, most, to, i64::from_le_bytes, |v| v as f64, |v| v.to_string()).await,
+        DataType::Fp16 => of(row, most, to, f16::from_le_bytes, f64::from, six_places).await,
+        DataType::Bf16 => of(row, most, to, bf16::from_le_bytes, f64::from, six_places).await,
+        DataType::Fp32 => of(row, most, to, f32::from_le_bytes, f64::from, six_places).await,
+        DataType::Fp64 => of(row, most, to, f64::from_le_bytes, |v| v, six_places).await,
+        DataType::Bytes(_) => {}
     }
 }
 
@@ -80,11 +89,11 @@ impl<T> Ord for RankedElement<T> {
 async fn of<T: Copy, const N: usize>(
     row: &[u8],
     most: usize,
-    slices: &Slices,
+    (wire, slices): (&mut Vec<u8>, &Slices),
     element: impl Fn([u8; N]) -> T,
     order: impl Fn(T) -> f64,
     text: impl Fn(T) -> String,
-) -> Vec<String> {
+) {
     let mut largest = BinaryHeap::new();
     for (at, piece) in row.as_chunks::<N>().0.chunks(PIECE).enumerate() {
         for (index, &bytes) in (at * PIECE..).zip(piece) {
@@ -101,22 +110,40 @@ async fn of<T: Copy, const N: usize>(
         }
         slices.did(piece.len() * ELEMENT_WORK).await;
     }
-    let mut texts = Vec::with_capacity(largest.len());
+    let mut listed = Vec::with_capacity(largest.len());
     while let Some(RankedElement { index, value, .. }) = largest.pop() {
-        texts.push(format!("{}:{index}", text(value)));
+        listed.push((index, value));
+        slices.did(ELEMENT_WORK).await;
+    }
+    for (index, value) in listed.into_iter().rev() {
+        let text = format!("{}:{index}", text(value));
+        slices.reserve(wire, LENGTH_BYTES + text.len()).await;
+        elements::put(text.as_bytes(), wire);
         slices.did(TEXT_WORK).await;
     }
-    texts.reverse();
-    texts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::net::slices::ready_now;
+    use crate::api::net::slices::{SLICE_BYTES, ready_now};
 
     fn largest(datatype: DataType, row: &[u8], most: usize) -> Vec<String> {
-        ready_now(super::largest(datatype, row, most, &Slices::alone()))
+        let mut wire = Vec::new();
+        ready_now(super::largest(datatype, row, most, &mut wire, &Slices::alone()));
+        elements::texts(&wire).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_large_row_is_classified_in_slices() {
+        let row: Vec<u8> = (0..1 << 18).flat_map(|at: u32| (at as f32).to_le_bytes()).collect();
+        for most in [1, 1 << 18] {
+            let (mut wire, slices) = (Vec::new(), Slices::alone());
+            ready_now(super::largest(DataType::Fp32, &row, most, &mut wire, &slices));
+            assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
+            assert_eq!(elements::texts(&wire).count(), most);
+            assert_eq!(elements::texts(&wire).next(), Some("262143.000000:262143"));
+        }
     }
 
     #[test]

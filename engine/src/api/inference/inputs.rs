@@ -3,6 +3,7 @@
 
 use super::bounds::{InputFault, MAX_RANK};
 use super::tensors::{elements, json};
+use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::slices::{COPIED_PER_PARSED, COPY_PIECE, Slices};
 use crate::api::problem::{Problem, names, quoted};
@@ -196,7 +197,7 @@ async fn source(
     let wire = match given.data {
         InputData::Json(text) => {
             let shape: Vec<usize> = given.shape.iter().map(|&d| d as usize).collect();
-            Bytes::from(json::parse(text, spec.datatype, &shape, bounds).await?)
+            shared(json::parse(text, spec.datatype, &shape, bounds).await?)
         }
         InputData::Wire(bytes) => bytes,
         InputData::Region(part) => {
@@ -213,7 +214,7 @@ async fn source(
                 // Checked lengths must not change any more, so BYTES are copied first.
                 DataType::Bytes(_) => {
                     bounds.memory.grow(bytes)?;
-                    Bytes::from(view.to_vec(&bounds.slices).await)
+                    shared(view.to_vec(&bounds.slices).await)
                 }
                 _ => return Ok(RowSource::Region(view)),
             }

@@ -4,6 +4,7 @@
 use super::classification;
 use super::inputs::{Rows, position};
 use super::tensors::{elements, json};
+use crate::api::net::large_buffers::shared;
 use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::engine_client::EngineReply;
@@ -16,6 +17,9 @@ use symphony_transport::Nanos;
 
 /// The bytes of elements that are written as JSON at a time.
 const PIECE: usize = 4_096;
+
+/// The room for what these become, of most types.
+const JSON_ROOM: usize = 8 * PIECE;
 
 /// The work of writing an element of a few bytes as JSON, in bytes.
 const JSON_WORK: usize = 16;
@@ -141,7 +145,8 @@ pub(in crate::api) struct AnswerTensor<'a> {
 enum TensorElements {
     /// Elements in the layout of rows.
     Rows(DataType, Bytes),
-    Texts(Vec<String>),
+    /// Elements of BYTES in the protocol's binary form.
+    Texts(Bytes),
 }
 
 impl AnswerTensor<'_> {
@@ -153,14 +158,9 @@ impl AnswerTensor<'_> {
                 elements::put_all(rows, *most, &mut wire, slices).await;
             }
             TensorElements::Rows(_, rows) => return rows.clone(),
-            TensorElements::Texts(texts) => {
-                for text in texts {
-                    elements::put(text.as_bytes(), &mut wire);
-                    slices.did(JSON_WORK).await;
-                }
-            }
+            TensorElements::Texts(texts) => return texts.clone(),
         }
-        wire.into()
+        shared(wire)
     }
 
     /// Appends the elements as a flat JSON array, in slices.
@@ -175,14 +175,16 @@ impl AnswerTensor<'_> {
             TensorElements::Rows(datatype, rows) => {
                 let size = datatype.size_bytes();
                 for piece in rows.chunks((PIECE / size).max(1) * size) {
+                    slices.reserve(out, JSON_ROOM).await;
                     json::write_elements(out, *datatype, piece);
                     slices.did(piece.len() * JSON_WORK / size.min(JSON_WORK)).await;
                 }
             }
             TensorElements::Texts(texts) => {
-                for piece in texts.chunks(PIECE / JSON_WORK) {
-                    json::put_all(out, piece.iter());
-                    slices.did(piece.len() * JSON_WORK).await;
+                for text in elements::texts(texts) {
+                    slices.reserve(out, 2 * text.len() + 3).await;
+                    json::put_all(out, std::iter::once(text));
+                    slices.did(JSON_WORK).await;
                 }
             }
         }
@@ -228,9 +230,9 @@ async fn tensor_of<'a>(
             // A row without elements has no classes either.
             let mut texts = Vec::new();
             for row in tensor.chunks(spec.bytes().max(1)) {
-                texts.extend(classification::largest(spec.datatype, row, most, slices).await);
+                classification::largest(spec.datatype, row, most, &mut texts, slices).await;
             }
-            ("BYTES", TensorElements::Texts(texts))
+            ("BYTES", TensorElements::Texts(shared(texts)))
         }
     };
     let mut output =
@@ -256,7 +258,7 @@ async fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes, sl
     for row in 0..rows {
         slices.append(&all[of_row(row)], &mut tensor).await;
     }
-    tensor.into()
+    shared(tensor)
 }
 
 /// The times of a request's events, its batch and its GPU: the parameters of its answer.

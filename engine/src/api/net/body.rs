@@ -2,10 +2,12 @@
 //! piece, as most do, is not copied.
 
 use super::glommio_io::within;
+use super::large_buffers;
 use super::limits::BodyLimits;
 use super::memory::{ConnectionMemory, CoreMemory, MemoryLease, ReadBounds};
+use super::slices::Slices;
 use crate::api::problem::Problem;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
@@ -31,7 +33,7 @@ struct PartialBody {
 
 enum BodyBytes {
     One(Bytes),
-    Joined(BytesMut),
+    Joined(Vec<u8>),
 }
 
 impl BodyBudget {
@@ -69,22 +71,24 @@ impl BodyBudget {
         let announced = announced_length(headers, self.limits.max_body_bytes)?;
         let pieces = BodyBytes::One(Bytes::new());
         let mut lease = PartialBody { memory: self.lease(connection), pieces };
+        let slices = Slices::on_core();
         let end = Instant::now() + self.limits.body_timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now()).min(self.limits.read_timeout);
             let slow = || self.slow_body(lease.memory.held());
             let frame = within(left, body.frame()).await.ok_or_else(slow)?;
             let Some(frame) = frame else {
+                let PartialBody { memory, pieces } = lease;
                 return Ok((
-                    lease.pieces.joined(),
-                    ReadBounds::new(self.limits.max_body_bytes, lease.memory),
+                    pieces.joined(),
+                    ReadBounds { slices, ..ReadBounds::new(self.limits.max_body_bytes, memory) },
                 ));
             };
             let frame =
                 frame.map_err(|error| Problem::bad(format!("the request's body broke off: {error}")))?;
             if let Ok(data) = frame.into_data() {
                 self.check_length(lease.memory.held(), data.len())?;
-                lease.add(data, announced, body.is_end_stream())?;
+                lease.add(data, announced, body.is_end_stream(), &slices).await?;
             }
         }
     }
@@ -110,17 +114,23 @@ impl BodyBudget {
 impl PartialBody {
     /// Adds a piece. Unless it is the whole body, it is copied: it may be a small part of a large
     /// buffer, which it would keep.
-    fn add(&mut self, data: Bytes, announced: usize, whole: bool) -> Result<(), Problem> {
+    async fn add(
+        &mut self,
+        data: Bytes,
+        announced: usize,
+        whole: bool,
+        slices: &Slices,
+    ) -> Result<(), Problem> {
         let before = self.memory.held();
         self.memory.grow(data.len())?;
         match &mut self.pieces {
             BodyBytes::One(_) if before == 0 && whole => self.pieces = BodyBytes::One(data),
             BodyBytes::One(_) => {
-                let mut joined = BytesMut::with_capacity(announced.min(FIRST_CAPACITY).max(data.len()));
+                let mut joined = Vec::with_capacity(announced.min(FIRST_CAPACITY).max(data.len()));
                 joined.extend_from_slice(&data);
                 self.pieces = BodyBytes::Joined(joined);
             }
-            BodyBytes::Joined(joined) => joined.extend_from_slice(&data),
+            BodyBytes::Joined(joined) => slices.append(&data, joined).await,
         }
         Ok(())
     }
@@ -130,7 +140,7 @@ impl BodyBytes {
     fn joined(self) -> Bytes {
         match self {
             BodyBytes::One(bytes) => bytes,
-            BodyBytes::Joined(joined) => joined.freeze(),
+            BodyBytes::Joined(joined) => large_buffers::shared(joined),
         }
     }
 }

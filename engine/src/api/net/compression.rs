@@ -2,6 +2,7 @@
 //! and counted while it grows, so that a small body can't become a large one, and a large one is
 //! unpacked in slices, between which other requests are served.
 
+use super::large_buffers::{self, LARGE};
 use super::memory::{MemoryLease, ReadBounds};
 use super::slices::Slices;
 use crate::api::problem::{Problem, quoted};
@@ -81,6 +82,8 @@ impl Coding {
     pub(in crate::api) async fn pack_in_slices(self, to: Vec<u8>, bytes: &[u8], slices: &Slices) -> Vec<u8> {
         let mut packer = Packer::new(self, to);
         for piece in bytes.chunks(PIECE) {
+            // No piece becomes much longer.
+            slices.reserve(packer.packed(), 2 * PIECE).await;
             packer.write(piece);
             slices.did(piece.len()).await;
         }
@@ -109,7 +112,7 @@ impl Coding {
             }
         })?;
         memory.shrink(packed.len());
-        Ok(bytes.into())
+        Ok(large_buffers::shared(bytes))
     }
 }
 
@@ -144,6 +147,17 @@ impl UnpackedBytes<'_> {
         Ok(())
     }
 
+    /// Makes room for what a piece unpacks to at least, in slices, as far as the limits permit:
+    /// what they do not is found by the write.
+    async fn make_room(&mut self, slices: &Slices) {
+        let (length, capacity) = (self.bytes.len(), self.bytes.capacity());
+        let larger = (2 * capacity).min(self.limit);
+        let is_short = length >= LARGE && capacity - length < 2 * PIECE && capacity < larger;
+        if is_short && self.memory.grow(larger - capacity).is_ok() {
+            slices.grow_to(&mut self.bytes, larger).await;
+        }
+    }
+
     /// Returns the reason that `error` stands for.
     fn failure(&mut self, error: &std::io::Error) -> UnpackError {
         self.refused.take().map_or_else(|| UnpackError::Invalid(error.to_string()), UnpackError::Refused)
@@ -170,6 +184,7 @@ async fn gunzip(packed: &[u8], unpacked: UnpackedBytes<'_>, slices: &Slices) -> 
     let (mut rest, mut members) = (packed, 1);
     let mut member = GzDecoder::new(unpacked);
     while !rest.is_empty() {
+        member.get_mut().make_room(slices).await;
         let before = member.get_ref().bytes.len();
         // A write unpacks what its buffer holds, 32 KiB, and no more.
         let taken = match member.write(&rest[..rest.len().min(PIECE)]) {
@@ -216,6 +231,7 @@ async fn inflate(
             .map_err(|error| UnpackError::Invalid(error.to_string()))?;
         at += (stream.total_in() - taken) as usize;
         let given = (stream.total_out() - given) as usize;
+        unpacked.make_room(slices).await;
         if let Err(error) = unpacked.write_all(&piece[..given]) {
             return Err(unpacked.failure(&error));
         }
@@ -253,6 +269,14 @@ impl Packer {
             Packer::Deflate(packer) => packer.write_all(bytes),
         };
         written.expect("memory takes every byte");
+    }
+
+    /// Returns what has been packed so far.
+    fn packed(&mut self) -> &mut Vec<u8> {
+        match self {
+            Packer::Gzip(packer) => packer.get_mut(),
+            Packer::Deflate(packer) => packer.get_mut(),
+        }
     }
 
     fn finish(self) -> Vec<u8> {

@@ -4,8 +4,8 @@
 //! in `header_timeout`, a body (see `body`), a client that does not read its answer. So a half-open
 //! connection is gone after one of them.
 
+use super::core_tasks::CoreTasks;
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
-use super::handler_panics::{HandlerPanics, contained};
 use super::limits::ConnectionLimits;
 use super::memory::{ConnectionMemory, CoreMemory};
 use super::peer::{ListenerRules, Peer};
@@ -142,8 +142,8 @@ pub(in crate::api) trait RequestHandler: 'static {
     /// Returns the memory that the requests and answers of all connections share.
     fn memory(&self) -> &Rc<CoreMemory>;
 
-    /// Returns the account of panics of the core's connections.
-    fn panics(&self) -> &Rc<HandlerPanics>;
+    /// Returns the runner of the core's tasks.
+    fn tasks(&self) -> &Rc<CoreTasks>;
 
     /// Returns the certificate for listeners that speak TLS.
     fn tls(&self) -> Option<&Tls>;
@@ -186,21 +186,14 @@ impl<H: RequestHandler> Service<Request<Incoming>> for RequestService<H> {
 /// Runs what hyper spawns, a task for each HTTP/2 request, on the connection's own thread. A panic
 /// ends that task alone.
 #[derive(Clone)]
-struct TaskExecutor(Rc<HandlerPanics>);
+struct TaskExecutor(Rc<CoreTasks>);
 
 impl<F> Executor<F> for TaskExecutor
 where
     F: Future + 'static,
-    F::Output: 'static,
 {
     fn execute(&self, task: F) {
-        let panics = self.0.clone();
-        let task = async move {
-            if let Err(panic) = contained(task).await {
-                panics.note(&panic);
-            }
-        };
-        glommio::spawn_local(task).detach();
+        self.0.spawn(async move { drop(task.await) });
     }
 }
 
@@ -218,7 +211,7 @@ impl<H: RequestHandler> HttpConnection<H> {
         two: bool,
     ) -> HttpConnection<H> {
         if two {
-            let mut builder = http2::Builder::new(TaskExecutor(service.handler.panics().clone()));
+            let mut builder = http2::Builder::new(TaskExecutor(service.handler.tasks().clone()));
             builder
                 .timer(GlommioTimer)
                 .initial_connection_window_size(HTTP2_WINDOW)

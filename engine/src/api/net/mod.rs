@@ -8,9 +8,11 @@
 pub(super) mod body;
 pub(super) mod compression;
 pub(super) mod connection;
+pub(super) mod core_tasks;
 pub mod glommio_io;
 pub(super) mod handler_panics;
 pub(super) mod idle_streams;
+pub(super) mod large_buffers;
 pub(super) mod limits;
 pub(super) mod memory;
 pub(super) mod open_connections;

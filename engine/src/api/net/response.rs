@@ -1,6 +1,6 @@
 //! The responses of both protocols, with bodies that are whole or come in parts.
 
-use super::handler_panics::HandlerPanics;
+use super::core_tasks::CoreTasks;
 use super::memory::{ConnectionMemory, MemoryLease};
 use crate::runtime::panics::catch;
 use http_body::{Body, Frame, SizeHint};
@@ -135,14 +135,14 @@ impl ResponseBody {
     /// Lets a body whose frames come as they are ready end with `trailers` if making one panics.
     pub(in crate::api) fn contained(
         self,
-        panics: &Rc<HandlerPanics>,
+        tasks: &Rc<CoreTasks>,
         condemned: Rc<Cell<bool>>,
         trailers: fn() -> HeaderMap,
     ) -> ResponseBody {
         let parts = match self.parts {
             BodyParts::Stream(frames) => {
-                let (frames, panics) = (Some(frames), panics.clone());
-                BodyParts::Stream(Box::pin(ContainedFrames { frames, panics, condemned, trailers }))
+                let (frames, tasks) = (Some(frames), tasks.clone());
+                BodyParts::Stream(Box::pin(ContainedFrames { frames, tasks, condemned, trailers }))
             }
             whole => whole,
         };
@@ -230,8 +230,8 @@ impl Body for ResponseBody {
 struct ContainedFrames {
     /// The frames; `None` after a panic.
     frames: Option<BodyFrames>,
-    /// The account of panics.
-    panics: Rc<HandlerPanics>,
+    /// The owner of the account of panics.
+    tasks: Rc<CoreTasks>,
     /// The flag by which the connection is asked to end.
     condemned: Rc<Cell<bool>>,
     /// The trailers after a panic.
@@ -251,11 +251,11 @@ impl Body for ContainedFrames {
             Ok(frame) => return frame,
             Err(panic) => panic,
         };
-        self.panics.note(&panic);
+        self.tasks.panics.note(&panic);
         self.condemned.set(true);
         let frames = self.frames.take();
         if let Err(panic) = catch(|| drop(frames)) {
-            self.panics.note(&panic);
+            self.tasks.panics.note(&panic);
         }
         Poll::Ready(Some(Ok(Frame::trailers((self.trailers)()))))
     }

@@ -1,6 +1,7 @@
 //! Work in slices: a task that unpacks, parses or copies a large body reports its progress, and
 //! after each slice the other tasks of its API core run. A slice is about a millisecond of work.
 
+use super::large_buffers::{LARGE, let_go};
 use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +12,7 @@ use std::time::Duration;
 pub(in crate::api) const SLICE_BYTES: usize = 128 << 10;
 
 /// The bytes that are copied, or compared, in the time in which one is parsed.
-pub(in crate::api) const COPIED_PER_PARSED: usize = 8;
+pub(in crate::api) const COPIED_PER_PARSED: usize = 4;
 
 /// The bytes that are copied at a time.
 pub(in crate::api) const COPY_PIECE: usize = 64 << 10;
@@ -59,11 +60,35 @@ impl Slices {
 
     /// Appends `from` to `to` in slices.
     pub(in crate::api) async fn append(&self, from: &[u8], to: &mut Vec<u8>) {
-        to.reserve(from.len());
+        self.reserve(to, from.len()).await;
         for from in from.chunks(COPY_PIECE) {
             to.extend_from_slice(from);
             self.did(from.len() / COPIED_PER_PARSED).await;
         }
+    }
+
+    /// Makes room for `more` bytes at the end of `to`. A large content that has to move is copied
+    /// in slices.
+    #[inline]
+    pub(in crate::api) async fn reserve(&self, to: &mut Vec<u8>, more: usize) {
+        if more <= to.capacity() - to.len() {
+            return;
+        }
+        if to.len() < LARGE {
+            return to.reserve(more);
+        }
+        self.grow_to(to, (to.len() + more).max(2 * to.capacity())).await;
+    }
+
+    /// Gives `to` this capacity, which is larger than the one that it has, in slices.
+    #[cold]
+    pub(in crate::api) async fn grow_to(&self, to: &mut Vec<u8>, capacity: usize) {
+        let mut larger = Vec::with_capacity(capacity);
+        for piece in to.chunks(COPY_PIECE) {
+            larger.extend_from_slice(piece);
+            self.did(piece.len() / COPIED_PER_PARSED).await;
+        }
+        let_go(std::mem::replace(to, larger));
     }
 
     #[cold]
@@ -85,5 +110,23 @@ pub(in crate::api) fn ready_now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => unreachable!("it waits for nothing"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_vector_grows_in_slices_and_keeps_its_content() {
+        let slices = Slices::alone();
+        let mut bytes = Vec::new();
+        for piece in 0..100 {
+            ready_now(slices.append(&[piece; 100_000], &mut bytes));
+        }
+        assert!(
+            bytes.len() == 10_000_000 && bytes.iter().enumerate().all(|(at, &b)| b == (at / 100_000) as u8)
+        );
+        assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
     }
 }

@@ -325,14 +325,8 @@ impl EngineClient {
     fn copy(&self, LargeOutput { held, range, mut reply, waiter }: LargeOutput) {
         let view = self.view.clone();
         let task = async move {
-            let slices = Slices::on_core();
-            let mut output = Vec::with_capacity(held.slots.len() * range.len());
-            for &slot in &held.slots {
-                let row = view.claim(slot).expect("the backend has released the slot");
-                slices.append(&row[range.clone()], &mut output).await;
-            }
+            reply.output = copied(&view, &held.slots, range, &Slices::on_core()).await;
             drop(held);
-            reply.output = output;
             waiter.answer(reply);
         };
         glommio::spawn_local(task).detach();
@@ -355,6 +349,16 @@ impl EngineClient {
         })
         .await;
     }
+}
+
+/// Copies this part of each slot, in slices.
+async fn copied(view: &SlabView, slots: &[SlotId], part: Range<usize>, slices: &Slices) -> Vec<u8> {
+    let mut output = Vec::with_capacity(slots.len() * part.len());
+    for &slot in slots {
+        let row = view.claim(slot).expect("the backend has released the slot");
+        slices.append(&row[part.clone()], &mut output).await;
+    }
+    output
 }
 
 #[cfg(test)]

@@ -298,7 +298,7 @@ impl RegionView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::net::slices::ready_now;
+    use crate::api::net::slices::{SLICE_BYTES, ready_now};
 
     /// A memory object that is removed when the test ends.
     struct Memory(String);
@@ -342,6 +342,21 @@ mod tests {
         let mut all = [0; 10];
         file.read_exact_at(&mut all, 0).unwrap();
         assert_eq!(&all, b"012ab56789");
+    }
+
+    #[test]
+    fn large_memory_is_read_and_written_in_slices() {
+        let content = vec![3; 5 << 20];
+        let (memory, _file) = Memory::new("slices", &content);
+        let regions = Regions::default();
+        regions.register("r", &memory.0, 0, content.len() as u64).unwrap();
+        let view = regions.view(part("r", 0, content.len() as u64)).unwrap();
+        let (reading, writing) = (Slices::alone(), Slices::alone());
+        assert!(ready_now(view.to_vec(&reading)) == content);
+        ready_now(view.write(&content, &writing)).unwrap();
+        for slices in [reading, writing] {
+            assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
+        }
     }
 
     #[test]

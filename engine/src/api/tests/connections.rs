@@ -136,7 +136,7 @@ fn rules(dedicated: bool) -> ListenerRules {
 
 fn connections() -> OpenConnections {
     let (frontend, _peer) = frontend(1, Clock::start(), Arc::new(AtomicBool::new(true)));
-    let metrics = Telemetry::through(&frontend).add_core();
+    let metrics = Telemetry::through(&frontend).add_core("api");
     let unlimited_peers = vec!["10.0.0.0/8".parse().unwrap()];
     let budget = ConnectionBudget { public: 5, admin: 1, of_peer: 2, unlimited_peers };
     OpenConnections::new(Rc::new(metrics), budget)

@@ -96,8 +96,8 @@ pub enum Refusal {
     /// The model was unloaded.
     #[error("the model was unloaded")]
     Unloaded,
-    /// The model's slot is [`SlotState::Draining`](super::SlotState::Draining), and the caller holds
-    /// no table in which it is served.
+    /// The model's slot is [`SlotState::Draining`](super::SlotState::Draining), and the caller
+    /// holds no table in which it is served.
     #[error("the model is being loaded or unloaded, and is not served now; look for its name again")]
     NotServing,
 }

@@ -242,10 +242,7 @@ impl SimulatedClients {
                 Ok(())
             }
             Err(
-                Refusal::Overloaded
-                | Refusal::Unloaded
-                | Refusal::NotServing
-                | Refusal::TooManyRows { .. },
+                Refusal::Overloaded | Refusal::Unloaded | Refusal::NotServing | Refusal::TooManyRows { .. },
             ) => {
                 self.answers.refused += 1;
                 self.count.asked += u64::from(ordinary && self.window.contains(&now));

@@ -3,7 +3,7 @@
 mod engine;
 mod exposition;
 
-use super::metrics::{ModelRequests, STAGES};
+use super::metrics::{CoreTurns, ModelRequests, STAGES};
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
 use crate::runtime::counters::executions::{ModelExecutions, SIZE_BOUNDS};
@@ -179,6 +179,21 @@ fn server(text: &mut Exposition, telemetry: &Telemetry) {
     let help = "Panics of the handlers of requests and connections, each a defect.";
     text.family("symphony_handler_panics_total", MetricKind::Counter, help);
     text.sample(&[], telemetry.handler_panics());
+    turns(text, &telemetry.turns());
+}
+
+/// Adds the turns of the tasks of API cores.
+fn turns(text: &mut Exposition, cores: &[CoreTurns]) {
+    let help = "The longest turn of a task, in which its API core serves nobody else.";
+    text.family("symphony_api_longest_turn_seconds", MetricKind::Gauge, help);
+    for CoreTurns { thread, longest, .. } in cores {
+        text.sample(&[("thread", thread)], longest.as_secs_f64());
+    }
+    let help = "Turns of tasks that took more than 2 ms.";
+    text.family("symphony_api_long_turns_total", MetricKind::Counter, help);
+    for CoreTurns { thread, long, .. } in cores {
+        text.sample(&[("thread", thread)], long);
+    }
 }
 
 /// Adds the counts of traces, where requests are traced.

@@ -22,6 +22,16 @@ pub(in crate::api) fn put(element: &[u8], wire: &mut Vec<u8>) {
     wire.extend(element);
 }
 
+/// Iterates over texts of ASCII, which lie in `wire` in the protocol's binary form.
+pub(in crate::api) fn texts(mut wire: &[u8]) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let (length, rest) = wire.split_first_chunk::<LENGTH_BYTES>()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        wire = rest;
+        str::from_utf8(text).ok()
+    })
+}
+
 /// Iterates over the elements in rows whose elements have at most `most` bytes.
 pub(in crate::api) fn of(rows: &[u8], most: u32) -> impl Iterator<Item = &[u8]> {
     rows.chunks_exact(element_room(most)).map(|slot| {

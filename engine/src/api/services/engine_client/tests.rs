@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::api::net::memory::CoreMemory;
+use crate::api::net::slices::{SLICE_BYTES, ready_now};
 use crate::runtime::FaultLatch;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::{FrontendPeer, FrontendSetup, SlotState};
@@ -110,7 +111,7 @@ fn engine() -> (EngineClient, PlayedEngine, Arc<quanta::Mock>, FaultLatch) {
     };
     let faults = setup.faults.clone();
     let (frontend, peer) = Frontend::new(setup).unwrap();
-    let metrics = Rc::new(Arc::new(Telemetry::through(&frontend)).add_core());
+    let metrics = Rc::new(Arc::new(Telemetry::through(&frontend)).add_core("api"));
     let client = EngineClient::new(frontend, metrics, Idle::Nap);
     (client, PlayedEngine { peer, requests: Vec::new(), said: Vec::new() }, time, faults)
 }
@@ -204,4 +205,19 @@ proptest! {
         let held: usize = client.waiting.borrow().iter().flatten().count();
         prop_assert_eq!(held, 0, "the table keeps no call that has ended");
     }
+}
+
+#[test]
+fn a_large_output_is_copied_out_of_its_slots_in_slices() {
+    let tensor = TensorSpec { name: "t".into(), datatype: DataType::Uint8, shape: vec![3 << 20] };
+    let signature = Signature { inputs: vec![tensor.clone()], outputs: vec![tensor] };
+    let served = ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
+    let (mut frontend, peer) = Frontend::new(FrontendSetup::of_models(Arc::new([served]))).unwrap();
+    let held = frontend.reserve(&Ask { rows: 2, ..Ask::one(ModelId(0)) }).unwrap();
+    held.slots.iter().for_each(|&slot| peer.slab.claim(slot).unwrap()[3 << 20..6 << 20].fill(7));
+    let slices = Slices::alone();
+    let output = ready_now(copied(frontend.slab_view(), &held.slots, 3 << 20..6 << 20, &slices));
+    assert!(output.len() == 6 << 20 && output.iter().all(|&byte| byte == 7));
+    assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
+    frontend.release(held.slots);
 }
