@@ -46,6 +46,8 @@ pub struct ApiConfig {
     /// The most memory that the requests of one connection being read may hold, in bytes. A request
     /// holds up to three times its body's size for a moment.
     pub max_connection_bytes: usize,
+    /// The most memory that the requests of one remote address being read may hold, in bytes.
+    pub max_peer_bytes: usize,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,
     /// The most open connections, those of an admin listener not included.
@@ -54,7 +56,7 @@ pub struct ApiConfig {
     pub max_admin_connections: usize,
     /// The most open connections of one remote address, of `max_connections`.
     pub max_connections_per_peer: usize,
-    /// The addresses to which `max_connections_per_peer` does not apply.
+    /// The addresses to which `max_connections_per_peer` and `max_peer_bytes` do not apply.
     pub unlimited_peers: Vec<IpNet>,
     /// The most requests in flight on an HTTP/2 connection.
     pub max_requests_at_once: usize,
@@ -106,6 +108,7 @@ impl ApiConfig {
             max_body_bytes: limits.max_body_bytes,
             max_bodies_bytes: limits.max_bodies_bytes,
             max_connection_bytes: limits.max_connection_bytes,
+            max_peer_bytes: limits.max_peer_bytes,
             max_head_bytes: 32 << 10,
             max_connections: limits.max_connections,
             max_admin_connections: limits.max_admin_connections,
@@ -154,6 +157,7 @@ impl ApiConfig {
             max_body_bytes: self.max_body_bytes,
             max_bodies_bytes: self.max_bodies_bytes,
             max_connection_bytes: self.max_connection_bytes,
+            max_peer_bytes: self.max_peer_bytes,
             read_timeout: self.read_timeout,
             body_timeout: self.body_timeout,
         }

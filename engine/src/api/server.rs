@@ -7,7 +7,7 @@ use super::config::ApiConfig;
 use super::dispatcher::Dispatcher;
 use super::net::connection::{self, RequestHandler};
 use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
-use super::net::open_connections::OpenConnections;
+use super::net::open_connections::{OpenConnections, OpenedConnection};
 use super::net::peer::ListenerRules;
 use super::services::SharedState;
 use crate::runtime::frontend::Frontend;
@@ -357,8 +357,8 @@ impl ApiCore {
     fn serve(self: &Rc<ApiCore>, stream: TcpStream, rules: ListenerRules, refusing: &Rc<()>) {
         let (stop, stopped) = oneshot::channel();
         let peer = stream.peer_addr().ok().map(|peer| peer.ip());
-        let number = match self.connections.open(rules, peer, stop) {
-            Ok(number) => number,
+        let OpenedConnection { number, memory } = match self.connections.open(rules, peer, stop) {
+            Ok(opened) => opened,
             Err(reason) => {
                 if Rc::strong_count(refusing) <= REFUSED_AT_ONCE {
                     let counted = refusing.clone();
@@ -373,7 +373,8 @@ impl ApiCore {
         let core = self.clone();
         self.dispatcher.tasks().spawn(async move {
             let _until_closed = OpenUntilDropped { core: core.clone(), number };
-            connection::serve(core.dispatcher.clone(), GlommioIo::new(stream), rules, stopped).await;
+            let (handler, io) = (core.dispatcher.clone(), GlommioIo::new(stream));
+            connection::serve(handler, io, rules, memory, stopped).await;
         });
     }
 

@@ -13,6 +13,8 @@ pub struct HttpLimits {
     pub max_body_bytes: usize,
     /// The most memory that the requests of one connection being read may hold, in bytes.
     pub max_connection_bytes: usize,
+    /// The most memory that the requests of one remote address being read may hold, in bytes.
+    pub max_peer_bytes: usize,
     /// The most requests in the engine at once; others are answered `overloaded`.
     pub max_in_flight: usize,
     /// The most open connections; others are closed at once.
@@ -21,7 +23,7 @@ pub struct HttpLimits {
     pub max_admin_connections: usize,
     /// The most open connections of one remote address.
     pub max_connections_per_peer: usize,
-    /// The addresses to which `max_connections_per_peer` does not apply.
+    /// The addresses to which `max_connections_per_peer` and `max_peer_bytes` do not apply.
     pub unlimited_peers: Vec<IpNet>,
     /// The most requests at once on one connection.
     pub max_in_flight_per_connection: usize,
@@ -49,6 +51,7 @@ impl Default for HttpLimits {
         HttpLimits {
             max_body_bytes: 64 << 20,
             max_connection_bytes: 256 << 20,
+            max_peer_bytes: 512 << 20,
             max_in_flight: limits::MAX_IN_FLIGHT,
             max_connections: 4_096,
             max_admin_connections: 256,
@@ -95,6 +98,7 @@ pub(super) fn read_http(root: &TomlTable<'_>) -> Option<HttpLimits> {
         let enough = |default: usize| body.unwrap_or_default().saturating_mul(4).max(default >> 20);
         let bodies = count("max_bodies_mb", 1 << 20, enough(default.max_bodies_bytes));
         let connection_memory = count("max_connection_mb", 16_384, enough(default.max_connection_bytes));
+        let peer_memory = count("max_peer_mb", 1 << 20, enough(default.max_peer_bytes));
         let in_flight = count("max_in_flight", limits::MAX_IN_FLIGHT, default.max_in_flight);
         let connections = count("max_connections", 65_536, default.max_connections);
         let admin_connections = count("max_admin_connections", 65_536, default.max_admin_connections);
@@ -126,6 +130,7 @@ pub(super) fn read_http(root: &TomlTable<'_>) -> Option<HttpLimits> {
             max_body_bytes: body,
             max_bodies_bytes: bodies,
             max_connection_bytes: connection_memory? << 20,
+            max_peer_bytes: peer_memory? << 20,
             max_in_flight: in_flight?,
             max_connections: connections?,
             max_admin_connections: admin_connections?,

@@ -12,10 +12,12 @@ use harness::process::{PATIENCE, ServerProcess, request, wait_until};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// SLOs that any machine keeps, and two API cores.
 const CONFIG: &str = r#"
 policy = "work-conserving"
+thread_timeout_s = 600
 [cores]
 api = [0, 0]
 [[executors]]
@@ -170,6 +172,7 @@ fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
     let (status, error) = server.ask("GET", "/dashboard/data?since=x", "");
     assert!(status == 400 && error.contains("since must be"), "{error}");
     assert_eq!(server.ask("GET", "/dashboard/nothing", "").0, 404);
+    let began = Instant::now();
     (0..20).for_each(|_| assert_eq!(server.infer("fast"), 200));
     let data = |query: &str| -> Value {
         let (status, body) = server.ask("GET", &format!("/dashboard/data?{query}"), "");
@@ -191,7 +194,9 @@ fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
         json!({ "model": 0, "latency_us": [1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000] })
     );
     let batches = seen["batches"]["list"].as_array().unwrap();
-    assert_eq!(Some(batches.len() as u64), fast["batches"].as_u64());
+    let (listed, ran) = (batches.len() as u64, fast["batches"].as_u64().unwrap());
+    // Those of the last six seconds are listed: all, unless the machine took longer.
+    assert!(listed == ran || (listed < ran && began.elapsed() > Duration::from_secs(5)), "{listed} of {ran}");
     assert!(batches.iter().all(|batch| batch[3].as_u64() >= batch[2].as_u64().map(|start| start + 1_500)));
     let cursor = seen["batches"]["cursor"].as_str().unwrap();
     assert_eq!(data(&format!("since={cursor}"))["batches"]["list"], json!([]));

@@ -39,7 +39,8 @@ enum BodyBytes {
 impl BodyBudget {
     /// Creates a budget of which nothing is taken.
     pub(in crate::api) fn new(limits: BodyLimits) -> BodyBudget {
-        let memory = CoreMemory::new(limits.max_bodies_bytes, limits.max_connection_bytes);
+        let BodyLimits { max_bodies_bytes, max_connection_bytes, max_peer_bytes, .. } = limits;
+        let memory = CoreMemory::with_peers(max_bodies_bytes, max_connection_bytes, max_peer_bytes);
         BodyBudget { limits, memory }
     }
 

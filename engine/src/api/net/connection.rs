@@ -7,7 +7,7 @@
 use super::core_tasks::CoreTasks;
 use super::glommio_io::{GlommioIo, GlommioTimer, within};
 use super::limits::ConnectionLimits;
-use super::memory::{ConnectionMemory, CoreMemory};
+use super::memory::{ConnectionMemory, CoreMemory, PeerMemory, ReceiveWindow};
 use super::peer::{ListenerRules, Peer};
 use super::response::{ApiResponse, DeliveryProgress};
 use super::socket::Socket;
@@ -29,9 +29,6 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of a client that speaks HTTP/2 with prior knowledge.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The most bytes that an HTTP/2 client may send before they are read.
-pub(in crate::api) const HTTP2_WINDOW: u32 = 1 << 20;
 
 /// The longest time for which the server, when it closes a connection, discards the bytes that the
 /// client still sends (the rest of a refused body). Closing at once would reset the connection, and
@@ -208,14 +205,14 @@ impl<H: RequestHandler> HttpConnection<H> {
         limits: &ConnectionLimits,
         io: WatchedSocket,
         service: RequestService<H>,
-        two: bool,
+        window: Option<&ReceiveWindow>,
     ) -> HttpConnection<H> {
-        if two {
+        if let Some(window) = window {
             let mut builder = http2::Builder::new(TaskExecutor(service.handler.tasks().clone()));
             builder
                 .timer(GlommioTimer)
-                .initial_connection_window_size(HTTP2_WINDOW)
-                .initial_stream_window_size(HTTP2_WINDOW)
+                .initial_connection_window_size(window.bytes())
+                .initial_stream_window_size(window.bytes())
                 .keep_alive_interval(limits.keep_alive)
                 .keep_alive_timeout(limits.keep_alive)
                 .max_concurrent_streams(u32::try_from(limits.max_requests_at_once).unwrap_or(u32::MAX))
@@ -255,11 +252,13 @@ enum ConnectionEnd {
     Unused,
 }
 
-/// Serves one connection to its end. When `stop` is dropped, it ends after the requests in flight.
+/// Serves one connection to its end; `peer` counts the memory of its client's address, if that has
+/// a limit. When `stop` is dropped, it ends after the requests in flight.
 pub(in crate::api) async fn serve<H: RequestHandler>(
     handler: Rc<H>,
     io: GlommioIo,
     listener: ListenerRules,
+    peer: Option<PeerMemory>,
     mut stop: oneshot::Receiver<()>,
 ) {
     let limits = *handler.limits();
@@ -281,13 +280,14 @@ pub(in crate::api) async fn serve<H: RequestHandler>(
     let watch = Rc::new(ConnectionWatch {
         phase,
         since,
-        in_flight: Rc::default(),
+        in_flight: ConnectionMemory::of_peer(peer),
         progress: DeliveryProgress::new(),
         condemned: Rc::default(),
     });
+    let window = two.then(|| handler.memory().receive_window());
     let service = RequestService { handler, watch: watch.clone(), listener };
-    let mut http =
-        HttpConnection::new(&limits, WatchedSocket { io, first, watch: watch.clone() }, service, two);
+    let io = WatchedSocket { io, first, watch: watch.clone() };
+    let mut http = HttpConnection::new(&limits, io, service, window.as_ref());
     let tick = limits.header_timeout.min(limits.idle_timeout).min(limits.write_timeout) / 4;
     let tick = tick.clamp(Duration::from_millis(5), Duration::from_secs(1));
     let mut timer = glommio::timer::Timer::new(tick);

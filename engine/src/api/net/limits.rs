@@ -29,6 +29,8 @@ pub(in crate::api) struct BodyLimits {
     pub(in crate::api) max_bodies_bytes: usize,
     /// The most memory that the requests of one connection being read may hold, in bytes.
     pub(in crate::api) max_connection_bytes: usize,
+    /// The most memory that the requests of one remote address being read may hold, in bytes.
+    pub(in crate::api) max_peer_bytes: usize,
     /// The longest pause in a body.
     pub(in crate::api) read_timeout: Duration,
     /// The longest time for a whole body.

@@ -1,6 +1,7 @@
 //! The open connections of an API core.
 
 use super::connection::ConnectionRefusal;
+use super::memory::PeerMemory;
 use super::peer::ListenerRules;
 use crate::telemetry::Metrics;
 use futures_channel::oneshot;
@@ -45,13 +46,29 @@ struct OpenConnection {
     account: Account,
 }
 
+/// The use that an account makes of a core.
+#[derive(Default)]
+struct AccountUse {
+    connections: usize,
+    memory: PeerMemory,
+}
+
+/// A connection that was opened.
+#[derive(PartialEq, Eq, Debug)]
+pub(in crate::api) struct OpenedConnection {
+    /// The number by which it is removed.
+    pub(in crate::api) number: u64,
+    /// The memory of its client's address, if that has a limit.
+    pub(in crate::api) memory: Option<PeerMemory>,
+}
+
 /// The open connections of an API core, each with the means to ask it to end.
 pub(in crate::api) struct OpenConnections {
     metrics: Rc<Metrics>,
     budget: ConnectionBudget,
     by_number: RefCell<HashMap<u64, OpenConnection>>,
-    /// The number of connections of each account that has any.
-    of_account: RefCell<HashMap<Account, usize>>,
+    /// The use of each account that has connections, or requests that outlive them.
+    of_account: RefCell<HashMap<Account, AccountUse>>,
     next: Cell<u64>,
 }
 
@@ -67,8 +84,8 @@ impl OpenConnections {
         }
     }
 
-    /// Adds a connection from `peer`, if known, to the listener with these rules, and returns its
-    /// number; dropping `stop` asks it to end.
+    /// Adds a connection from `peer`, if known, to the listener with these rules, and returns it;
+    /// dropping `stop` asks it to end.
     ///
     /// Errors: the reason that there may be no such connection now.
     pub(in crate::api) fn open(
@@ -76,9 +93,9 @@ impl OpenConnections {
         rules: ListenerRules,
         peer: Option<IpAddr>,
         stop: oneshot::Sender<()>,
-    ) -> Result<u64, ConnectionRefusal> {
+    ) -> Result<OpenedConnection, ConnectionRefusal> {
         let account = self.account(rules, peer);
-        let of = |account| self.of_account.borrow().get(&account).copied().unwrap_or(0);
+        let of = |account| self.of_account.borrow().get(&account).map_or(0, |of| of.connections);
         let of_admin = of(Account::Admin);
         match account {
             Account::Admin if of_admin >= self.budget.admin => return Err(ConnectionRefusal::ServerFull),
@@ -92,9 +109,12 @@ impl OpenConnections {
         let number = self.next.get();
         self.next.set(number + 1);
         self.by_number.borrow_mut().insert(number, OpenConnection { stop: Some(stop), account });
-        *self.of_account.borrow_mut().entry(account).or_default() += 1;
+        let mut of_account = self.of_account.borrow_mut();
+        let of = of_account.entry(account).or_default();
+        of.connections += 1;
         self.metrics.opened();
-        Ok(number)
+        let memory = matches!(account, Account::Peer(_)).then(|| of.memory.clone());
+        Ok(OpenedConnection { number, memory })
     }
 
     fn account(&self, rules: ListenerRules, peer: Option<IpAddr>) -> Account {
@@ -114,11 +134,14 @@ impl OpenConnections {
             return;
         };
         let mut of_account = self.of_account.borrow_mut();
-        if let Some(count) = of_account.get_mut(&account) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(of) = of_account.get_mut(&account) {
+            of.connections -= 1;
+            if of.connections == 0 && !of.memory.is_in_use() {
                 of_account.remove(&account);
             }
+        }
+        if of_account.len() > self.len() {
+            of_account.retain(|_, of| of.connections > 0 || of.memory.is_in_use());
         }
         self.metrics.closed();
     }

@@ -218,7 +218,9 @@ fn requests_and_answers_of_any_size_go_through_tls() {
 fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
     let (folder, tls, roots) = certificate();
     let given = tls.clone();
-    let server = TestServer::new(move |config| {
+    let server = TestServer::new(move |config| config.tls = Some(given));
+    let given = tls.clone();
+    let impatient = TestServer::new(move |config| {
         config.tls = Some(given);
         config.header_timeout = Duration::from_millis(300);
     });
@@ -230,8 +232,8 @@ fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
     let plain = server.get("/v2");
     assert_eq!(plain.status, 400);
     assert!(plain.error().contains("https://"), "{plain:?}");
-    let mut silent = server.client();
-    let mut half = server.client();
+    let mut silent = impatient.client();
+    let mut half = impatient.client();
     half.stream.write_all(&[22, 3, 1, 0]).unwrap();
     assert!(silent.is_closed() && half.is_closed(), "nobody is waited for longer than for a head");
     let mut noise = server.client();

@@ -1,5 +1,6 @@
 //! Connections: heads, time-outs, their number, several requests on one.
 
+use super::raw::{Raw, SETTINGS};
 use super::server::*;
 use crate::api::net::connection::ConnectionRefusal;
 use crate::api::net::open_connections::{ConnectionBudget, OpenConnections};
@@ -8,6 +9,7 @@ use crate::runtime::clock::Clock;
 use crate::telemetry::Telemetry;
 use futures_channel::oneshot;
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,7 +57,8 @@ fn a_head_that_drips_does_not_keep_its_connection() {
 
 #[test]
 fn a_connection_without_requests_is_closed_without_an_answer() {
-    let server = TestServer::new(|config| config.idle_timeout = Duration::from_millis(150));
+    // Long enough for a request on a machine that is busy.
+    let server = TestServer::new(|config| config.idle_timeout = Duration::from_secs(3));
     let mut silent = server.client();
     let mut used = server.client();
     assert_eq!(used.request("GET", "/v2", b"").status, 200);
@@ -148,7 +151,7 @@ fn no_address_has_more_than_its_share_and_none_takes_the_admins() {
     let open = |dedicated, peer: &str| {
         connections.open(rules(dedicated), Some(peer.parse().unwrap()), oneshot::channel().0)
     };
-    let first = open(false, "192.0.2.1").unwrap();
+    let first = open(false, "192.0.2.1").unwrap().number;
     open(false, "::ffff:192.0.2.1").unwrap();
     assert_eq!(open(false, "192.0.2.1"), Err(ConnectionRefusal::PeerFull));
     open(false, "2001:db8::1").unwrap();
@@ -162,4 +165,58 @@ fn no_address_has_more_than_its_share_and_none_takes_the_admins() {
     connections.closed(first);
     assert_eq!(connections.len(), 5);
     open(false, "192.0.2.1").unwrap();
+}
+
+/// A client whose address is this one of loopback.
+fn client_at(server: &TestServer, address: [u8; 4]) -> Client {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+    socket.connect(&server.addr.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Client { stream, read: Vec::new() }
+}
+
+#[test]
+fn an_address_that_takes_all_its_memory_leaves_the_others_theirs() {
+    let server = TestServer::new(|config| {
+        config.max_peer_bytes = 10 << 20;
+        config.unlimited_peers = Vec::new();
+        config.read_timeout = 10 * PATIENCE;
+    });
+    let (one, two) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    // A body that does not end, of which 9 MiB have come.
+    let mut greedy = client_at(&server, one);
+    let head = "POST /v2/models/echo/infer HTTP/1.1\r\nhost: t\r\ncontent-length: 9999999\r\n\r\n";
+    greedy.stream.write_all(&[head.as_bytes(), &vec![b' '; 9 << 20]].concat()).unwrap();
+    let text = body().to_string() + &" ".repeat(1 << 20);
+    let ask = |address| client_at(&server, address).request("POST", "/v2/models/echo/infer", text.as_bytes());
+    server.wait_until("its address has no more", || {
+        let answer = ask(one);
+        answer.status == 429 && answer.error().contains("its address's requests and answers fill their")
+    });
+    for _ in 0..3 {
+        assert_eq!(ask(two).status, 200);
+    }
+    drop(greedy);
+    server.wait_until("it has memory again", || ask(one).status == 200);
+}
+
+#[test]
+fn a_connection_is_told_its_window() {
+    let server = TestServer::new(|config| config.max_bodies_bytes = 128 << 20);
+    let window = || {
+        let mut raw = Raw::new(&server);
+        loop {
+            let (kind, flags, _, settings) = raw.read().unwrap();
+            if (kind, flags) == (SETTINGS, 0) {
+                // RFC 9113, section 6.5.2: SETTINGS_INITIAL_WINDOW_SIZE is 4.
+                let of = settings.chunks_exact(6).find(|setting| setting[..2] == [0, 4]).unwrap();
+                return (raw, u32::from_be_bytes(of[2..].try_into().unwrap()));
+            }
+        }
+    };
+    let all: Vec<(Raw, u32)> = (0..200).map(|_| window()).collect();
+    assert_eq!((all[0].1, all[199].1), (512 << 10, 240_609), "a 256th of what the others leave");
+    assert!(all.windows(2).all(|two| two[1].1 < two[0].1));
 }

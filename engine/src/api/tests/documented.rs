@@ -5,9 +5,8 @@ use crate::api::grpc::limits::{MAX_FIELD, MAX_LISTED, MAX_REQUEST_BYTES, MAX_WAT
 use crate::api::http::limits::{MAX_TEXT, MIN_COMPRESSED_BYTES};
 use crate::api::inference::bounds::{MAX_PARAMETERS, MAX_RANK, MAX_TENSORS};
 use crate::api::net::compression::MAX_MEMBERS;
-use crate::api::net::connection::HTTP2_WINDOW;
 use crate::api::net::handler_panics::{MOST_PANICS, WITHIN};
-use crate::api::net::memory::MAX_CALL;
+use crate::api::net::memory::{LEAST_WINDOW, MAX_CALL, MOST_WINDOW};
 use crate::api::net::slices::SLICE_BYTES;
 use crate::api::problem::NAMES_LISTED;
 use crate::api::services::shared_memory::MAX_REGIONS;
@@ -54,7 +53,8 @@ fn the_limits_without_a_key_are_as_the_documents_say() {
         assert!(api.contains(&said), "docs/api.md does not say \"{said}\"");
     }
     for said in [
-        format!("bounded by {} MiB for each connection", HTTP2_WINDOW >> 20),
+        format!("its window, is {} MiB where there are few", MOST_WINDOW >> 20),
+        format!("`max_bodies_mb` and {} for each connection", kib(LEAST_WINDOW)),
         format!("in slices of {}", kib(SLICE_BYTES)),
         format!("More than {MOST_PANICS} panics of an API core within {} s", WITHIN.as_secs()),
     ] {

@@ -150,12 +150,14 @@ impl<E: Executor> ExecutorState<E> {
 
     fn start_next(&mut self, gpu: usize, now: Nanos, faults: &ModelFaults) {
         let GpuBatches { waiting, started } = &mut self.gpus[gpu];
+        let Some(&BatchHeader { latest, model, .. }) = waiting.next() else { return };
+        // The executor is asked while the batch waits: a panic of it loses nothing.
+        let can_run = !faults.is_condemned(model) && self.executor.has_model(model.0 as usize);
         let Some(batch) = waiting.take_due(now) else { return };
-        let BatchHeader { latest, model, .. } = batch.header;
         if now > latest {
             self.answers.cancel(&batch, now);
             self.inbox.recycle(batch);
-        } else if faults.is_condemned(model) || !self.executor.has_model(model.0 as usize) {
+        } else if !can_run {
             self.answers.fail(&batch, now);
             self.answers.complete(&batch, now, now);
             self.inbox.recycle(batch);

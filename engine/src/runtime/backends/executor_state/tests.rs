@@ -7,7 +7,9 @@ use crate::runtime::counters::Counting;
 use crate::runtime::counters::count::Count;
 use crate::runtime::counters::executions::Executions;
 use crate::runtime::frontend::{ModelInfo, ModelTable};
+use crate::runtime::panics::catch;
 use crate::runtime::threads::completions::NumberedCompletion;
+use std::cell::Cell;
 use std::sync::Arc;
 use symphony_gpu::CpuExecutor;
 use symphony_gpu::NoWork;
@@ -116,9 +118,19 @@ struct QueueExecutor {
     /// The results of the jobs that are over, oldest first.
     results: VecDeque<Result<(), RunError>>,
     models: [Option<()>; 1],
+    /// The call in which it panics, once.
+    panics_in: Cell<Option<&'static str>>,
 }
 
 impl QueueExecutor {
+    fn called(&self, call: &str) {
+        let panics = self.panics_in.get() == Some(call);
+        if panics {
+            self.panics_in.set(None);
+        }
+        assert!(!panics, "a fault in {call}");
+    }
+
     fn end_with(&mut self, result: Result<(), RunError>) {
         self.results.push_back(result);
     }
@@ -137,6 +149,7 @@ impl Executor for QueueExecutor {
     }
 
     fn has_model(&self, slot: usize) -> bool {
+        self.called("has_model");
         self.models[slot].is_some()
     }
 
@@ -145,6 +158,7 @@ impl Executor for QueueExecutor {
     }
 
     fn enqueue(&mut self, job: Job, rows: &dyn RowSlots, _: Nanos) -> Result<(), EnqueueError> {
+        self.called("enqueue");
         let claims: Vec<SlotClaim> = (0..job.rows).map_while(|row| rows.claim(row)).collect();
         if claims.len() < job.rows {
             return Err(EnqueueError::NoInputs);
@@ -261,6 +275,25 @@ fn an_executor_that_dies_gives_its_claims_up_before_its_requests_are_answered() 
     assert!(slots.iter().all(|&slot| owner.free(slot)));
     rig.state.restore(&ComputeThread::new(), Nanos(300));
     assert_eq!(rig.completed(), [1, 2]);
+}
+
+#[test]
+fn a_panic_while_a_batch_is_started_loses_neither_its_requests_nor_its_completion() {
+    for (call, ending) in [("has_model", Ending::Done), ("enqueue", Ending::Failed)] {
+        let (mut rig, _owner, slots) = queue_rig(1);
+        rig.send_rows(1, Nanos(100), &[(10, slots[0])]);
+        rig.state.receive(Nanos(100));
+        rig.state.executor.panics_in.set(Some(call));
+        let faults = no_faults();
+        catch(|| rig.state.start(Nanos(100), &faults)).unwrap_err();
+        let running = rig.state.give_up(Nanos(100)).map(|header| header.batch);
+        assert_eq!(running, (call == "enqueue").then_some(1), "only what has begun is given up");
+        rig.state.restore(&ComputeThread::new(), Nanos(100));
+        rig.state.start(Nanos(100), &faults);
+        rig.state.executor.end_with(Ok(()));
+        rig.state.finish(Nanos(100), unheard);
+        assert_eq!((rig.ended(), rig.completed()), (vec![(10, Some(ending))], vec![1]), "{call}");
+    }
 }
 
 #[test]
