@@ -311,6 +311,8 @@ impl Client {
             let mut part = [0; 4096];
             match self.stream.read(&mut part) {
                 Ok(n) if n > 0 => self.read.extend(&part[..n]),
+                // A completion of an executor on this thread interrupts a read that has a time-out.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 _ => return None,
             }
         }
