@@ -106,6 +106,7 @@ fn an_executor_that_hangs_is_replaced_and_its_model_unloaded_after_the_third_tim
     let folder = tempfile::tempdir().unwrap();
     let (engine, mut frontend) = serve(folder.path(), 1, "hung_after_s = 0.5");
     assert_eq!(ask_to_loop(&mut frontend, 3, Nanos::from_secs(60)), Outcome::Good);
+    let old_table = Arc::clone(frontend.newest_models());
     for time in 1..=3 {
         hang(&mut frontend);
         wait_until(&mut frontend, "its slot is free", |frontend| frontend.counts().held_slots.get() == 0);
@@ -125,6 +126,7 @@ fn an_executor_that_hangs_is_replaced_and_its_model_unloaded_after_the_third_tim
     // What an older table still lets through fails at once.
     let outcome = ask_to_loop(&mut frontend, 0, Nanos::from_secs(60));
     assert_eq!(outcome, Outcome::Bad(Ending::Failed));
+    drop(old_table);
     engine.stop();
 }
 

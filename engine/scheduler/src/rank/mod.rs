@@ -336,9 +336,13 @@ impl RankState {
     fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.backfill.iter_mut().for_each(|backfill| backfill.budget.matched());
         while self.gpus.len() > self.busy
-            && let Some(gpu) = self.free.first_at_most(now)
             && let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.has_waiting())
         {
+            let Some(gpu) = self.free.first_at_most(now) else {
+                // A completion may tell of a moment after this thread has read its clock.
+                self.next_timer = self.next_timer.min(self.free.min_key());
+                return;
+            };
             let next_look = backfill.budget.next_look();
             if next_look > now {
                 self.next_timer = self.next_timer.min(next_look);

@@ -313,6 +313,20 @@ fn a_lower_class_that_has_not_said_how_long_it_takes_gets_nothing() {
 }
 
 #[test]
+fn a_lower_class_gets_a_gpu_whose_completion_is_of_a_moment_after_the_threads_clock() {
+    let mut bench = with_a_lower(1, 2);
+    bench.handle(ms(1), bounds());
+    bench.handle(ms(1), RankInput::Reserve { queue: QueueId(0), reservation: Reservation::NEVER });
+    bench.handle(ms(1), RankInput::AllReserved);
+    bench.occupy(ms(1), 1, 0, ms(6));
+    bench.ready(ms(2), 1, ms(1_000), Nanos::ZERO);
+    bench.complete(ms(7), 0, ms(7) + Nanos(1));
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(7) + Nanos(1)));
+    bench.timer(ms(7) + Nanos(1));
+    assert_eq!(bench.grants, [(1, 0)]);
+}
+
+#[test]
 fn a_place_without_a_model_needs_no_gpu() {
     let mut bench = with_a_lower(1, 2);
     bench.handle(ms(1), bounds());
