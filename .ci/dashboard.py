@@ -55,7 +55,10 @@ def check_metrics(url: str) -> None:
     assert good > 0, "no good request is counted"
     ran = sum(s.value for s in families["symphony_request_latency_seconds"].samples if s.name.endswith("_count"))
     late = sum(s.value for s in families["symphony_requests"].samples if s.labels["outcome"] == "late")
-    assert ran >= good + late, (ran, good, late)
+    # Where the machine stalls, some are answered at their deadline plus the grace and never run.
+    ended = families["symphony_requests_abandoned"].samples
+    abandoned = sum(s.value for s in ended if s.name.endswith("_total"))
+    assert ran >= good + late - abandoned, (ran, good, late, abandoned)
     assert sum(s.value for s in families["nv_inference_count"].samples) == ran
 
 

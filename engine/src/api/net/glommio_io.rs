@@ -23,6 +23,17 @@ pub const MEMLOCK_NEEDED: u64 = 512 * 1024;
 /// One read takes at most this many bytes, so that little is zeroed in vain.
 const READ_AT_MOST: usize = 64 * 1024;
 
+/// One write takes at most this many bytes: while the other end makes room, the system call goes on
+/// with all that it is given, at a millisecond a megabyte or two.
+const WRITE_AT_MOST: usize = 128 * 1024;
+
+/// The bytes that a socket takes or gives before its task pauses. Where the other end keeps up, a
+/// large body would go through in one turn.
+const TURN_AT_MOST: usize = 512 * 1024;
+
+/// The pause, in which the core looks at its other sockets and timers.
+const PAUSE: Duration = Duration::from_micros(1);
+
 /// Never, in effect. glommio 0.9 goes to sleep with tasks ready to run if this timer fires after it
 /// looked at its sockets and before it ran the first task: on a loaded machine, sooner or later,
 /// with its default too. So no task here may keep itself runnable: one that polls must sleep
@@ -186,6 +197,9 @@ impl Listener {
 pub struct GlommioIo {
     stream: TcpStream,
     bytes_read: u64,
+    /// The bytes that went through since its task last waited.
+    since_wait: usize,
+    pause: Option<glommio::timer::Timer>,
 }
 
 impl GlommioIo {
@@ -193,7 +207,7 @@ impl GlommioIo {
     pub fn new(stream: TcpStream) -> GlommioIo {
         // A connection that the peer has closed already says so at its first read.
         let _ = stream.set_nodelay(true);
-        GlommioIo { stream, bytes_read: 0 }
+        GlommioIo { stream, bytes_read: 0, since_wait: 0, pause: None }
     }
 
     /// Connects to `addr` from the current executor.
@@ -215,6 +229,28 @@ impl GlommioIo {
     pub fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(timeout)).map_err(io::Error::from)
     }
+
+    /// Has the task wait for a moment after [`TURN_AT_MOST`] bytes.
+    #[inline]
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.since_wait >= TURN_AT_MOST {
+            let pause = self.pause.get_or_insert_with(|| glommio::timer::Timer::new(PAUSE));
+            ready!(Pin::new(pause).poll(cx));
+            (self.pause, self.since_wait) = (None, 0);
+        }
+        Poll::Ready(())
+    }
+
+    /// Notes the bytes that went through in a poll of the socket, or that its task waits.
+    #[inline]
+    fn polled(&mut self, bytes: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &bytes {
+            Poll::Ready(Ok(bytes)) => self.since_wait += bytes,
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.since_wait = 0,
+        }
+        bytes
+    }
 }
 
 impl hyper::rt::Read for GlommioIo {
@@ -223,8 +259,10 @@ impl hyper::rt::Read for GlommioIo {
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_pause(cx));
         let room = buf.remaining().min(READ_AT_MOST);
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf.initialize_unfilled_to(room)))?;
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf.initialize_unfilled_to(room));
+        let read = ready!(self.polled(read))?;
         // SAFETY: `read` is at most `room`, and these bytes were initialised just above.
         unsafe { buf.advance(read) };
         self.bytes_read += read as u64;
@@ -234,7 +272,9 @@ impl hyper::rt::Read for GlommioIo {
 
 impl hyper::rt::Write for GlommioIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        ready!(self.poll_pause(cx));
+        let written = Pin::new(&mut self.stream).poll_write(cx, &buf[..buf.len().min(WRITE_AT_MOST)]);
+        self.polled(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
