@@ -237,6 +237,8 @@ impl GlommioIo {
             let pause = self.pause.get_or_insert_with(|| glommio::timer::Timer::new(PAUSE));
             ready!(Pin::new(pause).poll(cx));
             (self.pause, self.since_wait) = (None, 0);
+            // A read that waits for the same pause would not hear of its end from a write.
+            cx.waker().wake_by_ref();
         }
         Poll::Ready(())
     }

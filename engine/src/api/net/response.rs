@@ -14,6 +14,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+/// The most bytes of a frame of a whole body: hyper copies a frame to what it has to write, all of
+/// it in one turn.
+const FRAME_AT_MOST: usize = 64 << 10;
+
 /// A response of either protocol.
 pub(in crate::api) type ApiResponse = Response<ResponseBody>;
 
@@ -191,7 +195,10 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<BodyPiece>, Infallible>>> {
         let (data, trailers) = match &mut self.parts {
             BodyParts::Whole { data, trailers } => {
-                let data = data.take();
+                let data = match data {
+                    Some(data) if data.len() > FRAME_AT_MOST => Some(data.split_to(FRAME_AT_MOST)),
+                    rest => rest.take(),
+                };
                 let trailers = if data.is_none() { trailers.take() } else { None };
                 (data, trailers)
             }
