@@ -3,9 +3,9 @@
 //! batch, runs them, and takes the rows' outputs.
 
 mod buffer;
-mod declared;
 
-use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
+use crate::declared;
+use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
 use rten::{
@@ -15,10 +15,6 @@ use rten_tensor::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-
-/// The limit of the bytes that the inputs of a full batch take: above it a wrong shape or
-/// `max_batch` is likelier than a real need.
-pub const MAX_STAGED_BYTES: usize = 4 << 30;
 
 /// A loaded ONNX model with the buffers of one batch.
 ///
@@ -275,7 +271,13 @@ fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<()
     let row = inputs.iter().fold(0usize, |total, spec| total.saturating_add(spec.bytes()));
     let bytes = row.saturating_mul(max_batch);
     if bytes > MAX_STAGED_BYTES {
-        return Err(LoadError::TooLarge { path: path.into(), row, max_batch, limit: MAX_STAGED_BYTES });
+        return Err(LoadError::TooLarge {
+            path: path.into(),
+            role: "inputs",
+            row,
+            max_batch,
+            limit: MAX_STAGED_BYTES,
+        });
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on a CPU core, and
+//! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on CPU cores, and
 //! the measuring of a model on such a device.
 //!
 //! The engine's backend threads own these devices and call them by one trait, [`Executor`]. This
@@ -6,11 +6,13 @@
 //! runs.
 
 pub mod cpu;
+mod declared;
 pub mod emulated;
 pub mod executor;
 pub mod host;
 pub mod measure;
 pub mod memory;
+pub mod onnxruntime;
 pub mod signature;
 pub mod table;
 
@@ -19,5 +21,6 @@ pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished}
 pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
 pub use host::{ComputeThread, CpuExecutor, HostGraph, HostModel, LoadError, RunError};
 pub use measure::{MeasureOptions, MeasuredBy, measure};
+pub use onnxruntime::{OnnxRuntimeModel, OnnxRuntimeOptions};
 pub use signature::{DataType, Signature, TensorSpec};
 pub use table::{Fit, ProfileRow, ProfileTable, TableError};

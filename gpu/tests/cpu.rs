@@ -210,7 +210,7 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
         ("fixed_batch", "export with a dynamic first dimension"),
         ("scalar", "input `x` has the shape []"),
         ("unsupported_operator", "LRN"),
-        ("unsupported_operator", "an operator is not supported on the CPU"),
+        ("unsupported_operator", "an operator is not supported by the executor \"cpu\""),
         ("dynamic_width", "dimension 2 of input `x` is \"width\"; export with every dimension but the first"),
         ("reshape_to_one", "output `y` has the shape [1, 2, 2], whose first dimension"),
         ("sums_the_batch", "output `y` has the shape [1, 4], whose first dimension"),

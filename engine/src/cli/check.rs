@@ -4,13 +4,14 @@ use super::access::load_tls;
 use super::failure::CommandFailure;
 use super::repository::RepositoryArguments;
 use crate::config::{
-    Config, Diagnostic, Diagnostics, ExecutorKind, ModelConfig, ModelSource, RepositoryControl,
-    RepositoryFlags, read_config_with,
+    Config, Diagnostic, Diagnostics, ExecutorKind, Location, ModelConfig, RepositoryControl, RepositoryFlags,
+    read_config_with,
 };
-use crate::runtime::{no_progress, warm_up};
+use crate::runtime::{load_file, no_progress, warm_up};
 use clap::Args;
 use std::path::PathBuf;
-use symphony_gpu::{CpuModel, HostModel};
+use symphony_gpu::onnxruntime::{LibraryError, SearchedPlace, open_library};
+use symphony_gpu::{ComputeThread, OnnxRuntimeOptions};
 
 /// The arguments of `check`.
 #[derive(Args)]
@@ -33,9 +34,12 @@ pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     let (others, mut diagnostics) = models_loaded_later(&config);
     diagnostics.extend(load_tls(&config.access).err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
-    for model in config.models.iter().chain(&others) {
-        diagnostics.extend(try_to_load(model));
+    let library = check_library(&config);
+    let runs = |model: &&ModelConfig| library.is_none() || model.source.kind() != ExecutorKind::OnnxRuntime;
+    for model in config.models.iter().chain(&others).filter(runs) {
+        diagnostics.extend(try_to_load(model, &config.onnxruntime));
     }
+    diagnostics.extend(library);
     if !diagnostics.is_empty() {
         return Err(Diagnostics(diagnostics).into());
     }
@@ -68,16 +72,37 @@ fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
 }
 
 /// Loads the model, and returns the diagnostics that only loading shows.
-fn try_to_load(model: &ModelConfig) -> Vec<Diagnostic> {
-    let ModelSource::Cpu { file } = &model.source else { return Vec::new() };
-    match CpuModel::load(file, model.max_batch) {
-        Ok(mut loaded) => {
+fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Diagnostic> {
+    match load_file(model, &ComputeThread::new(), onnxruntime) {
+        Ok(None) => Vec::new(),
+        Ok(Some(mut loaded)) => {
             let mut diagnostics = model.declared.check(loaded.signature());
-            diagnostics.extend(warm_up(model, &mut loaded, &no_progress()).err());
+            diagnostics.extend(warm_up(model, &mut *loaded, &no_progress()).err());
             diagnostics
         }
-        Err(error) => {
-            vec![model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")]
+        Err(diagnostic) => vec![diagnostic],
+    }
+}
+
+/// Opens ONNX Runtime if an executor needs it, and says where it was found, or where it was looked
+/// for.
+fn check_library(config: &Config) -> Option<Diagnostic> {
+    if config.executors_of(ExecutorKind::OnnxRuntime) == 0 {
+        return None;
+    }
+    match open_library(config.onnxruntime.library.as_deref()) {
+        Ok(library) => {
+            println!("ONNX Runtime: {}", library.path.display());
+            None
+        }
+        Err(LibraryError(searched)) => {
+            for SearchedPlace { place, found } in &searched {
+                eprintln!("ONNX Runtime: looked in {place}: {found}");
+            }
+            let location = Location { file: config.file.clone(), line: 1, field: "onnxruntime".into() };
+            let right =
+                "install it (`pip install onnxruntime`), or name the file as `library` in [onnxruntime]";
+            Some(location.diagnostic("ONNX Runtime's library was not found", right))
         }
     }
 }

@@ -13,6 +13,7 @@ use super::slab_size::MemoryConfig;
 use super::trace::TraceConfig;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use symphony_gpu::OnnxRuntimeOptions;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::policy::when::When;
@@ -47,6 +48,8 @@ pub struct Config {
     pub trace: TraceConfig,
     /// The bounds on a shutdown, and on a thread that does not move.
     pub shutdown: ShutdownConfig,
+    /// The options of executors of kind `onnxruntime`.
+    pub onnxruntime: OnnxRuntimeOptions,
     /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
@@ -113,6 +116,7 @@ impl Config {
             log: LogConfig::default(),
             trace: TraceConfig::default(),
             shutdown: ShutdownConfig::default(),
+            onnxruntime: OnnxRuntimeOptions::default(),
             executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
             models: Vec::new(),
             repository: None,

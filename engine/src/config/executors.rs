@@ -4,15 +4,17 @@ use super::cores::read_core_list;
 use super::toml_reader::{TomlTable, TomlValue};
 use symphony_scheduler::limits;
 
-/// The most CPU executors; each is a thread.
+/// The most CPU executors of a kind; each is a thread.
 const MAX_CPU_EXECUTORS: usize = 1_024;
 
 /// A kind of executor: what runs batches. GPUs are numbered by kind, in this order: those that have
 /// a thread of their own first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExecutorKind {
-    /// An ONNX model on one CPU core.
+    /// ONNX models on one CPU core, by the library that is built in.
     Cpu,
+    /// ONNX models on one CPU core, by ONNX Runtime.
+    OnnxRuntime,
     /// A GPU that takes the time of its profile and answers zeros.
     Emulated,
 }
@@ -22,15 +24,23 @@ impl ExecutorKind {
     /// kind share one thread.
     pub fn has_own_thread(self) -> bool {
         match self {
-            ExecutorKind::Cpu => true,
+            ExecutorKind::Cpu | ExecutorKind::OnnxRuntime => true,
             ExecutorKind::Emulated => false,
         }
+    }
+
+    /// Returns the kind that runs an ONNX file whose configuration names none, where there are
+    /// executors of these kinds.
+    pub(super) fn for_files(kinds: &[ExecutorKind]) -> ExecutorKind {
+        let only_other = !kinds.contains(&ExecutorKind::Cpu) && kinds.contains(&ExecutorKind::OnnxRuntime);
+        if only_other { ExecutorKind::OnnxRuntime } else { ExecutorKind::Cpu }
     }
 
     /// Returns the name of the kind in CONFIG.
     pub fn name(self) -> &'static str {
         match self {
             ExecutorKind::Cpu => "cpu",
+            ExecutorKind::OnnxRuntime => "onnxruntime",
             ExecutorKind::Emulated => "emulated",
         }
     }
@@ -55,13 +65,17 @@ pub(super) struct ExecutorKinds {
     pub(super) unclear: bool,
 }
 
-/// Reads a kind of executor. `ort` and `cuda` are reported as kinds that this version lacks.
+/// Reads a kind of executor. `cuda` is reported as a kind that this version lacks.
 pub(super) fn read_kind(value: &TomlValue<'_>) -> Option<ExecutorKind> {
-    match value.word(&["cpu", "emulated", "ort", "cuda"])? {
+    match value.word(&["cpu", "onnxruntime", "emulated", "cuda"])? {
         "cpu" => Some(ExecutorKind::Cpu),
+        "onnxruntime" => Some(ExecutorKind::OnnxRuntime),
         "emulated" => Some(ExecutorKind::Emulated),
         later => {
-            value.report(format!("\"{later}\" is not in this version"), "use \"cpu\" or \"emulated\"");
+            value.report(
+                format!("\"{later}\" is not in this version"),
+                "use \"cpu\", \"onnxruntime\" or \"emulated\"",
+            );
             None
         }
     }
@@ -80,12 +94,13 @@ pub(super) fn read_executors(root: &TomlTable<'_>) -> (Vec<ExecutorGroup>, Execu
 }
 
 fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<ExecutorGroup> {
-    let kind = table.required("kind", "\"cpu\" or \"emulated\"").and_then(|v| read_kind(&v));
+    let kind = table.required("kind", "\"cpu\", \"onnxruntime\" or \"emulated\"").and_then(|v| read_kind(&v));
     match kind {
         Some(kind) => kinds.known.push(kind),
         None => kinds.unclear = true,
     }
-    let most = if kind == Some(ExecutorKind::Cpu) { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
+    let has_own_thread = kind.is_some_and(ExecutorKind::has_own_thread);
+    let most = if has_own_thread { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
     let count = table.optional("count").map(|v| v.count(1..=most));
     let cores = read_core_list(table, "cores", "executor", most)?;
     if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {

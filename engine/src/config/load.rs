@@ -11,6 +11,7 @@ use super::http::read_http;
 use super::log::LogConfig;
 use super::models::read_models;
 use super::network::read_network;
+use super::onnxruntime::read_onnxruntime;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_when};
 use super::shutdown::ShutdownConfig;
@@ -151,6 +152,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let log = LogConfig::read(root);
     let trace = TraceConfig::read(root);
     let shutdown = ShutdownConfig::read(root);
+    let onnxruntime = read_onnxruntime(root);
     let (executors, kinds) = read_executors(root);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
@@ -170,6 +172,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         log: log?,
         trace: trace?,
         shutdown: shutdown?,
+        onnxruntime: onnxruntime?,
         executors,
         models,
         repository: own.map_or(Some(None), |own| own.map(Some))?,

@@ -16,6 +16,7 @@
 //! | `[memory]` | `slab_size.rs` |
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
+//! | `[onnxruntime]` | `onnxruntime.rs` |
 //! | `[[executors]]` | `executors.rs` |
 //! | `[[models]]` | `models/` |
 //! | `[repository]` | `repository/`, with Triton's `config.pbtxt` |
@@ -41,6 +42,7 @@ mod load;
 mod log;
 mod models;
 mod network;
+mod onnxruntime;
 mod repository;
 mod scheduling;
 mod shutdown;

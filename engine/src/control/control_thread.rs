@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use symphony_gpu::ComputeThread;
+use symphony_gpu::{ComputeThread, OnnxRuntimeOptions};
 use symphony_transport::message::ModelId;
 
 /// The longest wait for an order before drained models are looked for.
@@ -46,6 +46,7 @@ struct RepositoryEntry {
 pub(super) struct ControlThread {
     model_slots: ModelSlots,
     kinds: Vec<ExecutorKind>,
+    onnxruntime: OnnxRuntimeOptions,
     progress: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     models: BTreeMap<String, RepositoryEntry>,
@@ -79,8 +80,17 @@ impl ControlThread {
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let control_thread =
-            ControlThread { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
+        let control_thread = ControlThread {
+            model_slots,
+            kinds,
+            onnxruntime: config.onnxruntime.clone(),
+            progress,
+            index,
+            models,
+            own,
+            compute: None,
+            loading: None,
+        };
         if let Some(repository) = &config.repository {
             control_thread.write_index(repository);
         }
@@ -233,8 +243,9 @@ impl ControlThread {
                 next.insert(number, *id);
                 continue;
             }
-            let (compute, executors) = (&mut self.compute, self.model_slots.cpu_executors());
-            let loaded = load_one(compute, version, executors, &self.progress);
+            let executors = self.model_slots.copies_for(version.source.kind());
+            let (compute, onnxruntime) = (&mut self.compute, &self.onnxruntime);
+            let loaded = load_one(compute, version, onnxruntime, executors, &self.progress);
             match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.model_slots.prepare(loaded)) {
                 Ok(info) => {
                     add.push(info.id);
@@ -337,6 +348,7 @@ impl ControlThread {
 fn load_one(
     compute: &mut Option<ComputeThread>,
     version: crate::config::ModelConfig,
+    onnxruntime: &OnnxRuntimeOptions,
     executors: usize,
     progress: &Progress,
 ) -> Result<LoadedModel, Diagnostics> {
@@ -346,7 +358,7 @@ fn load_one(
         let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
         compute
     });
-    LoadedModel::load(version, executors, compute, progress)
+    LoadedModel::load(version, onnxruntime, executors, compute, progress)
 }
 
 /// Returns `version 2` or `versions 1, 2`.

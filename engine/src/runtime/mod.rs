@@ -56,6 +56,7 @@ mod start;
 #[doc(hidden)]
 pub mod threads;
 
+pub use backends::executors::load_file;
 pub use backends::warming::warm_up;
 pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;

@@ -3,7 +3,7 @@
 
 use super::backends::executors::LoadReport;
 use super::frontend::Class;
-use crate::config::{Diagnostics, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use std::ops::Range;
 use symphony_gpu::Signature;
 use symphony_scheduler::deferral::QueueConfig;
@@ -42,8 +42,8 @@ pub(crate) fn check_model(
     }
     let signature = match (&model.source, found) {
         (ModelSource::Emulated { signature }, _) => signature.clone(),
-        (ModelSource::Cpu { .. }, Some(found)) => found.signature,
-        (ModelSource::Cpu { .. }, None) => unreachable!("an executor has loaded every CPU model"),
+        (ModelSource::File { .. }, Some(found)) => found.signature,
+        (ModelSource::File { .. }, None) => unreachable!("an executor has loaded every file"),
     };
     let undeclared = model.declared.check(&signature);
     if !undeclared.is_empty() {
@@ -65,7 +65,8 @@ pub(crate) fn queue_of_class(config: QueueConfig, class: Class, own: Class, from
 /// Returns the name in the API of the executor's kind that runs a model.
 pub(crate) fn platform(source: &ModelSource) -> &'static str {
     match source {
-        ModelSource::Cpu { .. } => "onnx_rten",
+        ModelSource::File { executor: ExecutorKind::OnnxRuntime, .. } => "onnxruntime_onnx",
+        ModelSource::File { .. } => "onnx_rten",
         ModelSource::Emulated { .. } => "emulated",
     }
 }

@@ -18,7 +18,7 @@ use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use symphony_gpu::{ComputeThread, HostModel, MeasureOptions, MeasuredBy, Signature};
+use symphony_gpu::{ComputeThread, HostModel, MeasureOptions, MeasuredBy, OnnxRuntimeOptions, Signature};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
@@ -71,13 +71,14 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a copy of a CPU model for each of `executors` executors, on `compute`, and measures it
-    /// if its configuration asks for that: by that thread's CPU time, since other threads may have
-    /// its core meanwhile. Returns when all of that is done.
+    /// Loads a copy of a model for each of `executors` executors, on `compute`, and measures it if
+    /// its configuration asks for that: by that thread's CPU time, since other threads may have its
+    /// core meanwhile, unless several threads compute a batch. Returns when all of that is done.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
         config: ModelConfig,
+        onnxruntime: &OnnxRuntimeOptions,
         executors: usize,
         compute: &ComputeThread,
         progress: &Progress,
@@ -86,10 +87,14 @@ impl LoadedModel {
         if loaded.config.source.kind() == ExecutorKind::Emulated {
             return Ok(loaded);
         }
+        let kind = loaded.config.source.kind();
+        let on_one_thread = kind != ExecutorKind::OnnxRuntime || onnxruntime.threads == 1;
         for at in 0..executors {
-            let options = MeasureOptions { by: MeasuredBy::CpuTime, ..MeasureOptions::default() };
+            let by = if on_one_thread { MeasuredBy::CpuTime } else { MeasuredBy::WallTime };
+            let options = MeasureOptions { by, ..MeasureOptions::default() };
             let measuring = (at == 0).then_some(options);
-            let one = compute.run(|| executors::load(&loaded.config, compute, measuring, progress));
+            let one =
+                compute.run(|| executors::load(&loaded.config, compute, onnxruntime, measuring, progress));
             if let Some((copy, found)) = one.map_err(|diagnostic| Diagnostics(vec![diagnostic]))? {
                 loaded.copies.push(copy);
                 loaded.found.get_or_insert(found);
@@ -123,12 +128,15 @@ pub(crate) fn sleep_for_a_change() {
     std::thread::sleep(POLL_INTERVAL);
 }
 
+/// The sending end of models for a CPU executor.
+type HostModelSender = ChangeSender<Option<Box<dyn HostModel>>>;
+
 /// The channels to the threads that have tables of models.
 pub(crate) struct ChangeChannels {
     /// The channel to each ModelThread.
     pub(crate) queues: Vec<ChangeSender<Box<SlotQueues>>>,
-    /// The channel to each CPU executor.
-    pub(crate) executors: Vec<ChangeSender<Option<Box<dyn HostModel>>>>,
+    /// The channel to each CPU executor, with its kind.
+    pub(crate) executors: Vec<(ExecutorKind, HostModelSender)>,
     /// The channel to the emulated GPUs.
     pub(crate) emulated: Option<ChangeSender<Option<Range<usize>>>>,
 }
@@ -190,9 +198,10 @@ impl ModelSlots {
         &self.models
     }
 
-    /// Returns the number of CPU executors: a loaded model needs a copy for each.
-    pub fn cpu_executors(&self) -> usize {
-        self.channels.executors.len()
+    /// Returns the number of executors of a kind that compute: a loaded model needs a copy for
+    /// each.
+    pub fn copies_for(&self, kind: ExecutorKind) -> usize {
+        self.channels.executors.iter().filter(|(of, _)| *of == kind).count()
     }
 
     /// Gives a model a slot, its queues and its copies on the executors. It gets no requests before
@@ -360,11 +369,12 @@ impl ModelSlots {
                 let channel = self.channels.emulated.as_mut().ok_or(ModelSlotError::Silent)?;
                 exchange(&mut self.context, channel, at, signature.map(output_range)).map(drop)
             }
-            ExecutorKind::Cpu => {
+            kind => {
                 let mut copies = copies.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-                let mut channels = self.channels.executors.iter_mut().zip(&mut copies);
+                let own = self.channels.executors.iter_mut().filter(|(of, _)| *of == kind);
+                let mut channels = own.zip(&mut copies);
                 let context = &mut self.context;
-                channels.try_for_each(|(channel, copy)| exchange(context, channel, at, copy).map(drop))
+                channels.try_for_each(|((_, channel), copy)| exchange(context, channel, at, copy).map(drop))
             }
         }
     }

@@ -25,9 +25,16 @@ pub enum LoadError {
             path = path.display())]
     Corrupt { path: PathBuf, reason: String },
     /// The model has an operator, or a form of one, that rten does not have.
-    #[error("{path}: an operator is not supported on the CPU ({reason}); export the model without it, or \
-             with another opset", path = path.display())]
+    #[error("{path}: an operator is not supported by the executor \"cpu\" ({reason}); run the model on an \
+             executor of kind \"onnxruntime\", which has all, or export it without the operator",
+            path = path.display())]
     Operator { path: PathBuf, reason: String },
+    /// ONNX Runtime refuses the model.
+    #[error("{path}: ONNX Runtime does not take the model ({reason}); export it again", path = path.display())]
+    Refused { path: PathBuf, reason: String },
+    /// The library of ONNX Runtime is not there.
+    #[error("{path}: {reason}", path = path.display())]
+    Library { path: PathBuf, reason: String },
     /// The model keeps weights in another file, which could not be read.
     #[error("{path}: the file with its weights cannot be read ({reason}); put it beside the model under \
              the name that the model was exported with", path = path.display())]
@@ -50,13 +57,13 @@ pub enum LoadError {
     #[error("{path}: dimension {index} of input `{tensor}` is {found}; export with every dimension but the \
              first fixed and above 0", path = path.display())]
     Dimension { path: PathBuf, tensor: String, index: usize, found: String },
-    /// An element type is not supported by the CPU executor.
+    /// An element type is not supported by the executor.
     #[error("{path}: tensor `{tensor}` has {found}; export with one of {supported}", path = path.display())]
     DataType { path: PathBuf, tensor: String, found: String, supported: String },
-    /// The inputs of a full batch are too large.
-    #[error("{path}: a row of its inputs has {row} bytes, and {max_batch} of them pass the limit of {limit}; \
-             lower max_batch, or export with smaller inputs", path = path.display())]
-    TooLarge { path: PathBuf, row: usize, max_batch: usize, limit: usize },
+    /// The inputs or outputs of a full batch are too large.
+    #[error("{path}: a row of its {role} has {row} bytes, and {max_batch} of them pass the limit of {limit}; \
+             lower max_batch, or export with smaller {role}", path = path.display())]
+    TooLarge { path: PathBuf, role: &'static str, row: usize, max_batch: usize, limit: usize },
     /// The model failed on zeros.
     #[error("{path}: failed on a batch of {rows} rows of zeros ({reason}); export with a dynamic first \
              dimension that every operator keeps", path = path.display())]
@@ -84,7 +91,7 @@ pub enum RunError {
     /// The batch's size is not one that the model was loaded for.
     #[error("a batch of {rows} rows was asked for; give 1 to {max_batch}")]
     Rows { rows: usize, max_batch: usize },
-    /// rten refused an input or an operator failed.
+    /// The library refused an input or an operator failed.
     #[error("the model failed: {reason}")]
     Failed { reason: String },
     /// An output does not match the signature.
@@ -93,7 +100,7 @@ pub enum RunError {
              batch's and its others must not depend on the values"
     )]
     Output { tensor: String, expected: String, found: String },
-    /// rten panicked.
+    /// The library panicked.
     #[error("the model failed in a way that the ONNX runtime did not foresee")]
     Panicked,
 }

@@ -133,6 +133,7 @@ impl Executor for CpuExecutor {
     }
 
     fn die(&mut self) {
+        self.away.iter().for_each(|(_, graph)| graph.interrupt());
         self.stage = JobStage::Idle;
     }
 

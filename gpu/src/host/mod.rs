@@ -12,6 +12,10 @@ pub use executor::{CpuExecutor, CpuWork};
 use crate::signature::Signature;
 use std::sync::Arc;
 
+/// The limit of the bytes that the inputs of a full batch take: above it a wrong shape or
+/// `max_batch` is likelier than a real need.
+pub const MAX_STAGED_BYTES: usize = 4 << 30;
+
 /// A loaded model with the buffers of one batch, which the thread that runs it computes.
 pub trait HostModel: Send {
     /// Returns the inputs and outputs of one row.
@@ -64,4 +68,8 @@ pub trait HostGraph: Send + Sync {
     /// If the library refuses the model that it has accepted before, for example for want of
     /// memory.
     fn make(self: Arc<Self>, thread: &ComputeThread) -> Result<Box<dyn HostModel>, RunError>;
+
+    /// Asks the model that this graph is of to end its run, which was given up, where its library
+    /// can be asked.
+    fn interrupt(&self) {}
 }

@@ -4,11 +4,14 @@
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_gpu::memory::Watermark;
-use symphony_gpu::{ComputeThread, CpuModel, HostModel, MeasureOptions, ProfileTable, measure};
+use symphony_gpu::{
+    ComputeThread, CpuModel, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
+    ProfileTable, measure,
+};
 
 /// Measure how long an ONNX model takes by batch size
 ///
@@ -21,8 +24,8 @@ struct ProfileCommandLine {
     /// The ONNX file; the first dimension of its inputs and outputs must be dynamic
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
-    /// The device to run it on: cpu (cuda:N is not in this version; emulated GPUs take what their
-    /// profile says)
+    /// The device to run it on: cpu, or onnxruntime, whose library is found as `symphony serve`
+    /// finds it (cuda:N is not in this version; emulated GPUs take what their profile says)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// The largest batch
@@ -77,7 +80,7 @@ fn main() -> ExitCode {
 
 fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
     match line.device.as_str() {
-        "cpu" => {}
+        "cpu" | "onnxruntime" => {}
         "emulated" => {
             let wrong = "--device emulated: an emulated GPU takes exactly what its profile says";
             return Err((2, format!("{wrong}; measure on cpu")));
@@ -85,18 +88,20 @@ fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
         cuda if cuda.starts_with("cuda") => {
             return Err((3, format!("--device {cuda}: CUDA is not in this version; measure on cpu")));
         }
-        other => return Err((2, format!("--device: {other:?} is no device; give cpu"))),
+        other => return Err((2, format!("--device: {other:?} is no device; give cpu or onnxruntime"))),
     }
     if !(line.seconds > 0.0 && line.seconds <= 86_400.0) {
         return Err((2, "--seconds: give a number above 0, at most 86400".to_owned()));
     }
     let memory = Watermark::start().ok();
     let compute = ComputeThread::new();
-    let mut model = CpuModel::load_on(&compute, &line.model, line.max_batch as usize)
-        .map_err(|error| (2, error.to_string()))?;
+    let mut model = load(line, &compute).map_err(|error| match error {
+        LoadError::Library { .. } => (3, error.to_string()),
+        _ => (2, error.to_string()),
+    })?;
     let table =
-        measure_with_progress(&compute, &mut model, line.seconds).map_err(|error| (1, error.to_string()))?;
-    let output = ProfileReport::new(&line.model, &table, &model, memory.and_then(|m| m.peak_growth().ok()));
+        measure_with_progress(&compute, &mut *model, line.seconds).map_err(|error| (1, error.to_string()))?;
+    let output = ProfileReport::new(line, &table, &*model, memory.and_then(|m| m.peak_growth().ok()));
     if let Some(path) = &line.csv {
         table.write(path).map_err(|error| (2, error.to_string()))?;
     }
@@ -108,9 +113,21 @@ fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
     Ok(())
 }
 
+/// Loads the model for its device.
+fn load(line: &ProfileCommandLine, compute: &ComputeThread) -> Result<Box<dyn HostModel>, LoadError> {
+    let (file, max_batch) = (&line.model, line.max_batch as usize);
+    Ok(match line.device.as_str() {
+        "onnxruntime" => {
+            let load = || OnnxRuntimeModel::load(file, max_batch, &OnnxRuntimeOptions::default());
+            Box::new(compute.run(load)?)
+        }
+        _ => Box::new(CpuModel::load_on(compute, file, max_batch)?),
+    })
+}
+
 fn measure_with_progress(
     compute: &ComputeThread,
-    model: &mut CpuModel,
+    model: &mut dyn HostModel,
     seconds: f64,
 ) -> Result<ProfileTable, symphony_gpu::RunError> {
     // Shown only where standard error is a terminal.
@@ -131,11 +148,16 @@ fn measure_with_progress(
 }
 
 impl ProfileReport {
-    fn new(path: &Path, table: &ProfileTable, model: &CpuModel, memory_bytes: Option<u64>) -> ProfileReport {
+    fn new(
+        line: &ProfileCommandLine,
+        table: &ProfileTable,
+        model: &dyn HostModel,
+        memory_bytes: Option<u64>,
+    ) -> ProfileReport {
         let fit = table.fit();
         ProfileReport {
-            model: path.display().to_string(),
-            device: "cpu".to_owned(),
+            model: line.model.display().to_string(),
+            device: line.device.clone(),
             alpha_ms: fit.alpha_ns / 1e6,
             beta_ms: fit.beta_ns / 1e6,
             fit_worst_error: fit.worst_error,

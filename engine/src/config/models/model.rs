@@ -2,7 +2,7 @@
 
 use super::declared::DeclaredTensors;
 use super::profile::{ProfileSource, limit_batch, read_profile};
-use super::source::{ModelSource, read_cpu_model, read_emulated_model};
+use super::source::{ModelSource, read_emulated_model, read_file_model};
 use super::warmup::WarmupSample;
 use crate::config::diagnostics::Location;
 use crate::config::executors::{ExecutorKind, ExecutorKinds, read_kind};
@@ -66,7 +66,9 @@ pub(in crate::config) fn read_models(
 
 fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location, ModelConfig)> {
     let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
-    let kind = table.optional("executor").map_or(Some(ExecutorKind::Cpu), |v| read_kind(&v));
+    let kind = table
+        .optional("executor")
+        .map_or_else(|| Some(ExecutorKind::for_files(&kinds.known)), |value| read_kind(&value));
     let slo =
         table.required("slo_ms", "the latency promised, in ms").and_then(|v| v.number(linear_profile::SLO));
     let slo = slo.map(Nanos::from_millis_f64);
@@ -86,8 +88,8 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     }
     let profile = read_profile(table, kind, slo);
     let source = match kind {
-        ExecutorKind::Cpu => read_cpu_model(table),
         ExecutorKind::Emulated => read_emulated_model(table),
+        of_files => read_file_model(table, of_files),
     };
     let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
     let locations = ModelLocations {

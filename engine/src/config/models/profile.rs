@@ -42,7 +42,7 @@ pub(in crate::config) fn read_profile(
 ) -> Option<ProfileSource> {
     const RIGHT: &str = "\"measure\", a CSV file's name, or { alpha_ms = 1.0, beta_ms = 5.0 }";
     let Some(value) = table.optional("profile") else {
-        if kind == ExecutorKind::Cpu {
+        if kind != ExecutorKind::Emulated {
             return Some(ProfileSource::Measure);
         }
         let right = "add { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name: an emulated model needs one";
@@ -58,7 +58,7 @@ pub(in crate::config) fn read_profile(
         return None;
     }
     match value.text(RIGHT)? {
-        "measure" if kind == ExecutorKind::Cpu => Some(ProfileSource::Measure),
+        "measure" if kind != ExecutorKind::Emulated => Some(ProfileSource::Measure),
         "measure" => {
             let right = "give { alpha_ms = 1.0, beta_ms = 5.0 } or a CSV file's name";
             value.report("an emulated model has nothing to measure", right);

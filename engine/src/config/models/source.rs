@@ -1,4 +1,4 @@
-//! The source of a model: an ONNX file for CPU executors, or the signature of an emulated model.
+//! The source of a model: an ONNX file, or the signature of an emulated model.
 
 use super::tensors::{MAX_ROW_BYTES, read_tensors};
 use crate::config::executors::ExecutorKind;
@@ -11,11 +11,13 @@ use symphony_gpu::{Signature, TensorSpec};
 /// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// The CPU executors run this ONNX file, which could be opened and is not empty; it was not
-    /// parsed yet.
-    Cpu {
+    /// The executors of a kind run this ONNX file, which could be opened and is not empty; it was
+    /// not parsed yet.
+    File {
         /// The file.
         file: PathBuf,
+        /// The kind: one that runs files.
+        executor: ExecutorKind,
     },
     /// The emulated GPUs answer zeros of this signature's outputs.
     Emulated {
@@ -28,13 +30,13 @@ impl ModelSource {
     /// Returns the kind of executor that runs the model.
     pub fn kind(&self) -> ExecutorKind {
         match self {
-            ModelSource::Cpu { .. } => ExecutorKind::Cpu,
+            ModelSource::File { executor, .. } => *executor,
             ModelSource::Emulated { .. } => ExecutorKind::Emulated,
         }
     }
 }
 
-pub(super) fn read_cpu_model(table: &TomlTable<'_>) -> Option<ModelSource> {
+pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> Option<ModelSource> {
     for name in ["inputs", "outputs"] {
         if table.optional(name).is_some() {
             table.report(name, "is given for a model with a file", "leave it out: the file says it");
@@ -44,7 +46,7 @@ pub(super) fn read_cpu_model(table: &TomlTable<'_>) -> Option<ModelSource> {
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
     match is_empty(&file) {
-        Ok(false) => Some(ModelSource::Cpu { file }),
+        Ok(false) => Some(ModelSource::File { file, executor }),
         Ok(true) => {
             value.report(format!("{} is empty", file.display()), right);
             None

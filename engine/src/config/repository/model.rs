@@ -105,7 +105,8 @@ impl VersionReader<'_> {
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
             location("slo_ms").diagnostic("there is no such file", right)
         })?;
-        if !self.kinds.contains(&ExecutorKind::Cpu) {
+        let executor = self.default_kind();
+        if !self.kinds.contains(&executor) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
             return Err(location("executor")
                 .diagnostic("the model runs on \"cpu\", and there is no such executor", right));
@@ -114,7 +115,7 @@ impl VersionReader<'_> {
         Ok(ModelConfig {
             name: self.name.to_owned(),
             version,
-            source: self.onnx(of_version)?,
+            source: self.onnx(of_version, executor)?,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
             priority: 0,
@@ -136,8 +137,8 @@ impl VersionReader<'_> {
     /// Reads a model with a `model.toml`.
     fn model(&self, root: &TomlTable<'_>, version: u64) -> Option<ModelConfig> {
         let of_version = self.folder.join(version.to_string());
-        let default = self.triton.executor.unwrap_or(ExecutorKind::Cpu);
-        let kind = root.optional("executor").map_or(Some(default), |value| read_kind(&value));
+        let default = || Some(self.default_kind());
+        let kind = root.optional("executor").map_or_else(default, |value| read_kind(&value));
         let slo = match (root.optional("slo_ms"), self.repository.slo) {
             (Some(value), _) => value.number(linear_profile::SLO).map(Nanos::from_millis_f64),
             (None, Some(slo)) => Some(slo),
@@ -158,7 +159,7 @@ impl VersionReader<'_> {
         let profile = read_profile(root, kind, slo);
         let source = match kind {
             ExecutorKind::Emulated => self.emulated(root),
-            ExecutorKind::Cpu => {
+            of_files => {
                 for name in ["inputs", "outputs"] {
                     if root.optional(name).is_some() {
                         root.report(
@@ -168,7 +169,7 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version).map_err(|diagnostic| root.add(diagnostic)).ok()
+                self.onnx(&of_version, of_files).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds. What a load brings overrides them.
@@ -185,8 +186,8 @@ impl VersionReader<'_> {
             max_batch: root.location("max_batch"),
         };
         let declared = match kind {
-            ExecutorKind::Cpu => self.triton.declared.clone(),
             ExecutorKind::Emulated => DeclaredTensors::default(),
+            _ => self.triton.declared.clone(),
         };
         let (name, priority) = (self.name.to_owned(), priority? as u8);
         Some(ModelConfig {
@@ -219,13 +220,23 @@ impl VersionReader<'_> {
         emulated_source(root, Signature { inputs: inputs?, outputs: outputs? })
     }
 
-    /// Returns the ONNX file in a version's folder.
-    fn onnx(&self, of_version: &Path) -> Result<ModelSource, Diagnostic> {
+    /// Returns the kind of executor that runs the model if its `model.toml` does not say it:
+    /// Triton's ONNX Runtime means ours where there is one.
+    fn default_kind(&self) -> ExecutorKind {
+        let has_it = self.kinds.contains(&ExecutorKind::OnnxRuntime);
+        match self.triton.is_onnxruntime && has_it {
+            true => ExecutorKind::OnnxRuntime,
+            false => ExecutorKind::for_files(self.kinds),
+        }
+    }
+
+    /// Returns the ONNX file in a version's folder, for executors of this kind.
+    fn onnx(&self, of_version: &Path, executor: ExecutorKind) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
-            Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::Cpu { file }),
+            Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::File { file, executor }),
             Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
             Ok(_) => Err(location.diagnostic("it is no file", right)),
             Err(error) => Err(location.diagnostic(format!("the file can't be read ({error})"), right)),

@@ -8,7 +8,6 @@ use super::json_config;
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
 use super::warmup_samples::WarmupContext;
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
-use crate::config::executors::ExecutorKind;
 use crate::config::models::{DeclaredTensor, DeclaredTensors, WarmupSample};
 use std::path::Path;
 use symphony_gpu::DataType;
@@ -65,8 +64,8 @@ impl VersionPolicy {
 /// The content of a `config.pbtxt` that has an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct TritonConfig {
-    /// The kind of executor that runs the model, if given.
-    pub(in crate::config) executor: Option<ExecutorKind>,
+    /// True if it gives the model to ONNX Runtime.
+    pub(in crate::config) is_onnxruntime: bool,
     /// The largest batch, if given.
     pub(in crate::config) max_batch: Option<usize>,
     pub(in crate::config) versions: VersionPolicy,
@@ -82,7 +81,7 @@ pub(in crate::config) struct TritonConfig {
 impl Default for TritonConfig {
     fn default() -> TritonConfig {
         TritonConfig {
-            executor: None,
+            is_onnxruntime: false,
             max_batch: None,
             versions: VersionPolicy::Latest(1),
             filename: "model.onnx".to_owned(),
@@ -210,7 +209,7 @@ impl TritonReader<'_> {
     fn platform(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         match field.value.text().as_deref() {
             Some("") => {}
-            Some("onnxruntime_onnx") => config.executor = Some(ExecutorKind::Cpu),
+            Some("onnxruntime_onnx") => config.is_onnxruntime = true,
             _ => self.refuse(field, "\"onnxruntime_onnx\": this version runs ONNX models only"),
         }
     }
@@ -218,7 +217,7 @@ impl TritonReader<'_> {
     fn backend(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
         match field.value.text().as_deref() {
             Some("") => {}
-            Some("onnxruntime") => config.executor = Some(ExecutorKind::Cpu),
+            Some("onnxruntime") => config.is_onnxruntime = true,
             _ => self.refuse(field, "\"onnxruntime\": this version runs ONNX models only"),
         }
     }

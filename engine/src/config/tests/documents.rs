@@ -174,7 +174,7 @@ fn every_key_of_a_models_own_file_is_in_the_documents_and_the_reverse() {
     let part = text.split("## `model.toml`").nth(1).unwrap().split("\n## ").next().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut in_code = Keys::new();
-    for kind in ["cpu", "emulated"] {
+    for kind in ["cpu", "onnxruntime", "emulated"] {
         let model = folder.path().join(kind).join("models").join("m");
         std::fs::create_dir_all(model.join("1")).unwrap();
         std::fs::write(model.join("1/model.onnx"), "x").unwrap();

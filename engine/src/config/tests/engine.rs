@@ -70,7 +70,7 @@ fn a_small_file_has_the_documented_defaults() {
     let model = &config.models[0];
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
     assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));
-    assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m.onnx")));
+    assert!(matches!(&model.source, ModelSource::File { file, .. } if file.ends_with("m.onnx")));
     let location = model.locations.file.diagnostic("is corrupt", "export it again").to_string();
     assert!(location.ends_with("symphony.toml:5: models[0].file: is corrupt; export it again"), "{location}");
 }
@@ -278,7 +278,7 @@ fn above_a_limit_the_diagnostic_names_it() {
 
 #[test]
 fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right() {
-    let two_kinds = "it must be one of \"cpu\", \"emulated\", \"ort\", \"cuda\"";
+    let two_kinds = "it must be one of \"cpu\", \"onnxruntime\", \"emulated\", \"cuda\"";
     for (text, expected) in [
         (String::new(), "symphony.toml:1: models: is missing; add at least 1 table under a line `[[models]]`".into()),
         (
@@ -321,7 +321,7 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
         ),
         (
             format!("[[executors]]\ncount = 2\n{MODEL}"),
-            "symphony.toml:1: executors[0].kind: is missing; add \"cpu\" or \"emulated\"".into(),
+            "symphony.toml:1: executors[0].kind: is missing; add \"cpu\", \"onnxruntime\" or \"emulated\"".into(),
         ),
         (
             format!("[[executors]]\nkind = \"gpu\"\n{MODEL}"),
@@ -329,7 +329,7 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
         ),
         (
             format!("{CPU}[[executors]]\nkind = \"cuda\"\n{MODEL}"),
-            "symphony.toml:4: executors[1].kind: \"cuda\" is not in this version; use \"cpu\" or \"emulated\"".into(),
+            "symphony.toml:4: executors[1].kind: \"cuda\" is not in this version; use \"cpu\", \"onnxruntime\" or \"emulated\"".into(),
         ),
         (
             format!("{CPU}count = 0\n{MODEL}"),

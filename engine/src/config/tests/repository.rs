@@ -79,7 +79,7 @@ fn a_models_newest_version_is_served_unless_its_policy_says_otherwise() {
     let expected = [("a", 10), ("b", 2), ("b", 10), ("c", 1), ("c", 2), ("c", 10), ("d", 1), ("d", 10)];
     assert_eq!(versions(&config), expected);
     assert!(
-        matches!(&config.models[2].source, ModelSource::Cpu { file } if file.ends_with("b/10/model.onnx"))
+        matches!(&config.models[2].source, ModelSource::File { file, .. } if file.ends_with("b/10/model.onnx"))
     );
 }
 
@@ -107,7 +107,7 @@ fn both_files_words_are_heeded() {
     assert_eq!((model.version, model.slo, model.priority), (3, Nanos::from_millis(25), 2));
     assert_eq!(model.max_batch, 8, "the smaller of the two");
     assert!(matches!(&model.profile, ProfileSource::Given(profile) if profile.max_batch() == 8));
-    assert!(matches!(&model.source, ModelSource::Cpu { file } if file.ends_with("m/3/net.onnx")));
+    assert!(matches!(&model.source, ModelSource::File { file, .. } if file.ends_with("m/3/net.onnx")));
 }
 
 #[test]

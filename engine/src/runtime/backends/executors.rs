@@ -1,12 +1,13 @@
-//! The start of the CPU executors: each thread is pinned and loads every CPU model for itself, and
-//! the first one measures the profiles that the configuration leaves to measuring. Then each waits
-//! for its rings and runs. A thread that is given up is replaced by one that takes its state over.
+//! The start of the CPU executors: each thread is pinned and loads every model of its kind for
+//! itself, and the first one of a kind measures the profiles that the configuration leaves to
+//! measuring. Then each waits for its rings and runs. A thread that is given up is replaced by one
+//! that takes its state over.
 
 use super::batches::{Answers, Inbox};
 use super::executor_state::{ExecutorState, ModelChangeReceiver};
 use super::lease::ExecutorLease;
 use super::model_faults::ModelFaults;
-use crate::config::{Config, Diagnostic, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Diagnostic, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::backend::Backend;
 use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::{Progress, ThreadHook};
@@ -19,7 +20,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, CpuModel, HostModel, MeasureOptions, ProfileTable, Signature, measure,
+    ComputeThread, CpuExecutor, CpuModel, HostModel, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
+    ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
 
@@ -181,30 +183,38 @@ pub(crate) struct ExecutorSetup {
     pub(crate) before_cycle: Option<ThreadHook>,
 }
 
-/// Starts the executor of this role and GPU. The one of GPU 0 measures the profiles that have to
-/// be.
+/// The executor that a thread is to be.
+#[derive(Clone)]
+pub(crate) struct ExecutorIdentity {
+    pub(crate) kind: ExecutorKind,
+    pub(crate) role: String,
+    pub(crate) gpu: u32,
+    /// True for the one of its kind that measures the profiles that have to be.
+    pub(crate) measures: bool,
+}
+
+/// Starts an executor.
 ///
 /// Errors: the system gives no thread.
 pub(crate) fn start(
-    role: String,
-    gpu: u32,
+    identity: ExecutorIdentity,
     placement: Placement,
     setup: ExecutorSetup,
 ) -> std::io::Result<LoadingExecutor> {
     let (report, reports) = channel();
     let (wiring, wired) = channel();
-    let own_role = role.clone();
+    let (role, own) = (identity.role.clone(), identity);
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
-        placement.take(&own_role);
+        placement.take(&own.role);
         // The whole loop runs on the compute thread: a batch then costs no hand-over between
         // threads.
         let compute = ComputeThread::new();
         // The report is over only when the fault is known.
         let (faults, _reporting) = (setup.faults.clone(), report.clone());
         compute.clone().run(move || {
-            let role = own_role.clone();
-            if let Err(panic) = catch(|| live((role, gpu), placement, setup, &compute, report, wired)) {
-                faults.report(&own_role, format_args!("died: {panic}"));
+            let role = own.role.clone();
+            if let Err(panic) = catch(|| live(own, placement, setup, &compute, report, wired)) {
+                faults.report(&role, format_args!("died: {panic}"));
             }
         });
     })?;
@@ -212,7 +222,7 @@ pub(crate) fn start(
 }
 
 fn live(
-    (role, gpu): (String, u32),
+    ExecutorIdentity { kind, role, gpu, measures }: ExecutorIdentity,
     placement: Placement,
     setup: ExecutorSetup,
     compute: &ComputeThread,
@@ -222,8 +232,13 @@ fn live(
     let mut models: Vec<Option<Box<dyn HostModel>>> = Vec::new();
     let mut found = Vec::new();
     for model in &setup.config.models {
-        let measuring = (gpu == 0).then(MeasureOptions::default);
-        match load(model, compute, measuring, &setup.progress) {
+        let measuring = measures.then(MeasureOptions::default);
+        let own = model.source.kind() == kind;
+        let loaded = match own {
+            true => load(model, compute, &setup.config.onnxruntime, measuring, &setup.progress),
+            false => Ok(None),
+        };
+        match loaded {
             Ok(None) => {
                 models.push(None);
                 found.push(None);
@@ -247,28 +262,48 @@ fn live(
     serve(role, Box::new(state), placement, &setup, &lease, faults);
 }
 
-/// Loads a model if it is one for CPU executors, warms it up, and measures it with the options of
-/// `measuring` if its configuration asks for that.
+/// Loads the file of a model, to compute on `compute`, by the library of its executors. Returns
+/// `None` if it has none.
+///
+/// Errors: the diagnostic of a file that can't be served.
+pub fn load_file(
+    model: &ModelConfig,
+    compute: &ComputeThread,
+    onnxruntime: &OnnxRuntimeOptions,
+) -> Result<Option<Box<dyn HostModel>>, Diagnostic> {
+    let ModelSource::File { file, executor } = &model.source else { return Ok(None) };
+    let loaded = match executor {
+        ExecutorKind::OnnxRuntime => compute
+            .run(|| OnnxRuntimeModel::load(file, model.max_batch, onnxruntime))
+            .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
+        _ => CpuModel::load_on(compute, file, model.max_batch)
+            .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
+    };
+    let kind = executor.name();
+    let right = format!("give an ONNX model that the executor \"{kind}\" can run");
+    loaded.map(Some).map_err(|error| model.locations.file.diagnostic(error, right))
+}
+
+/// Loads a model if it has a file, warms it up, and measures it with the options of `measuring` if
+/// its configuration asks for that.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
+    onnxruntime: &OnnxRuntimeOptions,
     measuring: Option<MeasureOptions>,
     progress: &Progress,
 ) -> Result<Option<LoadedFile>, Diagnostic> {
-    let ModelSource::Cpu { file } = &model.source else { return Ok(None) };
-    let mut loaded = CpuModel::load_on(compute, file, model.max_batch).map_err(|error| {
-        model.locations.file.diagnostic(error, "give an ONNX model that the CPU executor can run")
-    })?;
-    warm_up(model, &mut loaded, progress)?;
+    let Some(mut loaded) = load_file(model, compute, onnxruntime)? else { return Ok(None) };
+    warm_up(model, &mut *loaded, progress)?;
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
             progress(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
-            Some(measure_one(model, &mut loaded, &options, progress)?)
+            Some(measure_one(model, &mut *loaded, &options, progress)?)
         }
         None => None,
     };
     let signature = loaded.signature().clone();
-    Ok(Some((Box::new(loaded), LoadReport { signature, measured })))
+    Ok(Some((loaded, LoadReport { signature, measured })))
 }
 
 fn measure_one(

@@ -2,11 +2,15 @@
 
 use super::builder::EngineBuilder;
 use super::error::StartError;
+use super::sub_clusters::BackendSpec;
 use crate::config::Diagnostics;
-use crate::runtime::backends::executors::{self, ExecutorSetup, LoadReport, LoadingExecutor};
+use crate::runtime::backends::executors::{
+    self, ExecutorIdentity, ExecutorSetup, LoadReport, LoadingExecutor,
+};
 use crate::runtime::frontend::{Class, ModelInfo, SlotState};
 use crate::runtime::model_setup::{ServableModel, check_model, platform};
 use crate::runtime::threads::agent::measure_lateness;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_scheduler::profile::Profile;
@@ -41,8 +45,16 @@ impl EngineBuilder {
         let backends = self.sub_clusters.backends();
         let threads = backends.iter().filter(|backend| backend.kind.has_own_thread());
         let placed = threads.zip(&self.layout.executors);
-        Ok(placed
-            .map(|(of, &placement)| executors::start(of.role(), of.gpus.start, placement, setup.clone()))
+        let mut measured = BTreeSet::new();
+        let identity = |of: &BackendSpec, measures| ExecutorIdentity {
+            kind: of.kind,
+            role: of.role(),
+            gpu: of.gpus.start,
+            measures,
+        };
+        let identified = placed.map(|(of, placement)| (identity(of, measured.insert(of.kind)), placement));
+        Ok(identified
+            .map(|(identity, &placement)| executors::start(identity, placement, setup.clone()))
             .collect::<Result<_, _>>()?)
     }
 
@@ -52,7 +64,9 @@ impl EngineBuilder {
         let mut found: Vec<Option<LoadReport>> = self.config.models.iter().map(|_| None).collect();
         for executor in loading.iter().rev() {
             let report = executor.wait().ok_or_else(|| self.death_of(executor.role()))?;
-            found = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+            let report = report.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+            // Of each kind the first executor's counts, which has measured.
+            found.iter_mut().zip(report).for_each(|(found, own)| *found = own.or_else(|| found.take()));
         }
         let mut infos = Vec::new();
         let mut profiles = Vec::new();

@@ -193,8 +193,9 @@ impl EngineBuilder {
         let model_faults = Arc::new(ModelFaults::new(Arc::clone(&model_table), self.changes_later()));
         let mut executors = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {
-            let changes =
-                channels.as_mut().map(|channels| change_channel(|sender| channels.executors.push(sender)));
+            let changes = channels.as_mut().map(|channels| {
+                change_channel(|sender| channels.executors.push((backends[at].kind, sender)))
+            });
             executors.push(loading.wire(rings.backend(at), changes, &model_faults));
         }
         let mut threads = Vec::new();

@@ -12,11 +12,11 @@ use std::path::Path;
 
 /// The element type of a tensor as ONNX numbers it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ElementType(rten_onnx::onnx::DataType);
+pub(crate) struct ElementType(rten_onnx::onnx::DataType);
 
 impl ElementType {
     /// Returns the protocol's type; `None` where there is none, as for strings and complex numbers.
-    pub(super) fn datatype(self) -> Option<DataType> {
+    pub(crate) fn datatype(self) -> Option<DataType> {
         use rten_onnx::onnx::DataType as Onnx;
         let datatype = match self.0 {
             Onnx::BOOL => DataType::Bool,
@@ -45,27 +45,27 @@ impl fmt::Display for ElementType {
 }
 
 /// The element types that one file declares.
-pub(super) struct DeclaredTypes {
+pub(crate) struct DeclaredTypes {
     inputs: Vec<(String, ElementType)>,
     outputs: Vec<(String, ElementType)>,
     /// The size of the file and of the files that hold its weights.
-    pub(super) weights_bytes: u64,
+    pub(crate) weights_bytes: u64,
 }
 
 impl DeclaredTypes {
     /// Returns the element type of an input; `None` where the file declares none.
-    pub(super) fn input(&self, name: &str) -> Option<ElementType> {
+    pub(crate) fn input(&self, name: &str) -> Option<ElementType> {
         element_type(&self.inputs, name)
     }
 
     /// Returns the element type of an output; `None` where the file declares none.
-    pub(super) fn output(&self, name: &str) -> Option<ElementType> {
+    pub(crate) fn output(&self, name: &str) -> Option<ElementType> {
         element_type(&self.outputs, name)
     }
 }
 
 /// Reads the declarations of the ONNX file at `path`.
-pub(super) fn read(path: &Path) -> Result<DeclaredTypes, LoadError> {
+pub(crate) fn read(path: &Path) -> Result<DeclaredTypes, LoadError> {
     let metadata = path.metadata().map_err(|e| LoadError::from_io(path, e))?;
     if !metadata.is_file() {
         let source = std::io::Error::other("not a regular file");

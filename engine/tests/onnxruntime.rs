@@ -1,0 +1,179 @@
+//! Executors of kind `onnxruntime` beside those of kind `cpu`: each serves its own models, one
+//! whose model hangs goes on, and `symphony check` says where the library is looked for.
+
+mod harness;
+
+use harness::engine::{answer_all, config, start};
+use harness::onnx::loop_model;
+use harness::onnx_library::onnx_library;
+use harness::process::PATIENCE;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Instant;
+use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome};
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu/tests/data");
+
+/// A CONFIG with an executor of each of these kinds, and these models: name, file, executor.
+fn serving(kinds: &[&str], models: &[(&str, &Path, &str)]) -> String {
+    let model = |(name, file, executor): &(&str, &Path, &str)| {
+        format!(
+            "[[models]]\nname = \"{name}\"\nfile = \"{}\"\nexecutor = \"{executor}\"\nslo_ms = 1000\n\
+             max_batch = 8\nprofile = {{ alpha_ms = 0.1, beta_ms = 1 }}\n",
+            file.display()
+        )
+    };
+    format!(
+        "[onnxruntime]\nlibrary = \"{}\"\n[faults]\ngrace_ms = 20\nhung_after_s = 0.5\n\
+         {}{}",
+        onnx_library().display(),
+        kinds.iter().map(|kind| format!("[[executors]]\nkind = \"{kind}\"\n")).collect::<String>(),
+        models.iter().map(model).collect::<String>()
+    )
+}
+
+/// Sends a request with these bytes in front of its inputs; returns its outcome and its output.
+fn ask(frontend: &mut Frontend, model: ModelId, within: Nanos, start: &[u8]) -> (Outcome, Vec<u8>) {
+    let ask = Ask { due: Due::Within(within), ..Ask::one(model) };
+    let fill = |_, input: &mut [u8]| {
+        input.fill(0);
+        input[..start.len()].copy_from_slice(start);
+    };
+    frontend.submit(&ask, fill).unwrap();
+    let mut answered = None;
+    answer_all(frontend, |_, answer| {
+        let output = answer.to_vec();
+        answered = Some((answer.outcome, output));
+    });
+    answered.expect("one was in flight")
+}
+
+#[test]
+fn each_kind_serves_its_own_models_and_their_answers_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let (linear, lrn) =
+        (Path::new(DATA).join("linear.onnx"), Path::new(DATA).join("unsupported_operator.onnx"));
+    let models: [(&str, &Path, &str); 3] =
+        [("ours", &linear, "cpu"), ("theirs", &linear, "onnxruntime"), ("lrn", &lrn, "onnxruntime")];
+    let (engine, mut frontend) = start(config(folder.path(), &serving(&["onnxruntime", "cpu"], &models)));
+    let platforms: Vec<_> = engine.models().iter().map(|model| model.platform.clone()).collect();
+    assert_eq!(platforms, ["onnx_rten", "onnxruntime_onnx", "onnxruntime_onnx"]);
+    let input: Vec<u8> = [1f32, -2.0, 0.5, 8.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let [ours, theirs, lrn] =
+        [0, 1, 2].map(|model| ask(&mut frontend, ModelId(model), Nanos::from_secs(60), &input));
+    assert_eq!((ours.0, theirs.0, lrn.0), (Outcome::Good, Outcome::Good, Outcome::Good));
+    assert_eq!(ours.1, theirs.1);
+    let snapshot = engine.counters().snapshot();
+    let backends: Vec<&str> = snapshot.backends.iter().map(|(role, _)| role.as_str()).collect();
+    assert_eq!(backends, ["cpu-0", "onnxruntime-1"]);
+    engine.stop();
+}
+
+#[test]
+fn a_model_that_hangs_is_given_up_and_its_run_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let loops = folder.path().join("loops.onnx");
+    std::fs::write(&loops, loop_model()).unwrap();
+    let linear = Path::new(DATA).join("linear.onnx");
+    let models: [(&str, &Path, &str); 2] =
+        [("loops", &loops, "onnxruntime"), ("linear", &linear, "onnxruntime")];
+    let (engine, mut frontend) = start(config(folder.path(), &serving(&["onnxruntime"], &models)));
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        // The thread that computes has its name too; another test's executor is onnxruntime-1.
+        names.filter(|name| name.starts_with("onnxruntime-0")).count()
+    };
+    let before = threads();
+    assert!(before > 0, "threads have the names of their roles");
+    let hung = || engine.counters().executions().of_model(ModelId(0)).hung_batches;
+    let began = Instant::now();
+    while hung() == 0 {
+        assert!(began.elapsed() < PATIENCE, "no batch hung");
+        ask(&mut frontend, ModelId(0), Nanos::from_millis(200), &i64::MAX.to_le_bytes());
+    }
+    for (model, start) in [(1, &[][..]), (0, &3i64.to_le_bytes()[..])] {
+        let began = Instant::now();
+        while ask(&mut frontend, ModelId(model), Nanos::from_secs(60), start).0 != Outcome::Good {
+            assert!(began.elapsed() < PATIENCE, "model {model} is not served any more");
+        }
+    }
+    // The thread that was given up was told to end its run.
+    let began = Instant::now();
+    while threads() > before {
+        assert!(began.elapsed() < PATIENCE, "the run that hung goes on");
+        std::thread::yield_now();
+    }
+    engine.stop();
+}
+
+/// Runs `symphony check` on this CONFIG, where the environment names this library.
+fn check(text: &str, library: &Path) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("symphony.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.env("ORT_DYLIB_PATH", library).arg("check").arg(&file).output().unwrap()
+}
+
+fn on_onnxruntime(head: &str) -> String {
+    let file = Path::new(DATA).join("unsupported_operator.onnx");
+    format!(
+        "{head}[[executors]]\nkind = \"onnxruntime\"\n[[models]]\nname = \"lrn\"\nfile = \"{}\"\nslo_ms = 1000\n",
+        file.display()
+    )
+}
+
+#[test]
+fn check_says_where_the_library_is_and_a_model_without_a_kind_runs_on_the_only_one() {
+    let library = onnx_library();
+    for head in [String::new(), format!("[onnxruntime]\nlibrary = \"{}\"\n", library.display())] {
+        let output = check(&on_onnxruntime(&head), &library);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains(&format!("ONNX Runtime: {}", library.display())), "{said}");
+    }
+}
+
+#[test]
+fn check_says_where_it_looked_if_there_is_no_library() {
+    let text = on_onnxruntime("");
+    let nowhere = Path::new("/nowhere/libonnxruntime.so");
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let named = on_onnxruntime("[onnxruntime]\nlibrary = \"missing.so\"\nthreads = 2\n");
+    for (text, library, expected) in [
+        (&text, nowhere, "looked in ORT_DYLIB_PATH=/nowhere/libonnxruntime.so: can't be opened"),
+        (&text, broken.as_path(), "can't be opened"),
+        (&named, nowhere, "missing.so: can't be opened"),
+    ] {
+        let output = check(text, library);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in [expected, "onnxruntime: ONNX Runtime's library was not found; install it"] {
+            assert!(said.contains(part), "{said}\nshould contain\n{part}");
+        }
+    }
+}
+
+#[test]
+fn the_virtual_environments_package_comes_before_those_of_programs_in_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("symphony.toml");
+    std::fs::write(&file, on_onnxruntime("")).unwrap();
+    // The names are in the other order.
+    let prefixes = ["z", "a"].map(|name| folder.path().join(name));
+    for prefix in &prefixes {
+        let package = prefix.join("lib/python3.11/site-packages/onnxruntime/capi");
+        std::fs::create_dir_all(&package).unwrap();
+        std::os::unix::fs::symlink(onnx_library(), package.join("libonnxruntime.so.1")).unwrap();
+        std::fs::create_dir_all(prefix.join("bin")).unwrap();
+        std::fs::write(prefix.join("bin/python3"), "").unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.env_remove("ORT_DYLIB_PATH").env_remove("CONDA_PREFIX").env("VIRTUAL_ENV", &prefixes[0]);
+    let output = command.env("PATH", prefixes[1].join("bin")).arg("check").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(&format!("ONNX Runtime: {}/lib/python3.11/", prefixes[0].display())), "{said}");
+}

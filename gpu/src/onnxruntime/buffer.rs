@@ -1,0 +1,130 @@
+//! One tensor of a batch as ONNX Runtime takes and gives it. The elements are those of the
+//! protocol, so a row is one copy.
+
+use crate::signature::{DataType, TensorSpec};
+use bytemuck::{AnyBitPattern, NoUninit};
+use half::{bf16, f16};
+use ort::session::SessionInputValue;
+use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef};
+
+const _: () = assert!(cfg!(target_endian = "little"), "rows are little endian and are copied as they are");
+
+/// Returns the protocol's type of these elements; `None` where there is none that is supported.
+pub(super) fn datatype(element: TensorElementType) -> Option<DataType> {
+    let datatype = match element {
+        TensorElementType::Bool => DataType::Bool,
+        TensorElementType::Uint8 => DataType::Uint8,
+        TensorElementType::Uint16 => DataType::Uint16,
+        TensorElementType::Uint32 => DataType::Uint32,
+        TensorElementType::Uint64 => DataType::Uint64,
+        TensorElementType::Int8 => DataType::Int8,
+        TensorElementType::Int16 => DataType::Int16,
+        TensorElementType::Int32 => DataType::Int32,
+        TensorElementType::Int64 => DataType::Int64,
+        TensorElementType::Float16 => DataType::Fp16,
+        TensorElementType::Bfloat16 => DataType::Bf16,
+        TensorElementType::Float32 => DataType::Fp32,
+        TensorElementType::Float64 => DataType::Fp64,
+        _ => return None,
+    };
+    Some(datatype)
+}
+
+/// The rows of one tensor of a full batch.
+pub(super) struct RowBuffer {
+    /// Aligned for every element.
+    words: Vec<u64>,
+    row_bytes: usize,
+    datatype: DataType,
+    /// The shape, of which each run sets the first dimension, the batch's.
+    shape: Vec<i64>,
+}
+
+impl RowBuffer {
+    /// Makes `max_batch` rows of `spec`, all zero.
+    pub(super) fn new(spec: &TensorSpec, max_batch: usize) -> RowBuffer {
+        let row_bytes = spec.bytes();
+        let words = vec![0; (row_bytes * max_batch).div_ceil(size_of::<u64>())];
+        let shape = std::iter::once(1).chain(spec.shape.iter().map(|&size| size as i64)).collect();
+        RowBuffer { words, row_bytes, datatype: spec.datatype, shape }
+    }
+
+    /// Returns a row's bytes.
+    pub(super) fn row(&self, row: usize) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Fills a row.
+    pub(super) fn stage(&mut self, row: usize, from: &[u8]) {
+        let to = &mut bytemuck::cast_slice_mut(&mut self.words)[row * self.row_bytes..][..self.row_bytes];
+        if self.datatype == DataType::Bool {
+            to.iter_mut().zip(from).for_each(|(to, &from)| *to = u8::from(from != 0));
+        } else {
+            to.copy_from_slice(from);
+        }
+    }
+
+    /// Returns the first `rows` rows as an input of a run.
+    pub(super) fn input(&mut self, rows: usize) -> ort::Result<SessionInputValue<'_>> {
+        self.shape[0] = rows as i64;
+        let bytes = &bytemuck::cast_slice::<u64, u8>(&self.words)[..rows * self.row_bytes];
+        match self.datatype {
+            DataType::Bool => {
+                // `stage` writes nothing else than 0 and 1.
+                let elements: &[bool] = bytemuck::checked::try_cast_slice(bytes).unwrap_or_default();
+                Ok(TensorRef::from_array_view((self.shape.clone(), elements))?.into())
+            }
+            DataType::Uint8 | DataType::Bytes(_) => view::<u8>(&self.shape, bytes),
+            DataType::Uint16 => view::<u16>(&self.shape, bytes),
+            DataType::Uint32 => view::<u32>(&self.shape, bytes),
+            DataType::Uint64 => view::<u64>(&self.shape, bytes),
+            DataType::Int8 => view::<i8>(&self.shape, bytes),
+            DataType::Int16 => view::<i16>(&self.shape, bytes),
+            DataType::Int32 => view::<i32>(&self.shape, bytes),
+            DataType::Int64 => view::<i64>(&self.shape, bytes),
+            DataType::Fp16 => view::<f16>(&self.shape, bytes),
+            DataType::Bf16 => view::<bf16>(&self.shape, bytes),
+            DataType::Fp32 => view::<f32>(&self.shape, bytes),
+            DataType::Fp64 => view::<f64>(&self.shape, bytes),
+        }
+    }
+
+    /// Copies the first `rows` rows of an output of a run.
+    pub(super) fn take(&mut self, rows: usize, from: &DynValue) -> ort::Result<()> {
+        let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..rows * self.row_bytes];
+        match self.datatype {
+            DataType::Bool => {
+                let (_, elements) = from.try_extract_tensor::<bool>()?;
+                to.iter_mut().zip(elements).for_each(|(to, &from)| *to = u8::from(from));
+                Ok(())
+            }
+            DataType::Uint8 | DataType::Bytes(_) => copy::<u8>(from, to),
+            DataType::Uint16 => copy::<u16>(from, to),
+            DataType::Uint32 => copy::<u32>(from, to),
+            DataType::Uint64 => copy::<u64>(from, to),
+            DataType::Int8 => copy::<i8>(from, to),
+            DataType::Int16 => copy::<i16>(from, to),
+            DataType::Int32 => copy::<i32>(from, to),
+            DataType::Int64 => copy::<i64>(from, to),
+            DataType::Fp16 => copy::<f16>(from, to),
+            DataType::Bf16 => copy::<bf16>(from, to),
+            DataType::Fp32 => copy::<f32>(from, to),
+            DataType::Fp64 => copy::<f64>(from, to),
+        }
+    }
+}
+
+fn view<'a, T>(shape: &[i64], bytes: &'a [u8]) -> ort::Result<SessionInputValue<'a>>
+where
+    T: PrimitiveTensorElementType + AnyBitPattern + NoUninit + std::fmt::Debug,
+{
+    let elements: &'a [T] = bytemuck::cast_slice(bytes);
+    Ok(TensorRef::from_array_view((shape.to_vec(), elements))?.into())
+}
+
+fn copy<T: PrimitiveTensorElementType + NoUninit>(from: &DynValue, to: &mut [u8]) -> ort::Result<()> {
+    let (_, elements) = from.try_extract_tensor::<T>()?;
+    // The caller has compared the shapes.
+    to.copy_from_slice(bytemuck::cast_slice(elements));
+    Ok(())
+}

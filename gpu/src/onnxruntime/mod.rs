@@ -1,0 +1,382 @@
+//! ONNX models run by ONNX Runtime: every operator, and the faster kernels. Its library is opened
+//! at run time; a machine without it lacks this executor and nothing else.
+
+mod buffer;
+mod library;
+
+pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
+
+use crate::declared;
+use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
+use crate::signature::{DataType, Signature, TensorSpec};
+use buffer::RowBuffer;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::session::{RunOptions, Session, SessionInputValue, SessionInputs};
+use ort::value::{DynValue, Outlet, ValueType};
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The options of models on ONNX Runtime.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnnxRuntimeOptions {
+    /// The library; `None` looks for it.
+    pub library: Option<PathBuf>,
+    /// The number of threads that compute one batch: the executor's own, and others that run where
+    /// the system puts them.
+    pub threads: usize,
+}
+
+impl Default for OnnxRuntimeOptions {
+    fn default() -> OnnxRuntimeOptions {
+        OnnxRuntimeOptions { library: None, threads: 1 }
+    }
+}
+
+/// An ONNX model in a session of ONNX Runtime, with the buffers of one batch.
+///
+/// Every input and output has the batch as its first dimension, which is dynamic in the file; the
+/// model's [`Signature`] describes one row. All types of fixed-size elements are passed unchanged.
+/// It computes on the thread that calls [`HostModel::run`].
+pub struct OnnxRuntimeModel {
+    own: Arc<RunHandle>,
+    session: Session,
+    inputs: Vec<RowBuffer>,
+    outputs: Vec<RowBuffer>,
+}
+
+/// The part of a model that a session is made of.
+struct SessionSource {
+    /// The file's bytes, of which a session can be made again. External weights stay in their
+    /// files.
+    bytes: Vec<u8>,
+    folder: PathBuf,
+    environment: OnnxRuntimeLibrary,
+    threads: usize,
+    signature: Signature,
+    max_batch: usize,
+    weights_bytes: u64,
+}
+
+/// A model as another thread knows it: what it was made of, and how its run is told to end.
+struct RunHandle {
+    source: Arc<SessionSource>,
+    options: RunOptions,
+}
+
+impl HostGraph for RunHandle {
+    fn make(self: Arc<RunHandle>, _: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
+        let source = Arc::clone(&self.source);
+        let made = caught(|| {
+            let session = session(&source.environment, &source.bytes, &source.folder, source.threads)?;
+            OnnxRuntimeModel::new(session, source)
+        });
+        Ok(Box::new(made?))
+    }
+
+    fn interrupt(&self) {
+        // It fails only for want of memory; the thread then runs to its end.
+        let _ = self.options.terminate();
+    }
+}
+
+impl OnnxRuntimeModel {
+    /// Loads the ONNX file at `path` for batches of at most `max_batch`. The model is run on zeros
+    /// with one row and with two, to find the outputs' shapes and to check that it keeps rows apart
+    /// by the first dimension.
+    ///
+    /// # Errors
+    /// If there is no library, if the file cannot be read or is no ONNX model, if its first
+    /// dimensions are not the batch's, if an element type is not supported, or if it fails on
+    /// zeros.
+    pub fn load(
+        path: &Path,
+        max_batch: usize,
+        options: &OnnxRuntimeOptions,
+    ) -> Result<OnnxRuntimeModel, LoadError> {
+        if max_batch == 0 {
+            return Err(LoadError::MaxBatch { path: path.into() });
+        }
+        let environment = open_library(options.library.as_deref())
+            .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
+        let weights_bytes = declared::read(path)?.weights_bytes;
+        let bytes = std::fs::read(path).map_err(|error| LoadError::from_io(path, error))?;
+        let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
+        let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let session = caught(|| session(&environment, &bytes, &folder, options.threads)).map_err(refused)?;
+        let inputs = input_specs(session.inputs(), path)?;
+        check_size("inputs", &inputs, max_batch, path)?;
+        check_outputs(session.outputs(), path)?;
+        let source = SessionSource {
+            bytes,
+            folder,
+            environment,
+            threads: options.threads,
+            signature: Signature { inputs, outputs: Vec::new() },
+            max_batch,
+            weights_bytes,
+        };
+        let mut trial = OnnxRuntimeModel::new(session, Arc::new(source)).map_err(refused)?;
+        let outputs = trial.output_specs(path)?;
+        check_size("outputs", &outputs, max_batch, path)?;
+        let OnnxRuntimeModel { own, session, .. } = trial;
+        // Only this function has the handle and the source so far.
+        let source = Arc::into_inner(own).and_then(|own| Arc::into_inner(own.source));
+        let mut source = source.ok_or_else(|| LoadError::Panicked { path: path.into() })?;
+        source.signature.outputs = outputs;
+        let mut model = OnnxRuntimeModel::new(session, Arc::new(source)).map_err(refused)?;
+        for rows in [1, max_batch.min(2)] {
+            model.run(rows).map_err(|error| trial_error(path, rows, &error))?;
+        }
+        Ok(model)
+    }
+
+    fn new(session: Session, source: Arc<SessionSource>) -> Result<OnnxRuntimeModel, RunError> {
+        let buffers = |specs: &[TensorSpec]| -> Vec<RowBuffer> {
+            specs.iter().map(|spec| RowBuffer::new(spec, source.max_batch)).collect()
+        };
+        let (inputs, outputs) = (buffers(&source.signature.inputs), buffers(&source.signature.outputs));
+        let own = Arc::new(RunHandle { source, options: RunOptions::new().map_err(failed)? });
+        Ok(OnnxRuntimeModel { own, session, inputs, outputs })
+    }
+
+    /// Runs one row of zeros and returns the specs of the outputs, with the shapes that they had.
+    fn output_specs(&mut self, path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
+        let OnnxRuntimeModel { own, session, inputs, .. } = self;
+        let names = &own.source.signature.inputs;
+        let specs = execute(session, inputs, names, &own.options, 1, |outputs| {
+            outputs.map(|(name, value)| output_spec(name, value, path)).collect::<Result<Vec<_>, _>>()
+        });
+        let specs = specs.map_err(|error| trial_error(path, 1, &error))??;
+        if specs.is_empty() { Err(LoadError::NoOutputs { path: path.into() }) } else { Ok(specs) }
+    }
+}
+
+impl HostModel for OnnxRuntimeModel {
+    fn signature(&self) -> &Signature {
+        &self.own.source.signature
+    }
+
+    fn max_batch(&self) -> usize {
+        self.own.source.max_batch
+    }
+
+    fn weights_bytes(&self) -> u64 {
+        self.own.source.weights_bytes
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let SessionSource { signature, max_batch, weights_bytes, bytes, .. } = &*self.own.source;
+        let specs = signature.inputs.iter().chain(&signature.outputs);
+        let row = specs.map(TensorSpec::bytes).sum::<usize>();
+        weights_bytes + (bytes.len() + row * max_batch) as u64
+    }
+
+    /// Does nothing: it computes on the thread that calls [`HostModel::run`].
+    fn compute_on(&mut self, _: &ComputeThread) {}
+
+    fn stage(&mut self, row: usize, input: &[u8]) {
+        let signature = &self.own.source.signature;
+        for (index, buffer) in self.inputs.iter_mut().enumerate() {
+            buffer.stage(row, &input[signature.input_range(index)]);
+        }
+    }
+
+    fn run(&mut self, rows: usize) -> Result<(), RunError> {
+        let OnnxRuntimeModel { own, session, inputs, outputs } = self;
+        let SessionSource { signature, max_batch, .. } = &*own.source;
+        if rows == 0 || rows > *max_batch {
+            return Err(RunError::Rows { rows, max_batch: *max_batch });
+        }
+        let specs = &signature.outputs;
+        execute(session, inputs, &signature.inputs, &own.options, rows, |values| {
+            let mut taken = 0;
+            for (((_, value), spec), buffer) in values.zip(specs).zip(&mut *outputs) {
+                check_output(value, spec, rows)?;
+                buffer.take(rows, value).map_err(failed)?;
+                taken += 1;
+            }
+            if taken == specs.len() { Ok(()) } else { Err(RunError::Panicked) }
+        })?
+    }
+
+    fn unstage(&self, row: usize, output: &mut [u8]) {
+        let signature = &self.own.source.signature;
+        for (index, buffer) in self.outputs.iter().enumerate() {
+            output[signature.output_range(index)].copy_from_slice(buffer.row(row));
+        }
+    }
+
+    fn graph(&self) -> Arc<dyn HostGraph> {
+        Arc::clone(&self.own) as Arc<dyn HostGraph>
+    }
+}
+
+/// Makes a session of a file's bytes; its external weights are looked for in `folder`.
+fn session(
+    library: &OnnxRuntimeLibrary,
+    bytes: &[u8],
+    folder: &Path,
+    threads: usize,
+) -> Result<Session, RunError> {
+    /// The key under which ONNX Runtime takes the folder of external weights.
+    const FOLDER: &str = "session.model_external_initializers_file_folder_path";
+    let unset = |error: ort::Error<SessionBuilder>| RunError::Failed { reason: error.to_string() };
+    let builder = Session::builder(&library.environment).map_err(failed)?;
+    let builder = builder.with_optimization_level(GraphOptimizationLevel::All).map_err(unset)?;
+    let builder = builder.with_intra_threads(threads).map_err(unset)?;
+    let builder = builder.with_inter_threads(1).map_err(unset)?;
+    let builder = builder.with_intra_op_spinning(false).map_err(unset)?;
+    let mut builder = builder.with_config_entry(FOLDER, folder.to_string_lossy()).map_err(unset)?;
+    if threads > 1 {
+        // The others would all run on the core that this one is pinned to.
+        let every = every_core();
+        let others = vec![every.as_str(); threads - 1].join(";");
+        builder = builder.with_config_entry("session.intra_op_thread_affinities", others).map_err(unset)?;
+    }
+    builder.commit_from_memory(bytes).map_err(failed)
+}
+
+/// Returns the machine's cores as ONNX Runtime lists them, counted from 1.
+fn every_core() -> String {
+    // As 0-3,8: the calling thread may be pinned, so its own cores are not all.
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let next = |core: &str| core.trim().parse::<usize>().map_or(1, |core| core + 1).to_string();
+    let range = |cores: &str| cores.split('-').map(next).collect::<Vec<_>>().join("-");
+    online.split(',').map(range).collect::<Vec<_>>().join(",")
+}
+
+/// Runs `rows` rows of the staged inputs, and has `take` read the outputs.
+fn execute<R>(
+    session: &mut Session,
+    inputs: &mut [RowBuffer],
+    specs: &[TensorSpec],
+    options: &RunOptions,
+    rows: usize,
+    take: impl FnOnce(&mut dyn Iterator<Item = (&str, &DynValue)>) -> R,
+) -> Result<R, RunError> {
+    let values = inputs
+        .iter_mut()
+        .zip(specs)
+        .map(|(input, spec)| Ok((Cow::Borrowed(spec.name.as_str()), input.input(rows).map_err(failed)?)));
+    let values: Vec<(Cow<'_, str>, SessionInputValue<'_>)> = values.collect::<Result<_, RunError>>()?;
+    caught(|| {
+        let outputs = session.run_with_options(SessionInputs::<'_, '_, 0>::ValueMap(values), options);
+        let outputs = outputs.map_err(failed)?;
+        let mut values = outputs.keys().map(|name| (name, &outputs[name]));
+        Ok(take(&mut values))
+    })
+}
+
+/// Calls ONNX Runtime; a panic is an error.
+fn caught<R>(call: impl FnOnce() -> Result<R, RunError>) -> Result<R, RunError> {
+    // A session is only read by a run, so a panic leaves nothing half done behind.
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(RunError::Panicked))
+}
+
+fn failed(error: ort::Error) -> RunError {
+    RunError::Failed { reason: error.to_string() }
+}
+
+fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {
+    LoadError::Trial { path: path.into(), rows, reason: error.to_string() }
+}
+
+fn input_specs(inputs: &[Outlet], path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
+    if inputs.is_empty() {
+        return Err(LoadError::NoInputs { path: path.into() });
+    }
+    inputs.iter().map(|input| input_spec(input, path)).collect()
+}
+
+fn input_spec(input: &Outlet, path: &Path) -> Result<TensorSpec, LoadError> {
+    let (path, name) = (path.to_path_buf(), input.name().to_owned());
+    let ValueType::Tensor { ty, shape, .. } = input.dtype() else {
+        let found = input.dtype().to_string();
+        return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
+    };
+    let Some(datatype) = buffer::datatype(*ty) else {
+        let found = format!("elements of type {ty}");
+        return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
+    };
+    if shape.first() != Some(&-1) {
+        let shape = format!("{:?}", &shape[..]);
+        return Err(LoadError::BatchDimension { path, role: "input", tensor: name, shape });
+    }
+    if let Some((index, &size)) = shape.iter().enumerate().skip(1).find(|(_, size)| **size <= 0) {
+        let found = if size < 0 { "dynamic".to_owned() } else { size.to_string() };
+        return Err(LoadError::Dimension { path, tensor: name, index, found });
+    }
+    let shape = shape.iter().skip(1).map(|&size| size as usize).collect();
+    Ok(TensorSpec { name, datatype, shape })
+}
+
+fn check_outputs(outputs: &[Outlet], path: &Path) -> Result<(), LoadError> {
+    for output in outputs {
+        if let ValueType::Tensor { shape, .. } = output.dtype()
+            && shape.first().is_some_and(|&size| size >= 0)
+        {
+            let (tensor, shape) = (output.name().to_owned(), format!("{:?}", &shape[..]));
+            return Err(LoadError::BatchDimension { path: path.into(), role: "output", tensor, shape });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the spec of an output, of which this is the value for a batch of one.
+fn output_spec(name: &str, value: &DynValue, path: &Path) -> Result<TensorSpec, LoadError> {
+    let (path, name) = (path.to_path_buf(), name.to_owned());
+    let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
+        let found = value.dtype().to_string();
+        return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
+    };
+    let Some(datatype) = buffer::datatype(*ty) else {
+        let found = format!("elements of type {ty}");
+        return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
+    };
+    if shape.first() != Some(&1) {
+        let shape = format!("{:?} for a batch of one", &shape[..]);
+        return Err(LoadError::BatchDimension { path, role: "output", tensor: name, shape });
+    }
+    let shape = shape.iter().skip(1).map(|&size| size as usize).collect();
+    Ok(TensorSpec { name, datatype, shape })
+}
+
+fn check_size(
+    role: &'static str,
+    specs: &[TensorSpec],
+    max_batch: usize,
+    path: &Path,
+) -> Result<(), LoadError> {
+    let row = specs.iter().fold(0usize, |total, spec| total.saturating_add(spec.bytes()));
+    if row.saturating_mul(max_batch) > MAX_STAGED_BYTES {
+        return Err(LoadError::TooLarge { path: path.into(), role, row, max_batch, limit: MAX_STAGED_BYTES });
+    }
+    Ok(())
+}
+
+fn check_output(value: &DynValue, spec: &TensorSpec, rows: usize) -> Result<(), RunError> {
+    let is_expected = match value.dtype() {
+        ValueType::Tensor { ty, shape, .. } => {
+            let expected = std::iter::once(rows).chain(spec.shape.iter().copied());
+            buffer::datatype(*ty) == Some(spec.datatype)
+                && shape.iter().copied().eq(expected.map(|size| size as i64))
+        }
+        _ => false,
+    };
+    if is_expected {
+        return Ok(());
+    }
+    let expected: Vec<usize> = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
+    Err(RunError::Output {
+        tensor: spec.name.clone(),
+        expected: format!("{} {expected:?}", spec.datatype),
+        found: value.dtype().to_string(),
+    })
+}
+
+/// Lists the supported types, for error messages.
+fn supported() -> String {
+    DataType::ALL.map(DataType::name).join(", ")
+}
