@@ -222,7 +222,9 @@ mod tests {
     use crate::scale::run::arrivals::ArrivalStream;
     use crate::scale::run::gather;
     use crate::scale::run::instant_gpus::BatchTally;
-    use crate::scale::run::stopwatch::Window;
+    use crate::scale::run::recovery::{RecoveryTimes, RequestTimes};
+    use crate::scale::run::stopwatch::{DutyCycles, ThreadResults, Window};
+    use crate::scale::run::world::ModelTally;
     use clap::Parser;
     use rand::{RngExt, SeedableRng};
     use rand_pcg::Pcg64Mcg;
@@ -232,7 +234,7 @@ mod tests {
     /// Makes the outcome of a run at `rate` that passes or in which all requests are bad.
     fn outcome(rate: f64, passes: bool) -> Outcome {
         let plan = Options::parse_from(["scale"]).plan(1, rate).unwrap();
-        let mut outcome = gather(&plan, Vec::new(), Vec::new(), &[]);
+        let mut outcome = gather(&plan, Window::ALL, Vec::new(), Vec::new());
         outcome.requests = 100;
         outcome.ran.dropped = if passes { 1 } else { 100 };
         outcome
@@ -321,7 +323,13 @@ mod tests {
             }
             now += Nanos::from_micros(1) + Nanos::from_secs_f64(requests as f64 / capacity);
         }
-        gather(&plan, Vec::new(), Vec::new(), &[(stream.taken().clone(), BatchTally::default())])
+        let tally = ModelTally {
+            taken: stream.taken().clone(),
+            ran: BatchTally::default(),
+            times: RequestTimes::none(Window::ALL),
+        };
+        let (cycles, recovering) = (DutyCycles::default(), RecoveryTimes::none(Window::ALL));
+        gather(&plan, Window::ALL, vec![ThreadResults { cycles, recovering, tally }], Vec::new())
     }
 
     #[test]

@@ -135,11 +135,12 @@ mod tests {
     use crate::scale::machine::Machine;
     use crate::scale::options::Options;
     use crate::scale::run::gather;
+    use crate::scale::run::stopwatch::Window;
     use clap::Parser;
 
     fn report(threads: usize, requests: u64) -> Report {
         let plan = Options::parse_from(["scale"]).plan(threads, 1e6).unwrap();
-        let mut outcome = gather(&plan, Vec::new(), Vec::new(), &[]);
+        let mut outcome = gather(&plan, Window::ALL, Vec::new(), Vec::new());
         outcome.requests = requests;
         (outcome.ran.batches, outcome.ran.requests) = (requests / 80, requests);
         let machine =

@@ -3,6 +3,7 @@
 //! each at the time that the schedule gives.
 
 use super::delay_histogram::DelayHistogram;
+use super::recovery::RequestTimes;
 use super::stopwatch::{Disturbance, Interruptions, Window};
 use std::collections::VecDeque;
 use symphony::runtime::clock::Clock;
@@ -24,10 +25,6 @@ pub struct BatchTally {
     pub late: u64,
     /// The number of requests that ended without a batch: dropped, or their queue was full.
     pub dropped: u64,
-    /// The number of requests, batched or dropped, while no thread recovered from a gap.
-    pub undisturbed_requests: u64,
-    /// The number of those that were late or dropped.
-    pub undisturbed_bad: u64,
     /// The delays from the earliest time at which a batch could be sent until it was.
     pub decision: DelayHistogram,
     /// The delays of those batches during which the machine disturbed neither their ModelThread nor
@@ -42,8 +39,6 @@ impl BatchTally {
         self.requests += other.requests;
         self.late += other.late;
         self.dropped += other.dropped;
-        self.undisturbed_requests += other.undisturbed_requests;
-        self.undisturbed_bad += other.undisturbed_bad;
         self.decision.merge(&other.decision);
         self.undisturbed.merge(&other.undisturbed);
     }
@@ -53,7 +48,7 @@ impl BatchTally {
 struct SentBatch {
     due: Nanos,
     lag: Nanos,
-    requests: u64,
+    requests: u32,
     is_late: bool,
 }
 
@@ -63,11 +58,10 @@ pub struct InstantGpus {
     window: Window,
     frames: Vec<Frame>,
     sent: Vec<SentBatch>,
-    /// The end of the recovery of the ModelThread itself.
-    recovering_until: Nanos,
     /// The disturbances of RankThreads.
     disturbances: Vec<Disturbance>,
     ran: BatchTally,
+    times: RequestTimes,
 }
 
 impl InstantGpus {
@@ -80,42 +74,36 @@ impl InstantGpus {
             frames: vec![Frame::default(); BatchHeader::frames(largest)],
             sent: Vec::with_capacity(limits::MAX_MODELS),
             disturbances,
-            recovering_until: Nanos::ZERO,
             ran: BatchTally::default(),
+            times: RequestTimes::none(window),
         }
     }
 
     /// Records the batches of the previous duty cycle, of a ModelThread with these interruptions.
     #[inline]
     pub fn book(&mut self, interruptions: Interruptions) {
-        self.recovering_until = interruptions.recovering_until;
         if self.sent.is_empty() {
             return;
         }
         let disturbances = self.disturbances.iter();
         let until = disturbances.map(Disturbance::until).fold(interruptions.disturbed_until, Nanos::max);
-        let recovering = self.recovering();
         for SentBatch { due, lag, requests, is_late } in self.sent.drain(..) {
             self.ran.decision.record(lag, 1);
             if due >= until {
                 self.ran.undisturbed.record(lag, 1);
             }
-            if due >= recovering {
-                self.ran.undisturbed_requests += requests;
-                self.ran.undisturbed_bad += if is_late { requests } else { 0 };
-            }
+            self.times.count(due, requests, if is_late { requests } else { 0 });
         }
-    }
-
-    /// Returns the end of the recovery of this ModelThread and all RankThreads.
-    fn recovering(&self) -> Nanos {
-        let ranks = self.disturbances.iter().map(Disturbance::recovering_until);
-        ranks.fold(self.recovering_until, Nanos::max)
     }
 
     /// Returns the counts and delays within the window.
     pub fn ran(&self) -> &BatchTally {
         &self.ran
+    }
+
+    /// Returns all requests, batched or dropped, by time; those that were late or dropped are bad.
+    pub fn times(&self) -> &RequestTimes {
+        &self.times
     }
 }
 
@@ -140,7 +128,7 @@ impl Outlets for InstantGpus {
         self.ran.requests += size;
         let is_late = sent > batch.latest;
         self.ran.late += if is_late { size } else { 0 };
-        self.sent.push(SentBatch { due, lag: sent - due, requests: size, is_late });
+        self.sent.push(SentBatch { due, lag: sent - due, requests: batch.size, is_late });
     }
 
     #[inline]
@@ -149,10 +137,7 @@ impl Outlets for InstantGpus {
             return;
         }
         self.ran.dropped += 1;
-        if now >= self.recovering() {
-            self.ran.undisturbed_requests += 1;
-            self.ran.undisturbed_bad += 1;
-        }
+        self.times.count(now, 1, 1);
     }
 }
 
@@ -182,6 +167,7 @@ impl Completions for InstantCompletions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recovery::RecoveryTimes;
     use super::*;
     use symphony_transport::message::QueueId;
 
@@ -195,6 +181,8 @@ mod tests {
         gpus.end(&requests[0], Ending::DroppedInQueue, Nanos(1));
         let ran = gpus.ran();
         assert_eq!((ran.batches, ran.requests, ran.late, ran.dropped), (2, 6, 3, 1));
+        gpus.book(Interruptions::default());
+        assert_eq!(gpus.times().without(&RecoveryTimes::none(Window::ALL)), (7, 4));
     }
 
     #[test]
@@ -208,22 +196,6 @@ mod tests {
         gpus.book(Interruptions { disturbed_until: Nanos(7), ..Interruptions::default() });
         gpus.book(Interruptions { disturbed_until: Nanos::MAX, ..Interruptions::default() });
         assert_eq!((gpus.ran().decision.count(), gpus.ran().undisturbed.count()), (2, 1));
-    }
-
-    #[test]
-    fn bad_requests_of_a_recovery_are_counted_apart() {
-        let mut gpus = InstantGpus::new(Clock::start(), Window::ALL, 4, vec![Disturbance::default()]);
-        let late = BatchHeader { size: 2, latest: Nanos::ZERO, ..BatchHeader::default() };
-        for due in [5, 9] {
-            gpus.run(Nanos(due), late, (&[Request::default(); 2], &[]));
-        }
-        gpus.book(Interruptions { recovering_until: Nanos(7), ..Interruptions::default() });
-        for now in [6, 8] {
-            gpus.end(&Request::default(), Ending::DroppedInQueue, Nanos(now));
-        }
-        let ran = gpus.ran();
-        assert_eq!((ran.late, ran.dropped), (4, 2));
-        assert_eq!((ran.undisturbed_requests, ran.undisturbed_bad), (3, 3));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod arrivals;
 pub mod delay_histogram;
 pub mod instant_gpus;
+pub mod recovery;
 pub mod stopwatch;
 pub mod world;
 
@@ -11,12 +12,13 @@ use super::machine::{longest_gap, stolen};
 use super::plan::{Plan, Watch};
 use delay_histogram::DelayHistogram;
 use instant_gpus::BatchTally;
+use recovery::RecoveryTimes;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use stopwatch::{Disturbance, DutyCycles, Stopwatch, Window};
+use stopwatch::{Disturbance, DutyCycles, Stopwatch, ThreadResults, Window};
 use symphony::runtime::clock::Clock;
 use symphony::runtime::threads::{Agent, ModelLinks, RankLinks, link, measure_lateness, slack_for, spawn};
 use symphony::runtime::{Idle, Placement};
@@ -54,6 +56,11 @@ pub struct Outcome {
     pub arrival_unexplained: DelayHistogram,
     /// The batches that were sent.
     pub ran: BatchTally,
+    /// The number of requests, batched or dropped, while neither their ModelThread nor a RankThread
+    /// recovered from a stall of the machine.
+    pub undisturbed_requests: u64,
+    /// The number of those that were late or dropped.
+    pub undisturbed_bad: u64,
     /// True if threads shared cores: no figure is then that of a thread on a core of its own.
     pub shared: bool,
     /// The cores used.
@@ -74,8 +81,8 @@ impl Outcome {
     /// Returns the same share without the requests while a thread recovered from a stall of the
     /// machine; `None` where less than a tenth is left.
     pub fn bad_rate_without_stalls(&self) -> Option<f64> {
-        let (all, left) = (self.ran.requests + self.ran.dropped, self.ran.undisturbed_requests);
-        (left > 0 && 10 * left >= all).then(|| self.ran.undisturbed_bad as f64 / left as f64)
+        let (all, left) = (self.ran.requests + self.ran.dropped, self.undisturbed_requests);
+        (left > 0 && 10 * left >= all).then(|| self.undisturbed_bad as f64 / left as f64)
     }
 
     /// Returns the reason for which the run failed, `None` if it passed. What a stall of the
@@ -164,54 +171,56 @@ pub fn run(plan: &Plan, cores: &[usize]) -> io::Result<Outcome> {
     sleep_until(&run.world.clock, window.until + Nanos::from_millis(5));
     let stolen = stolen_before.zip(stolen()).map(|(before, after)| after - before);
     run.stop()?;
-    let (model_cycles, tallies) = collect(&models_done);
-    let (rank_cycles, _) = collect::<()>(&ranks_done);
     Ok(Outcome {
         longest_gap: gap.map(|gap| gap.join().unwrap_or(Nanos::MAX)),
         cores: cores.iter().copied().take(roles).collect(),
         shared: placements.shared,
         stolen,
-        ..gather(plan, model_cycles, rank_cycles, &tallies)
+        ..gather(plan, window, models_done.iter().collect(), ranks_done.iter().collect())
     })
 }
 
-/// Makes an outcome of the threads' results.
+/// Makes an outcome of the threads' results within `window`.
 pub(super) fn gather(
     plan: &Plan,
-    model_cycles: Vec<DutyCycles>,
-    rank_cycles: Vec<DutyCycles>,
-    tallies: &[ModelTally],
+    window: Window,
+    models: Vec<ThreadResults<ModelTally>>,
+    ranks: Vec<ThreadResults<()>>,
 ) -> Outcome {
     let mut outcome = Outcome {
         plan: plan.clone(),
-        model_cycles,
-        rank_cycles,
+        model_cycles: models.iter().map(|model| model.cycles).collect(),
+        rank_cycles: ranks.iter().map(|rank| rank.cycles).collect(),
         requests: 0,
         arrival: DelayHistogram::default(),
         arrival_unexplained: DelayHistogram::default(),
         ran: BatchTally::default(),
+        undisturbed_requests: 0,
+        undisturbed_bad: 0,
         shared: false,
         cores: Vec::new(),
         stolen: None,
         longest_gap: None,
     };
-    for (taken, ran) in tallies {
+    let mut of_ranks = RecoveryTimes::none(window);
+    ranks.iter().for_each(|rank| of_ranks.merge(&rank.recovering));
+    for ThreadResults { mut recovering, tally: ModelTally { taken, ran, times }, .. } in models {
         outcome.requests += taken.requests;
         outcome.arrival.merge(&taken.lags);
         outcome.arrival.merge(&taken.disturbed_lags);
         outcome.arrival_unexplained.merge(&taken.lags);
         outcome.arrival_unexplained.merge(&taken.unexplained_lags);
-        outcome.ran.merge(ran);
+        outcome.ran.merge(&ran);
+        recovering.merge(&of_ranks);
+        let (requests, bad) = times.without(&recovering);
+        outcome.undisturbed_requests += requests;
+        outcome.undisturbed_bad += bad;
     }
     outcome
 }
 
 fn sleep_until(clock: &Clock, when: Nanos) {
     std::thread::sleep(std::time::Duration::from_nanos((when - clock.now()).0));
-}
-
-fn collect<R>(results: &Receiver<(DutyCycles, R)>) -> (Vec<DutyCycles>, Vec<R>) {
-    results.iter().unzip()
 }
 
 /// A run under way: its world, its threads and the flag that stops them.
@@ -227,7 +236,7 @@ impl RunningThreads {
         at: usize,
         links: RankLinks,
         placement: Placement,
-        results: Sender<(DutyCycles, ())>,
+        results: Sender<ThreadResults<()>>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.rank_watch(at)?);
         self.start(format!("rank-{at}"), placement, move || {
@@ -241,7 +250,7 @@ impl RunningThreads {
         at: usize,
         links: ModelLinks,
         placement: Placement,
-        results: Sender<(DutyCycles, ModelTally)>,
+        results: Sender<ThreadResults<ModelTally>>,
     ) -> io::Result<()> {
         let (world, watch) = (self.world.clone(), self.world.model_watch(at)?);
         self.start(format!("model-{at}"), placement, move || {

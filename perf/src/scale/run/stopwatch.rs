@@ -11,8 +11,9 @@
 //! took from it explains as much delay of arrivals and no more: a thread that is too slow by itself
 //! falls further behind than that. Batches are late in a gap and shortly after it, in its
 //! *recovery*, which is bounded by a multiple of the gap, so that a thread that never catches up is
-//! not excused for ever.
+//! not excused for ever ([`RecoveryTimes`]).
 
+use super::recovery::RecoveryTimes;
 use crate::scale::machine::{CpuTime, ThreadDelay};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,35 +77,24 @@ pub struct DutyCycles {
 pub struct Interruptions {
     /// The end of the last disturbance; [`Nanos::MAX`] while one lasts.
     pub disturbed_until: Nanos,
-    /// The end of the recovery from the last gap.
-    pub recovering_until: Nanos,
     /// The time that the machine took since the thread last had nothing to do.
     pub taken: Nanos,
 }
 
-/// The ends of a thread's last disturbance and recovery, written by its stopwatch and read by other
-/// threads.
+/// The end of a thread's last disturbance, written by its stopwatch and read by other threads.
 #[derive(Clone, Debug, Default)]
-pub struct Disturbance(Arc<[AtomicU64; 2]>);
+pub struct Disturbance(Arc<AtomicU64>);
 
 impl Disturbance {
     /// Returns the end of the last disturbance; [`Nanos::MAX`] while one lasts.
     #[inline]
     pub fn until(&self) -> Nanos {
         // Acquire: a thread that received a message of a disturbed thread sees the disturbance.
-        Nanos(self.0[0].load(Ordering::Acquire))
-    }
-
-    /// Returns the end of the recovery from the last gap.
-    #[inline]
-    pub fn recovering_until(&self) -> Nanos {
-        // Acquire: as above.
-        Nanos(self.0[1].load(Ordering::Acquire))
+        Nanos(self.0.load(Ordering::Acquire))
     }
 
     fn set(&self, now: Interruptions) {
-        self.0[1].store(now.recovering_until.0, Ordering::Release);
-        self.0[0].store(now.disturbed_until.0, Ordering::Release);
+        self.0.store(now.disturbed_until.0, Ordering::Release);
     }
 }
 
@@ -120,6 +110,17 @@ pub trait Measurable: Agent {
     fn tally(&self) -> Self::Tally;
 }
 
+/// What a stopwatch found, and its agent.
+#[derive(Debug)]
+pub struct ThreadResults<T> {
+    /// The thread's duty cycles.
+    pub cycles: DutyCycles,
+    /// The times at which it was interrupted or recovered.
+    pub recovering: RecoveryTimes,
+    /// The agent's own results.
+    pub tally: T,
+}
+
 /// An agent with a stopwatch, which is an agent too.
 pub struct Stopwatch<A: Measurable> {
     agent: A,
@@ -129,19 +130,19 @@ pub struct Stopwatch<A: Measurable> {
     cycles: DutyCycles,
     disturbance: Disturbance,
     interruptions: Interruptions,
+    recovering: RecoveryTimes,
     cpu: CpuTime,
     at_start: Option<ThreadDelay>,
-    results: Sender<(DutyCycles, A::Tally)>,
+    results: Sender<ThreadResults<A::Tally>>,
 }
 
 impl<A: Measurable> Stopwatch<A> {
-    /// Measures `agent` within `window`. When it is stopped, its duty cycles and its tally are sent
-    /// to `results`.
+    /// Measures `agent` within `window`. When it is stopped, what was found is sent to `results`.
     pub fn new(
         agent: A,
         window: Window,
         disturbance: Disturbance,
-        results: Sender<(DutyCycles, A::Tally)>,
+        results: Sender<ThreadResults<A::Tally>>,
     ) -> Stopwatch<A> {
         Stopwatch {
             agent,
@@ -151,6 +152,7 @@ impl<A: Measurable> Stopwatch<A> {
             cycles: DutyCycles::default(),
             disturbance,
             interruptions: Interruptions::default(),
+            recovering: RecoveryTimes::none(window),
             cpu: CpuTime::default(),
             at_start: None,
             results,
@@ -189,13 +191,9 @@ impl<A: Measurable> Stopwatch<A> {
     /// Notes that the machine took `lost` of the cycle that ended at `now`.
     #[cold]
     fn interrupted(&mut self, lost: Nanos, now: Nanos) {
-        let recovered = now + Nanos(RECOVERY * lost.0);
-        let Interruptions { recovering_until, taken, .. } = self.interruptions;
-        self.interruptions = Interruptions {
-            disturbed_until: Nanos::MAX,
-            recovering_until: recovering_until.max(recovered),
-            taken: taken + lost,
-        };
+        self.recovering.note(self.last, now + Nanos(RECOVERY * lost.0));
+        let taken = self.interruptions.taken + lost;
+        self.interruptions = Interruptions { disturbed_until: Nanos::MAX, taken };
         self.disturbance.set(self.interruptions);
         if self.window.holds(self.last) {
             self.cycles.stalls += 1;
@@ -225,14 +223,18 @@ impl<A: Measurable> Agent for Stopwatch<A> {
     fn stop(&mut self, now: Nanos) {
         let at_end = ThreadDelay::of_this_thread();
         self.cycles.delayed = self.at_start.zip(at_end).map(|(start, end)| end.since(start));
+        // A ModelThread that has stopped has no rings left to count by.
+        let tally = self.agent.tally();
         self.agent.stop(now);
+        let recovering = std::mem::replace(&mut self.recovering, RecoveryTimes::none(self.window));
         // The receiver is gone only if the run was given up.
-        let _ = self.results.send((self.cycles, self.agent.tally()));
+        let _ = self.results.send(ThreadResults { cycles: self.cycles, recovering, tally });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::recovery::RequestTimes;
     use super::*;
     use std::sync::mpsc::channel;
 
@@ -263,7 +265,7 @@ mod tests {
         }
     }
 
-    fn measure(window: Window, cycles: &[u64]) -> (DutyCycles, (usize, Vec<Interruptions>)) {
+    fn measure(window: Window, cycles: &[u64]) -> ThreadResults<(usize, Vec<Interruptions>)> {
         let (results, received) = channel();
         let mut agent = Stopwatch::new(EveryOther::default(), window, Disturbance::default(), results);
         for &now in cycles {
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn turns_within_the_window_are_measured_by_the_next_ones_start() {
         let window = Window { from: Nanos(10), until: Nanos(50) };
-        let (cycles, (polls, _)) = measure(window, &[0, 10, 20, 35, 50, 90]);
+        let ThreadResults { cycles, tally: (polls, _), .. } = measure(window, &[0, 10, 20, 35, 50, 90]);
         assert_eq!(polls, 6);
         // The cycles of 10, 20 and 35 count; that of 20 found work.
         assert_eq!((cycles.all, cycles.working, cycles.busy), (3, 1, Nanos(15)));
@@ -287,7 +289,9 @@ mod tests {
     fn a_long_turn_without_work_disturbs_until_the_next_without_work() {
         // The second cycle, from 10 on, finds nothing and is long; so is the fourth, and then it is
         // short.
-        let (cycles, (_, seen)) = measure(Window::ALL, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
+        let window = Window { from: Nanos(0), until: Nanos::from_millis(1) };
+        let ThreadResults { cycles, recovering, tally: (_, seen) } =
+            measure(window, &[0, 10, 9_000, 9_010, 9_020, 9_030]);
         let until: Vec<Nanos> = seen.iter().map(|seen| seen.disturbed_until).collect();
         let lasts = Nanos::MAX;
         assert_eq!(until, [Nanos(0), lasts, lasts, Nanos(9_020), Nanos(9_020)]);
@@ -295,7 +299,11 @@ mod tests {
         // that batches are late.
         let taken: Vec<Nanos> = seen.iter().map(|seen| seen.taken).collect();
         assert_eq!(taken, [Nanos(0), Nanos(8_990), Nanos(8_990), Nanos(0), Nanos(0)]);
-        assert_eq!(seen[4].recovering_until, Nanos(9_000 + 2 * 8_990));
+        let mut requests = RequestTimes::none(window);
+        for at in [9_500, 26_000, 70_000] {
+            requests.count(Nanos(at), 1, 1);
+        }
+        assert_eq!(requests.without(&recovering), (1, 1));
         assert_eq!((cycles.stalls, cycles.stalled, cycles.longest_stall), (1, Nanos(8_990), Nanos(8_990)));
     }
 }

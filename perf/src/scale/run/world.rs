@@ -3,6 +3,7 @@
 
 use super::arrivals::{ArrivalStream, ArrivalTally};
 use super::instant_gpus::{BatchTally, InstantCompletions, InstantGpus};
+use super::recovery::RequestTimes;
 use super::stopwatch::{Disturbance, Interruptions, Measurable, Window};
 use crate::scale::plan::{Plan, Watch};
 use std::io;
@@ -22,7 +23,15 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
 
 /// The results of a ModelThread.
-pub(super) type ModelTally = (ArrivalTally, BatchTally);
+#[derive(Debug)]
+pub struct ModelTally {
+    /// The arrivals that it took up.
+    pub taken: ArrivalTally,
+    /// The batches that it sent.
+    pub ran: BatchTally,
+    /// Requests that it ended, by time.
+    pub times: RequestTimes,
+}
 
 /// The state that the threads of a run have in common.
 #[derive(Clone)]
@@ -194,7 +203,12 @@ impl Measurable for ModelThread<ArrivalStream, InstantGpus> {
     }
 
     fn tally(&self) -> ModelTally {
-        (self.requests[0].taken().clone(), self.outbox.outlets().ran().clone())
+        let gpus = self.outbox.outlets();
+        ModelTally {
+            taken: self.requests[0].taken().clone(),
+            ran: gpus.ran().clone(),
+            times: gpus.times().clone(),
+        }
     }
 }
 
