@@ -7,6 +7,7 @@ use super::config::ApiConfig;
 use super::dispatcher::Dispatcher;
 use super::net::connection::{self, RequestHandler};
 use super::net::glommio_io::{self, GlommioIo, Listener, MachineError};
+use super::net::large_buffers;
 use super::net::open_connections::{OpenConnections, OpenedConnection};
 use super::net::peer::ListenerRules;
 use super::services::SharedState;
@@ -156,6 +157,7 @@ fn spawn(
     config: ApiConfig,
     listeners: Listeners,
 ) -> Result<(oneshot::Sender<()>, CoreThread), ApiError> {
+    large_buffers::map_apart();
     let (stop, stopped) = oneshot::channel();
     let (started, start) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -266,9 +268,10 @@ fn run(
         glommio::spawn_local(beat(role.to_owned(), &frontend, config.shared.clone())).detach();
         let core = Rc::new(ApiCore::new(role, frontend, config));
         let dispatcher = core.dispatcher.clone();
-        let pump = async move { dispatcher.services.engine.pump().await };
+        let tasks = dispatcher.tasks().clone();
+        let pump = async move { dispatcher.services.engine.pump(dispatcher.tasks()).await };
         // A panic of it is one of the core.
-        glommio::spawn_local(core.dispatcher.tasks().clone().measured(pump)).detach();
+        glommio::spawn_local(tasks.measured(pump)).detach();
         let mut accepting = Vec::new();
         for (listener, rules) in listeners {
             let (core, listener) = (core.clone(), listener.into_local());

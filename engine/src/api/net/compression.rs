@@ -15,6 +15,9 @@ use std::io::Write;
 /// The most packed bytes that are unpacked at a time.
 const PIECE: usize = 32 << 10;
 
+/// The bytes that are packed at a time: packing takes many times longer than unpacking.
+const PACKED_PIECE: usize = 4 << 10;
+
 /// The most members of a gzip file. Each costs some memory and time of its own, however small.
 pub(in crate::api) const MAX_MEMBERS: usize = 16_384;
 
@@ -81,8 +84,8 @@ impl Coding {
     /// Compresses bytes in slices, and appends the result to `to`.
     pub(in crate::api) async fn pack_in_slices(self, to: Vec<u8>, bytes: &[u8], slices: &Slices) -> Vec<u8> {
         let mut packer = Packer::new(self, to);
-        for piece in bytes.chunks(PIECE) {
-            // No piece becomes much longer.
+        for piece in bytes.chunks(PACKED_PIECE) {
+            // No piece becomes much longer, but the packer may have kept others back.
             slices.reserve(packer.packed(), 2 * PIECE).await;
             packer.write(piece);
             slices.did(piece.len()).await;

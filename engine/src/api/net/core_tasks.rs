@@ -4,6 +4,7 @@
 //! metrics.
 
 use super::handler_panics::{HandlerPanics, contained};
+use super::turn;
 use crate::runtime::clock::Clock;
 use crate::telemetry::Metrics;
 use rustix::time::{ClockId, clock_gettime};
@@ -58,6 +59,7 @@ impl CoreTasks {
     pub(in crate::api) async fn measured<T>(self: Rc<Self>, task: impl Future<Output = T>) -> T {
         let mut task = pin!(task);
         poll_fn(|cx| {
+            turn::begin();
             let began = self.now();
             let progress = task.as_mut().poll(cx);
             self.metrics.turn_took(self.now() - began);

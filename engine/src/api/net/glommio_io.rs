@@ -2,6 +2,7 @@
 //! [`local_executor`] makes a pinned executor or explains what the machine lacks, [`listen`] and
 //! [`Listener::into_local`] bring a bound port into one. The API's cores and benchmarks use it.
 
+use super::turn;
 use crate::runtime::{Idle, Placement};
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::{TcpListener, TcpStream};
@@ -30,9 +31,6 @@ const WRITE_AT_MOST: usize = 128 * 1024;
 /// The bytes that a socket takes or gives before its task pauses. Where the other end keeps up, a
 /// large body would go through in one turn.
 const TURN_AT_MOST: usize = 512 * 1024;
-
-/// The pause, in which the core looks at its other sockets and timers.
-const PAUSE: Duration = Duration::from_micros(1);
 
 /// Never, in effect. glommio 0.9 goes to sleep with tasks ready to run if this timer fires after it
 /// looked at its sockets and before it ran the first task: on a loaded machine, sooner or later,
@@ -230,11 +228,11 @@ impl GlommioIo {
         self.stream.set_write_timeout(Some(timeout)).map_err(io::Error::from)
     }
 
-    /// Has the task wait for a moment after [`TURN_AT_MOST`] bytes.
+    /// Has the task wait for a moment after [`TURN_AT_MOST`] bytes, or in a long turn.
     #[inline]
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.since_wait >= TURN_AT_MOST {
-            let pause = self.pause.get_or_insert_with(|| glommio::timer::Timer::new(PAUSE));
+        if self.pause.is_some() || self.since_wait >= TURN_AT_MOST || turn::is_long() {
+            let pause = self.pause.get_or_insert_with(|| glommio::timer::Timer::new(turn::PAUSE));
             ready!(Pin::new(pause).poll(cx));
             (self.pause, self.since_wait) = (None, 0);
             // A read that waits for the same pause would not hear of its end from a write.

@@ -1,7 +1,11 @@
 //! Large buffers, which a thread of the process frees: to give 64 MiB back to the system takes
-//! milliseconds, and whoever holds the last reference would spend them on an API core.
+//! milliseconds, and whoever holds the last reference would spend them on an API core. Each is a
+//! mapping of its own ([`map_apart`]). glibc's allocator would put it in a heap with small ones
+//! otherwise, and give the heap's end back when a small one is freed, on the core again.
 
 use bytes::Bytes;
+#[cfg(target_env = "gnu")]
+use std::sync::Once;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -26,6 +30,23 @@ impl AsRef<[u8]> for LargeBuffer {
 impl Drop for LargeBuffer {
     fn drop(&mut self) {
         let_go(std::mem::take(&mut self.0));
+    }
+}
+
+/// Has the allocator map each large buffer apart from all others, from now on. By default, glibc's
+/// allocator gives up to do so for buffers as large as those that it has seen freed.
+pub(in crate::api) fn map_apart() {
+    #[cfg(target_env = "gnu")]
+    {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            for (parameter, bytes) in [(libc::M_MMAP_THRESHOLD, LARGE), (libc::M_TRIM_THRESHOLD, 2 * LARGE)] {
+                // SAFETY: mallopt takes its own lock, may be called at any time from any thread,
+                // and these parameters change only how memory is obtained and given back.
+                let accepted = unsafe { libc::mallopt(parameter, bytes as libc::c_int) };
+                debug_assert_eq!(accepted, 1, "both are within the limits of glibc");
+            }
+        });
     }
 }
 
@@ -63,6 +84,19 @@ mod tests {
             let part = bytes.slice(size / 2..);
             drop(bytes);
             assert!(part.len() == size - size / 2 && part.iter().all(|&byte| byte == 7));
+        }
+    }
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn large_buffers_are_mapped_apart_whatever_was_freed_before() {
+        map_apart();
+        // From a mapping of this size on that is freed, glibc would keep all up to it in a heap.
+        drop(std::hint::black_box(vec![1u8; 24 << 20]));
+        for size in [LARGE, 3 * LARGE, 20 * LARGE] {
+            let buffer = std::hint::black_box(vec![7u8; size]);
+            // A mapping begins at a page, with two words of the allocator in front of the bytes.
+            assert_eq!(buffer.as_ptr() as usize % 4_096, 2 * size_of::<usize>());
         }
     }
 }

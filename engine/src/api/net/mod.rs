@@ -21,3 +21,4 @@ pub(super) mod response;
 pub(super) mod slices;
 mod socket;
 pub mod tls;
+mod turn;

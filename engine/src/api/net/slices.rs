@@ -1,15 +1,20 @@
 //! Work in slices: a task that unpacks, parses or copies a large body reports its progress, and
-//! after each slice the other tasks of its API core run. A slice is about a millisecond of work.
+//! after each slice the other tasks of its API core run. A slice ends after some bytes, or before
+//! where its turn has become long: a byte's work differs by machine and by body, and memory that is
+//! touched for the first time takes the system longer than the work in it.
 
 use super::large_buffers::{LARGE, let_go};
+use super::turn;
 use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-/// The bytes after which a task pauses. The slowest work on bytes, parsing numbers, takes about a
-/// millisecond for them.
+/// The bytes after which a task pauses whatever the clock says. The slowest work on bytes, parsing
+/// numbers, takes about a millisecond for them.
 pub(in crate::api) const SLICE_BYTES: usize = 128 << 10;
+
+/// The bytes between two looks at the clock.
+const LOOK_BYTES: usize = 4 << 10;
 
 /// The bytes that are copied, or compared, in the time in which one is parsed.
 pub(in crate::api) const COPIED_PER_PARSED: usize = 4;
@@ -17,14 +22,12 @@ pub(in crate::api) const COPIED_PER_PARSED: usize = 4;
 /// The bytes that are copied at a time.
 pub(in crate::api) const COPY_PIECE: usize = 64 << 10;
 
-/// The pause, in which the core looks at its sockets and timers. A task that kept itself runnable
-/// instead would keep it from that.
-const PAUSE: Duration = Duration::from_micros(1);
-
 /// The work of one task since its last pause, in bytes.
 #[derive(Debug)]
 pub(in crate::api) struct Slices {
     since: Cell<usize>,
+    /// The work at which it looks at the clock next.
+    look_at: Cell<usize>,
     largest: Cell<usize>,
     pauses: bool,
 }
@@ -32,7 +35,8 @@ pub(in crate::api) struct Slices {
 impl Slices {
     /// Returns the counter of a task on an API core.
     pub(in crate::api) fn on_core() -> Slices {
-        Slices { since: Cell::new(0), largest: Cell::new(0), pauses: true }
+        let look_at = Cell::new(LOOK_BYTES);
+        Slices { since: Cell::new(0), look_at, largest: Cell::new(0), pauses: true }
     }
 
     /// Returns the counter of a thread without an executor, which counts slices and never pauses.
@@ -40,13 +44,16 @@ impl Slices {
         Slices { pauses: false, ..Slices::on_core() }
     }
 
-    /// Reports `bytes` of work, and pauses if the slice is full.
+    /// Reports `bytes` of work, and pauses if the slice is full or the turn is long.
     #[inline]
     pub(in crate::api) async fn did(&self, bytes: usize) {
         let since = self.since.get() + bytes;
         self.since.set(since);
-        if since >= SLICE_BYTES {
-            self.pause().await;
+        if since >= self.look_at.get() {
+            self.look_at.set(since + LOOK_BYTES);
+            if since >= SLICE_BYTES || (self.pauses && turn::is_long()) {
+                self.pause().await;
+            }
         }
     }
 
@@ -94,8 +101,9 @@ impl Slices {
     #[cold]
     async fn pause(&self) {
         self.largest.set(self.largest.get().max(self.since.replace(0)));
+        self.look_at.set(LOOK_BYTES);
         if self.pauses {
-            glommio::timer::sleep(PAUSE).await;
+            glommio::timer::sleep(turn::PAUSE).await;
         }
     }
 

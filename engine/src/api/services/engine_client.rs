@@ -11,6 +11,7 @@
 //! sleeps on a timer, so that sockets are served and other threads run. With no request in flight
 //! it sleeps until a request is sent, for at most 50 ms, as the served models may change.
 
+use crate::api::net::core_tasks::CoreTasks;
 use crate::api::net::glommio_io::within;
 use crate::api::net::handler_panics::VitalCell;
 use crate::api::net::memory::MemoryLease;
@@ -260,15 +261,18 @@ impl EngineClient {
         HeldSlots { slots, returned: self.returned.clone() }
     }
 
-    /// Delivers answers until it is dropped. One task of the core runs it.
-    pub(in crate::api) async fn pump(&self) {
-        let (mut empty, mut sent) = (0, 0);
+    /// Delivers answers until it is dropped. One task of the core runs it, and `tasks` those that
+    /// copy large outputs.
+    pub(in crate::api) async fn pump(&self, tasks: &Rc<CoreTasks>) {
+        let (mut empty, mut sent, mut large) = (0, 0, Vec::new());
         loop {
             if self.in_flight() == 0 {
                 let _ = within(IDLE_POLL, self.request_sent(&mut sent)).await;
                 empty = 0;
             }
-            if self.deliver() > 0 || sent != self.sent.get() {
+            let delivered = self.deliver(&mut large);
+            large.drain(..).for_each(|output| self.copy(output, tasks));
+            if delivered > 0 || sent != self.sent.get() {
                 sent = self.sent.get();
                 empty = 0;
             } else {
@@ -294,11 +298,13 @@ impl EngineClient {
         self.frontend.borrow().faults().get().is_some()
     }
 
-    fn deliver(&self) -> usize {
+    /// Takes the answers that have come and returns their number. The tasks that wait for them get
+    /// them, but for those with outputs that are still to be copied, which go to `large`.
+    fn deliver(&self, large: &mut Vec<LargeOutput>) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         let mut frontend = self.frontend.borrow();
         frontend.release(self.returned.borrow_mut().drain(..));
-        let (mut copied, mut large) = (0, Vec::new());
+        let mut copied = 0;
         let delivered = frontend.poll(|ticket, answer| {
             self.metrics.answered(&answer, answer.slo);
             let waiter = waiting[ticket.index].take();
@@ -314,22 +320,22 @@ impl EngineClient {
             waiter.answer(EngineReply::of(&answer, answer.to_vec()));
         });
         frontend.take_replaced_models().for_each(|model| self.metrics.forget(model));
-        drop((waiting, frontend));
-        large.into_iter().for_each(|output| self.copy(output));
         delivered
     }
 
     /// Has a task of its own copy a large output in slices, whether the client reads or not, and
     /// answer then.
     #[cold]
-    fn copy(&self, LargeOutput { held, range, mut reply, waiter }: LargeOutput) {
+    fn copy(&self, output: LargeOutput, tasks: &Rc<CoreTasks>) {
+        let LargeOutput { held, range, mut reply, waiter } = output;
         let view = self.view.clone();
         let task = async move {
             reply.output = copied(&view, &held.slots, range, &Slices::on_core()).await;
             drop(held);
             waiter.answer(reply);
         };
-        glommio::spawn_local(task).detach();
+        // A panic of it is one of the core.
+        glommio::spawn_local(tasks.clone().measured(task)).detach();
     }
 
     fn wake_pump(&self) {

@@ -55,7 +55,7 @@ fn the_limits_without_a_key_are_as_the_documents_say() {
     for said in [
         format!("its window, is {} MiB where there are few", MOST_WINDOW >> 20),
         format!("`max_bodies_mb` and {} for each connection", kib(LEAST_WINDOW)),
-        format!("in slices of {}", kib(SLICE_BYTES)),
+        format!("and after {} at the latest", kib(SLICE_BYTES)),
         format!("More than {MOST_PANICS} panics of an API core within {} s", WITHIN.as_secs()),
     ] {
         assert!(security.contains(&said), "docs/security.md does not say \"{said}\"");

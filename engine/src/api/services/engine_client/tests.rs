@@ -175,9 +175,9 @@ proptest! {
                     for _ in 0..milliseconds {
                         time.increment(1_000_000u64);
                         now += Nanos::from_millis(1);
-                        client.deliver();
+                        client.deliver(&mut Vec::new());
                     }
-                    client.deliver();
+                    client.deliver(&mut Vec::new());
                     waiting.retain_mut(|waiter| result_of(waiter).is_none());
                     let bound = GRACE + Nanos::from_millis(21);
                     prop_assert!(waiting.iter().all(|waiter| now <= waiter.due + bound), "one has no answer in time");
@@ -196,7 +196,7 @@ proptest! {
         }
         for _ in 0..200 {
             time.increment(1_000_000u64);
-            client.deliver();
+            client.deliver(&mut Vec::new());
         }
         if !dies {
             prop_assert!(waiting.iter_mut().all(|waiter| result_of(waiter).is_some()), "one has no answer");
