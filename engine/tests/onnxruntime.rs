@@ -4,7 +4,8 @@
 mod harness;
 
 use harness::engine::{answer_all, config, start};
-use harness::onnx::loop_model;
+use harness::light_models::light_models;
+use harness::onnx::{self, loop_model};
 use harness::onnx_library::onnx_library;
 use harness::process::PATIENCE;
 use std::path::Path;
@@ -68,6 +69,76 @@ fn each_kind_serves_its_own_models_and_their_answers_agree() {
     let snapshot = engine.counters().snapshot();
     let backends: Vec<&str> = snapshot.backends.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(backends, ["cpu-0", "onnxruntime-1"]);
+    engine.stop();
+}
+
+/// Sends a request of these rows, of which each has its own bytes; returns the outputs by row.
+fn ask_rows(frontend: &mut Frontend, model: ModelId, rows: &[Vec<u8>]) -> Vec<Vec<f32>> {
+    let ask = Ask { due: Due::Never, rows: rows.len(), ..Ask::one(model) };
+    frontend.submit(&ask, |row, input| input.copy_from_slice(&rows[row])).unwrap();
+    let mut outputs = Vec::new();
+    answer_all(frontend, |_, answer| {
+        assert_eq!(answer.outcome, Outcome::Good);
+        let floats = |row: &[u8]| row.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        outputs = (0..rows.len()).map(|row| floats(answer.row(row))).collect();
+    });
+    outputs
+}
+
+#[test]
+fn the_light_networks_are_served_one_row_and_three_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = light_models();
+    let models: Vec<(&str, &Path, &str)> = files
+        .iter()
+        .map(|file| (file.file_stem().unwrap().to_str().unwrap(), file.as_path(), "onnxruntime"))
+        .collect();
+    // A batch of three takes about a second here, and none hangs.
+    let text = serving(&["onnxruntime"], &models).replace("hung_after_s = 0.5", "hung_after_s = 600");
+    let (engine, mut frontend) = start(config(folder.path(), &text));
+    for (at, model) in engine.models().iter().enumerate() {
+        assert_eq!(model.max_batch, 8, "{}", model.name);
+        let bytes = model.signature.input_bytes();
+        let row = |most: f32| -> Vec<u8> {
+            (0..bytes / 4).flat_map(|at| (most * (at % 97) as f32 / 97.0).to_le_bytes()).collect()
+        };
+        let rows = [row(1.0), row(0.6), row(0.2)];
+        let id = ModelId(at as u32);
+        let together = ask_rows(&mut frontend, id, &rows);
+        for (row, together) in rows.iter().zip(&together) {
+            let alone = ask_rows(&mut frontend, id, std::slice::from_ref(row));
+            let largest = alone[0].iter().fold(0f32, |most, x| most.max(x.abs()));
+            let differs = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-4 * largest;
+            assert!(!alone[0].iter().zip(together).any(differs), "{}", model.name);
+        }
+    }
+    engine.stop();
+}
+
+#[test]
+fn a_model_that_may_mix_rows_is_served_one_row_at_a_time_whatever_its_profile_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mixes.onnx");
+    let along_batch = [onnx::number_attribute("axis", 0)];
+    let nodes = [
+        onnx::node("Softmax", &["x"], &["ones"], &along_batch),
+        onnx::node("Mul", &["x", "ones"], &["y"], &[]),
+    ];
+    let ends = [onnx::tensor("x", onnx::FLOAT, &[1, 4]), onnx::tensor("y", onnx::FLOAT, &[1, 4])];
+    std::fs::write(&file, onnx::file(&onnx::graph(&nodes, &[], &ends[..1], &ends[1..]))).unwrap();
+    let models: [(&str, &Path, &str); 2] = [("ours", &file, "cpu"), ("theirs", &file, "onnxruntime")];
+    let (engine, mut frontend) = start(config(folder.path(), &serving(&["onnxruntime", "cpu"], &models)));
+    for (at, model) in engine.models().iter().enumerate() {
+        assert_eq!(model.max_batch, 1, "{}", model.name);
+        let row = |number: f32| -> Vec<u8> {
+            let mut row = vec![0; model.signature.input_bytes()];
+            row[..16].copy_from_slice(&[number; 4].map(f32::to_le_bytes).concat());
+            row
+        };
+        let outputs = ask_rows(&mut frontend, ModelId(at as u32), &[row(1.0), row(2.0), row(3.0)]);
+        let firsts: Vec<f32> = outputs.iter().map(|output| output[0]).collect();
+        assert_eq!(firsts, [1.0, 2.0, 3.0], "{}: alone, each is multiplied by 1", model.name);
+    }
     engine.stop();
 }
 

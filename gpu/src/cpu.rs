@@ -4,8 +4,8 @@
 
 mod buffer;
 
-use crate::declared;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
+use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, OnnxSource};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
 use rten::{
@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 /// A loaded ONNX model with the buffers of one batch.
 ///
-/// Every input and output has the batch as its first dimension, which is dynamic in the file; the
-/// model's [`Signature`] describes one row. FP32, INT32, INT8 and UINT8 are passed on unchanged.
-/// INT64 and BOOL are computed as INT32 (values outside its range become the nearest that is
-/// inside), FP64 and FP16 as FP32: rten has no other types.
+/// Every input and output has the batch as its first dimension, which is dynamic in the file, or is
+/// made so by the [import](crate::import); the model's [`Signature`] describes one row. FP32,
+/// INT32, INT8 and UINT8 are passed on unchanged. INT64 and BOOL are computed as INT32 (values
+/// outside its range become the nearest that is inside), FP64 and FP16 as FP32: rten has no other
+/// types.
 ///
 /// Weights are kept twice, as they are and in the order in which the kernels read them. So a model
 /// takes about twice its file in memory, besides the memory of a batch.
@@ -30,6 +31,7 @@ pub struct CpuModel {
     thread: ComputeThread,
     inputs: Vec<StagedInput>,
     outputs: Vec<Value>,
+    import_note: Option<String>,
 }
 
 /// The part of a loaded model that a run only reads: its operators and weights.
@@ -67,10 +69,13 @@ impl CpuModel {
     /// that is not supported, if its first dimensions are not the batch's, or if it fails on zeros.
     /// A file that makes the loader panic is an error too.
     pub fn load_on(thread: &ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
-        if max_batch == 0 {
-            return Err(LoadError::MaxBatch { path: path.into() });
-        }
-        let load = || thread.run(|| load(thread.clone(), path, max_batch));
+        let import = || {
+            let (mut model, note) =
+                import::load(path, max_batch, |source, max_batch| load(thread.clone(), source, max_batch))?;
+            model.import_note = note;
+            Ok(model)
+        };
+        let load = || thread.run(import);
         // rten keeps nothing between loads, so a panic leaves nothing half done behind.
         catch_unwind(AssertUnwindSafe(load))
             .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
@@ -129,6 +134,10 @@ impl HostModel for CpuModel {
         }
     }
 
+    fn import_note(&self) -> Option<&str> {
+        self.import_note.as_deref()
+    }
+
     fn graph(&self) -> Arc<dyn HostGraph> {
         Arc::clone(&self.graph) as Arc<dyn HostGraph>
     }
@@ -137,7 +146,13 @@ impl HostModel for CpuModel {
 impl HostGraph for OnnxGraph {
     fn make(self: Arc<OnnxGraph>, thread: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
         let inputs = staged_inputs(&self.model, &self.signature.inputs, self.max_batch);
-        Ok(Box::new(CpuModel { graph: self, thread: thread.clone(), inputs, outputs: Vec::new() }))
+        Ok(Box::new(CpuModel {
+            graph: self,
+            thread: thread.clone(),
+            inputs,
+            outputs: Vec::new(),
+            import_note: None,
+        }))
     }
 }
 
@@ -152,14 +167,34 @@ fn load_error(path: &Path, error: &rten::LoadError) -> LoadError {
     }
 }
 
-fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
-    let declared = declared::read(path)?;
+/// Loads the graph of a file as it is or, where it was rewritten, that.
+fn load_graph(source: &mut OnnxSource) -> Result<Model, LoadError> {
     // Packed once here and not in each run: 20 times as fast for wide fully connected models.
     let mut options = ModelOptions::with_all_ops();
-    let model = options.prepack_weights(true).load_file(path).map_err(|e| load_error(path, &e))?;
-    let inputs = input_specs(&model, &declared, path)?;
+    options.prepack_weights(true);
+    let path = &source.path;
+    let loaded = match source.rewritten.take() {
+        None => options.load_file(path),
+        Some(bytes) => {
+            for location in &source.weights {
+                let weights = std::fs::read(source.folder().join(location)).map_err(|error| {
+                    LoadError::ExternalData { path: path.clone(), reason: format!("{location}: {error}") }
+                })?;
+                options.external_data(location, weights);
+            }
+            options.load(bytes)
+        }
+    };
+    loaded.map_err(|error| load_error(path, &error))
+}
+
+fn load(thread: ComputeThread, mut source: OnnxSource, max_batch: usize) -> Result<CpuModel, LoadError> {
+    let model = load_graph(&mut source)?;
+    let OnnxSource { path, declared, batch, weights_bytes, .. } = &source;
+    let path = path.as_path();
+    let inputs = input_specs(&model, declared, *batch, path)?;
     check_size(&inputs, max_batch, path)?;
-    check_output_dimensions(&model, path)?;
+    check_output_dimensions(&model, *batch, path)?;
     let mut staged = staged_inputs(&model, &inputs, max_batch);
     let output_ids = model.output_ids().to_vec();
     let trial = |staged: &mut [StagedInput], rows| {
@@ -169,7 +204,7 @@ fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel
             reason: e.to_string(),
         })
     };
-    let outputs = output_specs(&model, &declared, &trial(&mut staged, 1)?, path)?;
+    let outputs = output_specs(&model, declared, &trial(&mut staged, 1)?, path)?;
     let rows = max_batch.min(2);
     for (value, spec) in trial(&mut staged, rows)?.iter().zip(&outputs) {
         check_output(value, spec, rows).map_err(|e| LoadError::Trial {
@@ -179,9 +214,9 @@ fn load(thread: ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel
         })?;
     }
     let signature = Signature { inputs, outputs };
-    let weights_bytes = declared.weights_bytes;
+    let weights_bytes = *weights_bytes;
     let graph = Arc::new(OnnxGraph { model, signature, max_batch, output_ids, weights_bytes });
-    Ok(CpuModel { graph, thread, inputs: staged, outputs: Vec::new() })
+    Ok(CpuModel { graph, thread, inputs: staged, outputs: Vec::new(), import_note: None })
 }
 
 /// Runs `rows` rows of the staged inputs and returns the outputs, each contiguous.
@@ -207,7 +242,8 @@ fn execute(
 
 fn input_specs(
     model: &Model,
-    declared: &declared::DeclaredTypes,
+    declared: &DeclaredTypes,
+    batch: BatchDimension,
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
     let specs = model.input_ids().iter().map(|&id| {
@@ -215,7 +251,7 @@ fn input_specs(
         let dimensions = model.node_info(id).and_then(|node| node.shape());
         let dimensions =
             dimensions.ok_or_else(|| LoadError::NoShape { path: path.into(), tensor: name.clone() })?;
-        check_batch_dimension(path, "input", &name, &dimensions)?;
+        check_batch_dimension(path, batch, "input", &name, &dimensions)?;
         let shape = row_shape(path, &name, &dimensions)?;
         let datatype = declared.input(&name).ok_or_else(|| no_datatype(path, &name))?;
         let datatype = supported(path, &name, datatype)?;
@@ -231,7 +267,7 @@ fn input_specs(
 /// Returns the outputs' specs: types as declared, shapes as found by the run of one row.
 fn output_specs(
     model: &Model,
-    declared: &declared::DeclaredTypes,
+    declared: &DeclaredTypes,
     trial: &[Value],
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
@@ -282,10 +318,10 @@ fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<()
     Ok(())
 }
 
-fn check_output_dimensions(model: &Model, path: &Path) -> Result<(), LoadError> {
+fn check_output_dimensions(model: &Model, batch: BatchDimension, path: &Path) -> Result<(), LoadError> {
     for &id in model.output_ids() {
         if let Some(dimensions) = model.node_info(id).and_then(|node| node.shape()) {
-            check_batch_dimension(path, "output", &node_name(model, id), &dimensions)?;
+            check_batch_dimension(path, batch, "output", &node_name(model, id), &dimensions)?;
         }
     }
     Ok(())
@@ -293,12 +329,13 @@ fn check_output_dimensions(model: &Model, path: &Path) -> Result<(), LoadError> 
 
 fn check_batch_dimension(
     path: &Path,
+    batch: BatchDimension,
     role: &'static str,
     name: &str,
     dimensions: &[Dimension],
 ) -> Result<(), LoadError> {
-    match dimensions.first() {
-        Some(Dimension::Symbolic(_)) => Ok(()),
+    match (dimensions.first(), batch) {
+        (Some(Dimension::Symbolic(_)), _) | (Some(Dimension::Fixed(1)), BatchDimension::One) => Ok(()),
         _ => Err(LoadError::BatchDimension {
             path: path.into(),
             role,
@@ -321,7 +358,7 @@ fn row_shape(path: &Path, name: &str, dimensions: &[Dimension]) -> Result<Vec<us
     fixed.collect()
 }
 
-fn supported(path: &Path, name: &str, element: declared::ElementType) -> Result<DataType, LoadError> {
+fn supported(path: &Path, name: &str, element: ElementType) -> Result<DataType, LoadError> {
     element.datatype().filter(|&datatype| Carrier::for_datatype(datatype).is_some()).ok_or_else(|| {
         LoadError::DataType {
             path: path.into(),

@@ -6,10 +6,10 @@
 //! runs.
 
 pub mod cpu;
-mod declared;
 pub mod emulated;
 pub mod executor;
 pub mod host;
+pub mod import;
 pub mod measure;
 pub mod memory;
 pub mod onnxruntime;

@@ -206,8 +206,7 @@ fn a_batch_of_none_or_of_too_many_is_refused() {
 fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right() {
     let cases = [
         ("no_such_model", "there is no such file; give the path of an ONNX model"),
-        ("fixed_batch", "input `x` has the shape [1, 4], whose first dimension is not a dynamic batch"),
-        ("fixed_batch", "export with a dynamic first dimension"),
+        ("reshape_to_one", "export with a dynamic first dimension"),
         ("scalar", "input `x` has the shape []"),
         ("unsupported_operator", "LRN"),
         ("unsupported_operator", "an operator is not supported by the executor \"cpu\""),

@@ -133,7 +133,6 @@ fn several_threads_compute_what_one_does() {
 fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right() {
     let cases = [
         ("no_such_model", "there is no such file"),
-        ("fixed_batch", "input `x` has the shape [1, 4], whose first dimension is not a dynamic batch"),
         ("scalar", "input `x` has the shape []"),
         ("dynamic_width", "dimension 2 of input `x` is dynamic; export with every dimension but the first"),
         ("strings", "tensor `x` has elements of type"),

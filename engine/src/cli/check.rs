@@ -76,6 +76,9 @@ fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Dia
     match load_file(model, &ComputeThread::new(), onnxruntime) {
         Ok(None) => Vec::new(),
         Ok(Some(mut loaded)) => {
+            if let Some(note) = loaded.import_note() {
+                println!("{}: {note}", model.name);
+            }
             let mut diagnostics = model.declared.check(loaded.signature());
             diagnostics.extend(warm_up(model, &mut *loaded, &no_progress()).err());
             diagnostics

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
-//! | `check.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `check.rs`, `inspect.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
@@ -15,6 +15,7 @@ mod access;
 mod check;
 mod closed_pipe;
 mod failure;
+mod inspect;
 mod replay;
 mod repository;
 mod serve;
@@ -26,6 +27,7 @@ pub use self::closed_pipe::end_quietly_on_closed_pipe;
 
 use self::check::{CheckArguments, check};
 use self::failure::EXIT_CODES;
+use self::inspect::{InspectArguments, inspect};
 use self::replay::{ReplayArguments, replay};
 use self::serve::serve;
 use self::serve_arguments::ServeArguments;
@@ -55,6 +57,11 @@ enum Command {
     /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
     /// wrong; right
     Check(CheckArguments),
+    /// Show what is in an ONNX file, what each executor makes of it, and a model.toml to start from
+    ///
+    /// The file is loaded, and run on zeros. Exit code 2 if it can't be read or no executor runs
+    /// it.
+    Inspect(InspectArguments),
     /// Show the state of a running server in this terminal until q is pressed
     ///
     /// The numbers are those of its dashboard; `?` lists the keys. Exit code 1 if there is no
@@ -79,6 +86,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
     let result = match CommandLine::parse_from(arguments).command {
         Command::Serve(arguments) => serve(*arguments, options),
         Command::Check(arguments) => check(arguments),
+        Command::Inspect(arguments) => inspect(arguments),
         Command::Top(arguments) => top(arguments),
         Command::Replay(arguments) => replay(arguments),
     };

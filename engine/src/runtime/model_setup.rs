@@ -24,7 +24,10 @@ pub(crate) fn check_model(
 ) -> Result<ServableModel, Diagnostics> {
     let measured = found.as_ref().and_then(|found| found.measured.as_ref());
     let profile = match (&model.profile, measured) {
-        (ProfileSource::Given(profile), _) => profile.clone(),
+        (ProfileSource::Given(profile), _) => match &found {
+            Some(found) => profile.truncated(found.max_batch),
+            None => profile.clone(),
+        },
         (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies()).map_err(|error| {
             Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
         })?,

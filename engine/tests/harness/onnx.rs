@@ -47,6 +47,12 @@ pub(crate) fn number_attribute(name: &str, value: u64) -> Vec<u8> {
     [bytes(1, name.as_bytes()), number(3, value), number(20, 2)].concat()
 }
 
+/// An attribute of whole numbers.
+pub(crate) fn numbers_attribute(name: &str, values: &[u64]) -> Vec<u8> {
+    let values: Vec<u8> = values.iter().flat_map(|&value| number(8, value)).collect();
+    [bytes(1, name.as_bytes()), values, number(20, 7)].concat()
+}
+
 /// An attribute that is a graph.
 pub(crate) fn graph_attribute(name: &str, graph: &[u8]) -> Vec<u8> {
     [bytes(1, name.as_bytes()), bytes(6, graph), number(20, 5)].concat()
@@ -63,6 +69,24 @@ pub(crate) fn tensor(name: &str, element: u64, shape: &[u64]) -> Vec<u8> {
 /// A constant of one FP32 number.
 pub(crate) fn constant(name: &str, value: f32) -> Vec<u8> {
     [number(1, 1), number(2, FLOAT), bytes(8, name.as_bytes()), bytes(9, &value.to_le_bytes())].concat()
+}
+
+/// A constant of whole numbers.
+pub(crate) fn whole_numbers(name: &str, values: &[i64]) -> Vec<u8> {
+    let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    [number(1, values.len() as u64), number(2, INT64), bytes(8, name.as_bytes()), bytes(9, &content)].concat()
+}
+
+/// A constant of FP32 numbers that are in another file.
+pub(crate) fn external_constant(name: &str, shape: &[u64], location: &str) -> Vec<u8> {
+    let dimensions: Vec<u8> = shape.iter().flat_map(|&size| number(1, size)).collect();
+    let length = (4 * shape.iter().product::<u64>()).to_string();
+    let entries = [("location", location), ("offset", "0"), ("length", &length)];
+    let entry = |(key, value): &(&str, &str)| {
+        bytes(13, &texts(1, &[key]).into_iter().chain(texts(2, &[value])).collect::<Vec<u8>>())
+    };
+    let entries: Vec<u8> = entries.iter().flat_map(entry).collect();
+    [dimensions, number(2, FLOAT), bytes(8, name.as_bytes()), entries, number(14, 1)].concat()
 }
 
 /// A graph of nodes, constants, inputs and outputs.

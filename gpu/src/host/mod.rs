@@ -56,6 +56,11 @@ pub trait HostModel: Send {
     /// row.
     fn unstage(&self, row: usize, output: &mut [u8]);
 
+    /// Returns a note of the import about the model's batch, where there is something to say.
+    fn import_note(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the graph, of which another model can be made, even while this one runs.
     fn graph(&self) -> Arc<dyn HostGraph>;
 }

@@ -6,8 +6,8 @@ mod library;
 
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
-use crate::declared;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
+use crate::import::{self, BatchDimension, OnnxSource};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
@@ -36,20 +36,22 @@ impl Default for OnnxRuntimeOptions {
 
 /// An ONNX model in a session of ONNX Runtime, with the buffers of one batch.
 ///
-/// Every input and output has the batch as its first dimension, which is dynamic in the file; the
-/// model's [`Signature`] describes one row. All types of fixed-size elements are passed unchanged.
-/// It computes on the thread that calls [`HostModel::run`].
+/// Every input and output has the batch as its first dimension, which is dynamic in the file, or is
+/// made so by the [import](crate::import); the model's [`Signature`] describes one row. All types
+/// of fixed-size elements are passed unchanged. It computes on the thread that calls
+/// [`HostModel::run`].
 pub struct OnnxRuntimeModel {
     own: Arc<RunHandle>,
     session: Session,
     inputs: Vec<RowBuffer>,
     outputs: Vec<RowBuffer>,
+    import_note: Option<String>,
 }
 
 /// The part of a model that a session is made of.
 struct SessionSource {
-    /// The file's bytes, of which a session can be made again. External weights stay in their
-    /// files.
+    /// The file's bytes, or what they were rewritten to, of which a session can be made again.
+    /// External weights stay in their files.
     bytes: Vec<u8>,
     folder: PathBuf,
     environment: OnnxRuntimeLibrary,
@@ -95,24 +97,38 @@ impl OnnxRuntimeModel {
         max_batch: usize,
         options: &OnnxRuntimeOptions,
     ) -> Result<OnnxRuntimeModel, LoadError> {
-        if max_batch == 0 {
-            return Err(LoadError::MaxBatch { path: path.into() });
-        }
         let environment = open_library(options.library.as_deref())
             .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
-        let weights_bytes = declared::read(path)?.weights_bytes;
-        let bytes = std::fs::read(path).map_err(|error| LoadError::from_io(path, error))?;
+        let load = |source, max_batch| Self::load_source(source, max_batch, options.threads, &environment);
+        // The import keeps nothing between loads, so a panic leaves nothing half done behind.
+        let imported = catch_unwind(AssertUnwindSafe(|| import::load(path, max_batch, load)));
+        let (mut model, note) =
+            imported.unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))?;
+        model.import_note = note;
+        Ok(model)
+    }
+
+    fn load_source(
+        source: OnnxSource,
+        max_batch: usize,
+        threads: usize,
+        environment: &OnnxRuntimeLibrary,
+    ) -> Result<OnnxRuntimeModel, LoadError> {
+        let folder = source.folder().to_path_buf();
+        let OnnxSource { path, rewritten, batch, weights_bytes, .. } = source;
+        let path = path.as_path();
+        let bytes = rewritten.map_or_else(|| std::fs::read(path), Ok);
+        let bytes = bytes.map_err(|error| LoadError::from_io(path, error))?;
         let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
-        let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let session = caught(|| session(&environment, &bytes, &folder, options.threads)).map_err(refused)?;
-        let inputs = input_specs(session.inputs(), path)?;
+        let session = caught(|| session(environment, &bytes, &folder, threads)).map_err(refused)?;
+        let inputs = input_specs(session.inputs(), batch, path)?;
         check_size("inputs", &inputs, max_batch, path)?;
-        check_outputs(session.outputs(), path)?;
+        check_outputs(session.outputs(), batch, path)?;
         let source = SessionSource {
             bytes,
             folder,
-            environment,
-            threads: options.threads,
+            environment: environment.clone(),
+            threads,
             signature: Signature { inputs, outputs: Vec::new() },
             max_batch,
             weights_bytes,
@@ -138,7 +154,7 @@ impl OnnxRuntimeModel {
         };
         let (inputs, outputs) = (buffers(&source.signature.inputs), buffers(&source.signature.outputs));
         let own = Arc::new(RunHandle { source, options: RunOptions::new().map_err(failed)? });
-        Ok(OnnxRuntimeModel { own, session, inputs, outputs })
+        Ok(OnnxRuntimeModel { own, session, inputs, outputs, import_note: None })
     }
 
     /// Runs one row of zeros and returns the specs of the outputs, with the shapes that they had.
@@ -184,7 +200,7 @@ impl HostModel for OnnxRuntimeModel {
     }
 
     fn run(&mut self, rows: usize) -> Result<(), RunError> {
-        let OnnxRuntimeModel { own, session, inputs, outputs } = self;
+        let OnnxRuntimeModel { own, session, inputs, outputs, .. } = self;
         let SessionSource { signature, max_batch, .. } = &*own.source;
         if rows == 0 || rows > *max_batch {
             return Err(RunError::Rows { rows, max_batch: *max_batch });
@@ -206,6 +222,10 @@ impl HostModel for OnnxRuntimeModel {
         for (index, buffer) in self.outputs.iter().enumerate() {
             output[signature.output_range(index)].copy_from_slice(buffer.row(row));
         }
+    }
+
+    fn import_note(&self) -> Option<&str> {
+        self.import_note.as_deref()
     }
 
     fn graph(&self) -> Arc<dyn HostGraph> {
@@ -283,14 +303,14 @@ fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {
     LoadError::Trial { path: path.into(), rows, reason: error.to_string() }
 }
 
-fn input_specs(inputs: &[Outlet], path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
+fn input_specs(inputs: &[Outlet], batch: BatchDimension, path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
     if inputs.is_empty() {
         return Err(LoadError::NoInputs { path: path.into() });
     }
-    inputs.iter().map(|input| input_spec(input, path)).collect()
+    inputs.iter().map(|input| input_spec(input, batch, path)).collect()
 }
 
-fn input_spec(input: &Outlet, path: &Path) -> Result<TensorSpec, LoadError> {
+fn input_spec(input: &Outlet, batch: BatchDimension, path: &Path) -> Result<TensorSpec, LoadError> {
     let (path, name) = (path.to_path_buf(), input.name().to_owned());
     let ValueType::Tensor { ty, shape, .. } = input.dtype() else {
         let found = input.dtype().to_string();
@@ -300,7 +320,7 @@ fn input_spec(input: &Outlet, path: &Path) -> Result<TensorSpec, LoadError> {
         let found = format!("elements of type {ty}");
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
-    if shape.first() != Some(&-1) {
+    if !shape.first().is_some_and(|&size| is_batch(size, batch)) {
         let shape = format!("{:?}", &shape[..]);
         return Err(LoadError::BatchDimension { path, role: "input", tensor: name, shape });
     }
@@ -312,10 +332,15 @@ fn input_spec(input: &Outlet, path: &Path) -> Result<TensorSpec, LoadError> {
     Ok(TensorSpec { name, datatype, shape })
 }
 
-fn check_outputs(outputs: &[Outlet], path: &Path) -> Result<(), LoadError> {
+/// Returns true if this declared first dimension is the batch's.
+fn is_batch(size: i64, batch: BatchDimension) -> bool {
+    size < 0 || (size == 1 && batch == BatchDimension::One)
+}
+
+fn check_outputs(outputs: &[Outlet], batch: BatchDimension, path: &Path) -> Result<(), LoadError> {
     for output in outputs {
         if let ValueType::Tensor { shape, .. } = output.dtype()
-            && shape.first().is_some_and(|&size| size >= 0)
+            && shape.first().is_some_and(|&size| !is_batch(size, batch))
         {
             let (tensor, shape) = (output.name().to_owned(), format!("{:?}", &shape[..]));
             return Err(LoadError::BatchDimension { path: path.into(), role: "output", tensor, shape });

@@ -21,7 +21,7 @@ use symphony_gpu::{
 #[derive(Parser)]
 #[command(name = "profile", version, after_help = AFTER_HELP)]
 struct ProfileCommandLine {
-    /// The ONNX file; the first dimension of its inputs and outputs must be dynamic
+    /// The ONNX file; the first dimension of its inputs and outputs is the batch, dynamic or 1
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
     /// The device to run it on: cpu, or onnxruntime, whose library is found as `symphony serve`

@@ -28,6 +28,8 @@ use symphony_transport::Nanos;
 /// The findings of an executor about a model.
 pub(crate) struct LoadReport {
     pub(crate) signature: Signature,
+    /// The largest batch that it runs: 1 where the file's batch is fixed.
+    pub(crate) max_batch: usize,
     /// The measured profile, only from the executor that measures.
     pub(crate) measured: Option<ProfileTable>,
 }
@@ -294,16 +296,20 @@ pub(crate) fn load(
     progress: &Progress,
 ) -> Result<Option<LoadedFile>, Diagnostic> {
     let Some(mut loaded) = load_file(model, compute, onnxruntime)? else { return Ok(None) };
+    if let Some(note) = loaded.import_note() {
+        progress(&format!("{}: {note}", model.name));
+    }
     warm_up(model, &mut *loaded, progress)?;
+    let max_batch = loaded.max_batch();
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
-            progress(&format!("measuring {} at batches of 1 to {} …", model.name, model.max_batch));
+            progress(&format!("measuring {} at batches of 1 to {max_batch} …", model.name));
             Some(measure_one(model, &mut *loaded, &options, progress)?)
         }
         None => None,
     };
     let signature = loaded.signature().clone();
-    Ok(Some((loaded, LoadReport { signature, measured })))
+    Ok(Some((loaded, LoadReport { signature, max_batch, measured })))
 }
 
 fn measure_one(

@@ -1,0 +1,70 @@
+//! `symphony inspect` as a user runs it: what it prints of a file that runs, of one that runs on
+//! one executor only, and of what is no model.
+
+#[path = "harness/onnx_library.rs"]
+mod library;
+
+use library::onnx_library;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn inspect(model: &Path, library: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.args(["inspect", "--library"]).arg(library).arg(model).output().unwrap()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data").join(name)
+}
+
+#[test]
+fn a_file_is_described_with_what_each_executor_makes_of_it() {
+    let output = inspect(&fixture("fixed_batch.onnx"), &onnx_library());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    for part in [
+        "fixed_batch.onnx: opset ",
+        "inputs\n  x: FLOAT [1, 4]\n",
+        "outputs\n  y: FLOAT [1, 3]\n",
+        "all in this file",
+        "\n  cpu: runs batches of up to 8; one request alone takes ",
+        "\n  onnxruntime: runs batches of up to 8; one request alone takes ",
+        "was made the batch's",
+        "\nmodel.toml\n  executor = \"",
+        "\n  slo_ms = 1 ",
+        "\n  max_batch = 8",
+    ] {
+        assert!(said.contains(part), "{said}\nshould contain\n{part}");
+    }
+    let output = inspect(&fixture("dynamic_width.onnx"), &onnx_library());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(", width], dimensions [0, 2] are dynamic"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "its width is not fixed");
+}
+
+#[test]
+fn an_executor_that_does_not_run_it_says_why_and_the_other_is_proposed() {
+    let output = inspect(&fixture("unsupported_operator.onnx"), &onnx_library());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("operators: LRN 1"), "{said}");
+    assert!(said.contains("cpu: does not run it: ") && said.contains("executor = \"onnxruntime\""), "{said}");
+    let output = inspect(&fixture("unsupported_operator.onnx"), Path::new("/nowhere/libonnxruntime.so"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("onnxruntime: does not run it: ") && said.contains("/nowhere/"), "{said}");
+}
+
+#[test]
+fn what_is_no_model_is_an_error_of_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut.onnx");
+    let whole = std::fs::read(fixture("linear.onnx")).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    for path in [path, folder.path().join("missing.onnx"), folder.path().to_path_buf()] {
+        let output = inspect(&path, Path::new("/nowhere"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(output.stdout.is_empty() && said.contains(&*path.to_string_lossy()), "{said}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The proof by example that a rewritten model computes what the file does: random rows in one
+//! batch, against each of them alone in the model as the file has it.
+
+use crate::host::HostModel;
+use crate::signature::{DataType, TensorSpec};
+use half::{bf16, f16};
+
+/// The seed of the rows: a model that differs on them does so at each load.
+const SEED: u64 = 1;
+
+/// The rows of a batch that is compared.
+pub(super) const ROWS: usize = 3;
+
+/// Compares a model on batches with the same model on one row at a time.
+///
+/// Errors: how their outputs differ, or how one fails.
+pub(super) fn compare(batched: &mut dyn HostModel, alone: &mut dyn HostModel) -> Result<(), String> {
+    if batched.signature() != alone.signature() {
+        return Err("its rows have other shapes in a batch".to_owned());
+    }
+    let signature = alone.signature().clone();
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let rows = ROWS.min(batched.max_batch());
+    let mut expected = Vec::new();
+    for row in 0..rows {
+        let mut input = vec![0; signature.input_bytes()];
+        for (at, spec) in signature.inputs.iter().enumerate() {
+            // Rows of noise of the same size may look the same to a model.
+            let most = 1.0 - row as f32 / rows as f32;
+            randomise(spec, &mut input[signature.input_range(at)], most, &mut random);
+        }
+        alone.stage(0, &input);
+        batched.stage(row, &input);
+        alone.run(1).map_err(|error| error.to_string())?;
+        let mut output = vec![0; signature.output_bytes()];
+        alone.unstage(0, &mut output);
+        expected.push(output);
+    }
+    batched.run(rows).map_err(|error| error.to_string())?;
+    for (row, expected) in expected.iter().enumerate() {
+        let mut found = vec![0; signature.output_bytes()];
+        batched.unstage(row, &mut found);
+        for (at, spec) in signature.outputs.iter().enumerate() {
+            let range = signature.output_range(at);
+            agree(spec, &expected[range.clone()], &found[range])
+                .map_err(|how| format!("row {row} of output `{}` differs in a batch: {how}", spec.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares two rows of an output. A batch may be added up in another order, so floats may differ
+/// by a part of the largest of the row.
+fn agree(spec: &TensorSpec, expected: &[u8], found: &[u8]) -> Result<(), String> {
+    let tolerance = match spec.datatype {
+        DataType::Fp64 | DataType::Fp32 => 1e-4,
+        DataType::Fp16 | DataType::Bf16 => 1e-2,
+        _ if expected == found => return Ok(()),
+        _ => return Err("whole numbers".to_owned()),
+    };
+    let (expected, found) = (floats(spec.datatype, expected), floats(spec.datatype, found));
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f64, |most, x| most.max(x.abs()));
+    let agrees =
+        |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
+    match expected.iter().zip(&found).find(|(alone, batched)| !agrees(**alone, **batched)) {
+        None => Ok(()),
+        Some((alone, batched)) => Err(format!("{batched} where it is {alone} alone")),
+    }
+}
+
+fn floats(datatype: DataType, bytes: &[u8]) -> Vec<f64> {
+    match datatype {
+        DataType::Fp64 => bytes.as_chunks().0.iter().map(|&x| f64::from_le_bytes(x)).collect(),
+        DataType::Fp32 => bytes.as_chunks().0.iter().map(|&x| f64::from(f32::from_le_bytes(x))).collect(),
+        DataType::Fp16 => bytes.as_chunks().0.iter().map(|&x| f16::from_le_bytes(x).to_f64()).collect(),
+        _ => bytes.as_chunks().0.iter().map(|&x| bf16::from_le_bytes(x).to_f64()).collect(),
+    }
+}
+
+/// Writes random elements: floats from 0 to `most`, and the whole numbers 0 and 1, which are
+/// indices that models take.
+fn randomise(spec: &TensorSpec, bytes: &mut [u8], most: f32, random: &mut fastrand::Rng) {
+    for element in bytes.chunks_exact_mut(spec.datatype.size_bytes()) {
+        let (fraction, whole) = (most * random.f32(), u8::from(random.bool()));
+        match spec.datatype {
+            DataType::Fp64 => element.copy_from_slice(&f64::from(fraction).to_le_bytes()),
+            DataType::Fp32 => element.copy_from_slice(&fraction.to_le_bytes()),
+            DataType::Fp16 => element.copy_from_slice(&f16::from_f32(fraction).to_le_bytes()),
+            DataType::Bf16 => element.copy_from_slice(&bf16::from_f32(fraction).to_le_bytes()),
+            _ => element[0] = whole,
+        }
+    }
+}

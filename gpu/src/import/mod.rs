@@ -1,0 +1,142 @@
+//! The import of ONNX files as people have them. The file is checked before a library sees it; a
+//! first dimension that is fixed to 1 becomes the batch's where every operator keeps rows apart,
+//! and the model then computes the same; else the model runs one row at a time.
+//!
+//! ```text
+//! file ─▶ checked ─▶ batch found ─▶ rewritten ─▶ loaded ─▶ 3 rows as each alone? ─▶ batches
+//!                        └─────────────── no ──────────────────────┴──────────────▶ one row
+//! ```
+
+mod agreement;
+mod batch;
+mod declared;
+mod facts;
+mod file;
+mod proto;
+mod rewrite;
+mod rules;
+mod source;
+mod summary;
+
+pub(crate) use declared::{DeclaredTypes, ElementType};
+pub(crate) use source::{BatchDimension, OnnxSource};
+pub use summary::{OnnxSummary, OperatorCount, TensorSummary, summarise};
+
+use crate::host::{HostModel, LoadError};
+use batch::FirstDimension;
+use file::OnnxFile;
+use rten_onnx::onnx::ModelProto;
+use std::path::Path;
+
+/// Loads the file at `path` for batches of at most `max_batch` by `load`, and returns the model
+/// with a note about its batch, where there is something to say.
+///
+/// Errors: the file can't be read, or `load` refuses it.
+pub(crate) fn load<M: HostModel>(
+    path: &Path,
+    max_batch: usize,
+    load: impl Fn(OnnxSource, usize) -> Result<M, LoadError>,
+) -> Result<(M, Option<String>), LoadError> {
+    if max_batch == 0 {
+        return Err(LoadError::MaxBatch { path: path.into() });
+    }
+    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path);
+    match batch {
+        PreparedBatch::Declared => Ok((load(unchanged, max_batch)?, None)),
+        PreparedBatch::Fixed(why) => Ok((load(unchanged, 1)?, Some(fixed(&why)))),
+        PreparedBatch::Dynamic(changed) => {
+            let mut alone = load(unchanged, 1)?;
+            let batched = load(*changed, max_batch);
+            let compared = batched.map_err(|error| error.to_string()).and_then(|mut batched| {
+                agreement::compare(&mut batched, &mut alone)?;
+                Ok(batched)
+            });
+            Ok(match compared {
+                Ok(batched) => (batched, Some(made_dynamic(max_batch))),
+                Err(why) => (alone, Some(fixed(&why))),
+            })
+        }
+    }
+}
+
+/// A file that is ready to be loaded. What was read of it besides is given up by then.
+struct Prepared {
+    /// The file with the batch that it declares, or one row at a time.
+    unchanged: OnnxSource,
+    batch: PreparedBatch,
+}
+
+/// The batch of a file that is ready to be loaded.
+enum PreparedBatch {
+    /// A batch as the file declares it.
+    Declared,
+    /// A batch of one, and what stands in the way of more.
+    Fixed(String),
+    /// A batch of any size, in the file as it was rewritten for it.
+    Dynamic(Box<OnnxSource>),
+}
+
+impl Prepared {
+    fn of(file: OnnxFile, path: &Path) -> Prepared {
+        let source = |rewritten, batch| OnnxSource {
+            path: path.into(),
+            rewritten,
+            declared: DeclaredTypes::of(&file.model),
+            weights: file.weights.clone(),
+            weights_bytes: file.weights_bytes,
+            batch,
+        };
+        let rewritten = |batch| rewritten(&file.bytes, &file.model, batch);
+        let unchanged = |batch| source(rewritten(None), batch);
+        match batch::find(&file.model) {
+            FirstDimension::Declared => {
+                Prepared { unchanged: unchanged(BatchDimension::Dynamic), batch: PreparedBatch::Declared }
+            }
+            FirstDimension::Fixed(why) => {
+                Prepared { unchanged: unchanged(BatchDimension::One), batch: PreparedBatch::Fixed(why) }
+            }
+            FirstDimension::CanBeBatch(changes) => {
+                let changed = source(rewritten(Some(changes)), BatchDimension::Dynamic);
+                let batch = PreparedBatch::Dynamic(Box::new(changed));
+                Prepared { unchanged: unchanged(BatchDimension::One), batch }
+            }
+        }
+    }
+}
+
+fn made_dynamic(max_batch: usize) -> String {
+    let rows = agreement::ROWS.min(max_batch);
+    format!(
+        "the first dimension is 1 in the file and was made the batch's: each operator keeps rows apart, \
+         and {rows} rows in a batch have the outputs that each has alone"
+    )
+}
+
+fn fixed(why: &str) -> String {
+    format!("the first dimension is 1 in the file, so each batch is one request: {why}")
+}
+
+/// Returns the content that takes a file's place, `None` where nothing changes.
+fn rewritten(
+    bytes: &[u8],
+    model: &ModelProto,
+    batch: Option<Vec<rewrite::ReshapeChange>>,
+) -> Option<Vec<u8>> {
+    let changes = batch::changes(model, batch);
+    if changes == rewrite::Changes::default() {
+        return None;
+    }
+    rewrite::rewrite(bytes, model.ir_version.unwrap_or(0), &changes)
+}
+
+/// Reads the bytes of a file, looks for its batch and rewrites it, as before a load. Returns the
+/// content that takes the file's place, if something changes. The fuzzer runs it.
+#[doc(hidden)]
+pub fn rewrite_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
+    let model = file::parse(bytes).ok()?;
+    let batch = match batch::find(&model) {
+        FirstDimension::CanBeBatch(changes) => Some(changes),
+        _ => None,
+    };
+    rewritten(bytes, &model, batch)
+}

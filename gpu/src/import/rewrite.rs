@@ -1,0 +1,140 @@
+//! Writes a model anew with what the search for its batch has found: everything else in the file
+//! stays as it is, byte for byte.
+
+use super::file::number;
+use super::proto::ProtoMessage;
+
+/// The name of the dimension that is the batch.
+const BATCH: &str = "batch";
+
+/// The oldest version of the format in which an initializer need not be an input.
+const SEPARATE_INITIALIZERS: u64 = 4;
+
+/// A change of the shape to which a node reshapes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ReshapeChange {
+    /// The node's index.
+    pub(super) node: usize,
+    /// The new shape, which copies the first dimension.
+    pub(super) shape: Vec<i64>,
+    /// The name of the new initializer with it.
+    pub(super) name: String,
+}
+
+/// A softmax of an opset before 13, which works on all dimensions from its axis on at once. A later
+/// one works along one dimension, and libraries take every one for such: what it works on is folded
+/// into one dimension, and unfolded after it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct SoftmaxChange {
+    /// The node's index.
+    pub(super) node: usize,
+    pub(super) operator: String,
+    pub(super) axis: i64,
+    pub(super) input: String,
+    pub(super) output: String,
+    /// The names of new tensors: the shape of the input, the folded input, and what becomes of it.
+    pub(super) names: [String; 3],
+}
+
+/// The changes to a model.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Changes {
+    /// The inputs, by index, that are initializers: they go from the list of inputs.
+    pub(super) initializers: Vec<usize>,
+    /// True if the first dimension of all other inputs and of all outputs becomes the batch's.
+    pub(super) batch: bool,
+    pub(super) reshapes: Vec<ReshapeChange>,
+    /// The softmaxes that change, in the order of the nodes.
+    pub(super) softmaxes: Vec<SoftmaxChange>,
+}
+
+/// Returns the file with these changes; `None` where it lacks what they change.
+pub(super) fn rewrite(bytes: &[u8], ir_version: i64, changes: &Changes) -> Option<Vec<u8>> {
+    let mut model = ProtoMessage::parse(bytes)?;
+    let version = u64::try_from(ir_version).unwrap_or(0).max(SEPARATE_INITIALIZERS);
+    model.set_number(number::MODEL_IR_VERSION, version);
+    model.change(number::MODEL_GRAPH, 0, |graph| {
+        graph.retain(number::GRAPH_INPUT, |at| !changes.initializers.contains(&at));
+        for reshape in &changes.reshapes {
+            change_reshape(graph, reshape)?;
+        }
+        // From the last on, so that the places of those before stay.
+        for softmax in changes.softmaxes.iter().rev() {
+            graph.splice(number::GRAPH_NODE, softmax.node, unfolded_softmax(softmax))?;
+        }
+        if changes.batch {
+            // What they declare of the insides is of a batch of one.
+            graph.retain(number::GRAPH_VALUE_INFO, |_| false);
+            for values in [number::GRAPH_INPUT, number::GRAPH_OUTPUT] {
+                let count = graph.contents(values).count();
+                (0..count).try_for_each(|at| graph.change(values, at, make_dynamic))?;
+            }
+        }
+        Some(())
+    })?;
+    Some(model.encode())
+}
+
+fn change_reshape(graph: &mut ProtoMessage<'_>, change: &ReshapeChange) -> Option<()> {
+    let ReshapeChange { node, shape, name } = change;
+    graph
+        .change(number::GRAPH_NODE, *node, |node| node.replace(number::NODE_INPUT, 1, name.clone().into()))?;
+    graph.push(number::GRAPH_INITIALIZER, initializer(name, shape).encode());
+    Some(())
+}
+
+/// Returns the nodes that take the place of a softmax.
+fn unfolded_softmax(change: &SoftmaxChange) -> Vec<Vec<u8>> {
+    let SoftmaxChange { operator, axis, input, output, names: [shape, folded, done], .. } = change;
+    let nodes = [
+        node("Shape", &[input], shape, None),
+        node("Flatten", &[input], folded, Some(*axis)),
+        node(operator, &[folded], done, Some(1)),
+        node("Reshape", &[done, shape], output, None),
+    ];
+    nodes.iter().map(ProtoMessage::encode).collect()
+}
+
+/// Returns a node, perhaps with the attribute `axis`.
+fn node(operator: &str, inputs: &[&String], output: &str, axis: Option<i64>) -> ProtoMessage<'static> {
+    /// The number of an attribute's type that is a whole number.
+    const INT: u64 = 2;
+    let mut node = ProtoMessage::default();
+    inputs.iter().for_each(|input| node.push(number::NODE_INPUT, input.as_bytes().to_vec()));
+    node.push(number::NODE_OUTPUT, output.as_bytes().to_vec());
+    node.push(number::NODE_OPERATOR, operator.as_bytes().to_vec());
+    if let Some(axis) = axis {
+        let mut attribute = ProtoMessage::default();
+        attribute.push(number::ATTRIBUTE_NAME, b"axis".to_vec());
+        attribute.push_number(number::ATTRIBUTE_NUMBER, axis as u64);
+        attribute.push_number(number::ATTRIBUTE_TYPE, INT);
+        node.push(number::NODE_ATTRIBUTE, attribute.encode());
+    }
+    node
+}
+
+/// Returns an initializer of whole numbers.
+fn initializer(name: &str, values: &[i64]) -> ProtoMessage<'static> {
+    let mut tensor = ProtoMessage::default();
+    tensor.push_number(number::INITIALIZER_DIMENSIONS, values.len() as u64);
+    tensor.push_number(number::INITIALIZER_TYPE, rten_onnx::onnx::DataType::INT64.0 as u64);
+    tensor.push(number::INITIALIZER_NAME, name.as_bytes().to_vec());
+    tensor.push(number::INITIALIZER_BYTES, values.iter().flat_map(|value| value.to_le_bytes()).collect());
+    tensor
+}
+
+/// Makes the first dimension of an input or output the batch's, where it has a shape.
+fn make_dynamic(value: &mut ProtoMessage<'_>) -> Option<()> {
+    value.change_only(number::VALUE_TYPE, |of| {
+        of.change_only(number::TYPE_TENSOR, |tensor| {
+            if tensor.contents(number::TENSOR_SHAPE).next().is_none() {
+                return Some(());
+            }
+            tensor.change_only(number::TENSOR_SHAPE, |shape| {
+                let mut batch = ProtoMessage::default();
+                batch.push(number::DIMENSION_NAME, BATCH.as_bytes().to_vec());
+                shape.replace(number::SHAPE_DIMENSION, 0, batch.encode())
+            })
+        })
+    })
+}
