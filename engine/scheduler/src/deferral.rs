@@ -4,6 +4,7 @@
 
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
+use crate::rule_setting::RuleSetting;
 use crate::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::QueueId;
@@ -31,6 +32,8 @@ pub struct Demand<'a> {
     pub rate_rps: f64,
     /// The batch size that the rate calls for.
     pub target: usize,
+    /// The constants that the rule takes from outside.
+    pub setting: RuleSetting,
     /// The model's profile, SLO, delays and GPUs.
     pub terms: &'a QueueConfig,
 }
@@ -39,10 +42,12 @@ pub struct Demand<'a> {
 /// two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeadStart {
-    /// The time after the start of the model's last batch.
+    /// The time after the start of the model's last batch; zero for at once.
     pub after_last: Nanos,
     /// The time before `when`.
     pub lead: Nanos,
+    /// The candidate is due from then on: it may have any GPU.
+    pub spread: bool,
 }
 
 /// What a [`Deferral`] may look at.

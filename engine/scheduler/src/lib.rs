@@ -40,7 +40,7 @@
 //! # Order of modules
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
-//! `workload` → `profile` → `limits`.
+//! `rule_setting`, `workload` → `profile` → `limits`.
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]
@@ -53,5 +53,6 @@ pub mod model;
 pub mod policy;
 pub mod profile;
 pub mod rank;
+pub mod rule_setting;
 pub mod sim;
 pub mod workload;

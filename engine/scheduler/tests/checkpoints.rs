@@ -8,6 +8,7 @@ use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::{Grant, RankInput};
+use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Ending, GpuId, QueueId, Request};
@@ -45,6 +46,7 @@ enum Step {
     CancelHead,
     Grant,
     StartReserving,
+    Set(RuleSetting),
     Stop,
 }
 
@@ -58,6 +60,11 @@ fn steps() -> impl Strategy<Value = Vec<(Nanos, Step)>> {
         8 => Just(Step::Grant),
         1 => Just(Step::StartReserving),
         1 => Just(Step::Stop),
+        1 => (0u8..3, 0u8..3, 0u8..3, any::<bool>()).prop_map(|(price, patience, lead, spread)| {
+            let factor = |of: u8| [0.0, 0.5, f32::INFINITY][usize::from(of)];
+            let [price, patience, lead] = [price, patience, lead].map(factor);
+            Step::Set(RuleSetting { price, patience, lead, spread })
+        }),
     ];
     // Mostly milliseconds; at times seconds, so that the rate meter's window goes by.
     let span = prop_oneof![
@@ -160,6 +167,9 @@ proptest! {
                 }
                 Step::StartReserving => {
                     apply_to_both(&mut queue, role, now, ModelEvent::StartReserving);
+                }
+                Step::Set(setting) => {
+                    apply_to_both(&mut queue, role, now, ModelEvent::Set(setting));
                 }
                 Step::Stop => {
                     apply_to_both(&mut queue, role, now, ModelEvent::Stop);

@@ -7,6 +7,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::{BatchSizes, ClockworkOptions, TritonOptions};
 use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{Audit, Fault, Observer, simulate_observed};
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
@@ -161,12 +162,17 @@ fn options() -> impl Strategy<Value = PolicyOptions> {
     let clockwork = (prop::sample::select(BatchSizes::ALL.map(|sizes| sizes.0).to_vec()), 0.1f64..20.0);
     let ms = |range| prop::option::of(range).prop_map(|ms: Option<f64>| ms.map(Nanos::from_millis_f64));
     let triton = (ms(0.0..20.0), prop::collection::btree_set(1usize..40, 0..4), ms(0.1..40.0));
+    let factor = || prop_oneof![Just(0.0f32), 0.1f32..10.0, Just(f32::INFINITY)];
+    let setting = (factor(), factor(), factor(), any::<bool>())
+        .prop_map(|(price, patience, lead, spread)| RuleSetting { price, patience, lead, spread });
+    let tuning = prop::option::of(prop::sample::select(Prefer::ALL.map(|prefer| prefer.0).to_vec()));
     let preempt = prop_oneof![1.0f64..5.0, Just(f64::INFINITY)];
-    (drop, when, 1usize..5, preempt, clockwork, triton).prop_map(
-        |(drop, when, frontends, preempt, (batches, ahead), triton)| {
+    ((drop, setting, tuning), when, 1usize..5, preempt, clockwork, triton).prop_map(
+        |((drop, setting, tuning), when, frontends, preempt, (batches, ahead), triton)| {
             let (max_queue_delay, preferred, timeout) = triton;
             let preferred = preferred.into_iter().collect();
             let mut options = PolicyOptions::from(drop);
+            (options.setting, options.tuning) = (setting, tuning);
             options.when = when;
             options.frontends = frontends;
             options.preempt = preempt;

@@ -42,6 +42,7 @@ impl From<ModelEvent<'_>> for Cause {
             ModelEvent::Enqueue(_)
             | ModelEvent::Cancel(_)
             | ModelEvent::Settle
+            | ModelEvent::Set(_)
             | ModelEvent::StartReserving => Cause::Request,
         }
     }

@@ -14,6 +14,7 @@ use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
+use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
@@ -49,6 +50,8 @@ pub(super) enum Kind {
     Cancel = 21,
     /// The order that a queue send reservations from now on.
     StartReserving = 22,
+    /// Another setting of the rule.
+    Set = 23,
     /// An input of a RankState, as the next kinds; all but the last two are also decisions of a
     /// ModelQueue.
     Ready = 32,
@@ -101,6 +104,7 @@ impl Kind {
             20 => Kind::Came,
             21 => Kind::Cancel,
             22 => Kind::StartReserving,
+            23 => Kind::Set,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -146,7 +150,7 @@ pub(crate) struct Record {
 const COUNTS_PER_RECORD: usize = 6;
 
 /// The number of records that hold a queue's scalars.
-pub(super) const SCALAR_RECORDS: usize = 3;
+pub(super) const SCALAR_RECORDS: usize = 4;
 
 /// The number of records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
@@ -302,9 +306,31 @@ impl Record {
             ModelEvent::Settle => Record::came(queue, 0),
             ModelEvent::Timer => Record::of(Kind::Timer, queue),
             ModelEvent::Grant(grant) => Record::grant(grant),
+            ModelEvent::Set(setting) => Record::setting(Kind::Set, queue, setting),
             ModelEvent::StartReserving => Record::of(Kind::StartReserving, queue),
             ModelEvent::Stop => Record::of(Kind::Stop, queue),
         }
+    }
+
+    #[inline]
+    fn setting(kind: Kind, queue: QueueId, setting: RuleSetting) -> Record {
+        let RuleSetting { price, patience, lead, spread } = setting;
+        let word = |number: f32| u64::from(number.to_bits());
+        Record {
+            flag: u8::from(spread),
+            a: word(price),
+            b: word(patience),
+            c: word(lead),
+            ..Record::of(kind, queue)
+        }
+    }
+
+    /// Returns the setting of a [`Kind::Set`]. A number that none can have, of a damaged file,
+    /// is 0.
+    fn as_setting(&self) -> RuleSetting {
+        let number = |word: u64| f32::from_bits(word as u32).max(0.0);
+        let [price, patience, lead] = [self.a, self.b, self.c].map(number);
+        RuleSetting { price, patience, lead, spread: self.flag != 0 }
     }
 
     /// Returns the event that [`Record::event`] made the record of; `None` if it is not of a queue.
@@ -316,6 +342,7 @@ impl Record {
             Kind::Came => ModelEvent::Settle,
             Kind::Timer => ModelEvent::Timer,
             Kind::Grant => ModelEvent::Grant(self.as_grant()),
+            Kind::Set => ModelEvent::Set(self.as_setting()),
             Kind::StartReserving => ModelEvent::StartReserving,
             Kind::Stop => ModelEvent::Stop,
             _ => return None,
@@ -485,7 +512,7 @@ impl Record {
             b: budget.0,
             ..Record::of(Kind::SavedModel, queue)
         };
-        [first, second, third]
+        [first, second, third, Record::setting(Kind::SavedModel, queue, saved.setting)]
     }
 
     pub(super) fn saved_counts(queue: QueueId, saved: &Saved) -> impl Iterator<Item = Record> {
@@ -499,7 +526,10 @@ impl Record {
     }
 
     /// Returns the state that the records of [`Record::saved_model`] and these counts were made of.
-    pub(super) fn as_saved([first, second, third]: &[Record; SCALAR_RECORDS], counts: &[Record]) -> Saved {
+    pub(super) fn as_saved(
+        [first, second, third, fourth]: &[Record; SCALAR_RECORDS],
+        counts: &[Record],
+    ) -> Saved {
         let mut all = [0; RATE_SAMPLES];
         for (to, record) in all.chunks_mut(COUNTS_PER_RECORD).zip(counts) {
             let words = [record.a, record.b, record.c];
@@ -525,6 +555,7 @@ impl Record {
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
             bounds_sent: third.flag & 2 != 0,
             unexpected: third.flag & 4 != 0,
+            setting: fourth.as_setting(),
         }
     }
 
@@ -638,6 +669,7 @@ impl fmt::Display for Record {
             Kind::Grant | Kind::Granted => {
                 write!(f, "grant of GPU {a}, free at {}, to model {model} until {}", Millis(b), Millis(c))
             }
+            Kind::Set => write!(f, "model {model} is scheduled by setting {}", self.as_setting()),
             Kind::StartReserving => write!(f, "model {model} sends reservations from now on"),
             Kind::AllReserved => f.write_str("every model has sent a reservation"),
             Kind::Bounds => {
@@ -717,6 +749,9 @@ impl fmt::Display for Millis {
 mod tests {
     use super::*;
 
+    const SETTING: RuleSetting =
+        RuleSetting { price: f32::INFINITY, patience: 0.25, lead: 0.0, spread: true };
+
     #[test]
     fn a_damaged_row_number_is_shown_and_does_not_overflow() {
         let request = Request { row: u16::MAX, rows_after: u16::MAX, ..Request::default() };
@@ -727,7 +762,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 32);
+        assert_eq!(known.count(), 33);
     }
 
     #[test]
@@ -792,6 +827,7 @@ mod tests {
             ModelEvent::Settle,
             ModelEvent::Timer,
             ModelEvent::Grant(grant),
+            ModelEvent::Set(SETTING),
             ModelEvent::StartReserving,
             ModelEvent::Stop,
         ];
@@ -827,6 +863,7 @@ mod tests {
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,
             unexpected: true,
+            setting: SETTING,
         };
         let scalars = Record::saved_model(QueueId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(QueueId(1), &saved).collect();

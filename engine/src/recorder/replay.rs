@@ -245,9 +245,9 @@ impl Models {
                 Some(Kind::SavedModel) => self.state(at, &record, records, run)?,
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
-                Some(Kind::Grant | Kind::Timer | Kind::Stop | Kind::Cancel | Kind::StartReserving) => {
-                    self.input(at, &record, run)?
-                }
+                Some(
+                    Kind::Grant | Kind::Timer | Kind::Stop | Kind::Cancel | Kind::Set | Kind::StartReserving,
+                ) => self.input(at, &record, run)?,
                 Some(
                     Kind::Ready
                     | Kind::Early

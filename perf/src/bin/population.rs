@@ -35,6 +35,9 @@ struct PopulationOptions {
     /// Run only every n-th workload
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     every: u16,
+    /// Begin with this workload of the half, and not with the first
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..400))]
+    from: u16,
     /// Seeds of each workload
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     seeds: u16,
@@ -94,6 +97,7 @@ fn carry_out(options: &PopulationOptions) -> Result<(), Box<dyn Error + Send + S
     let campaign = Campaign {
         half: options.half,
         every: options.every.into(),
+        from: options.from.into(),
         rules: options.rules.clone(),
         seeds: options.seeds.into(),
         threads: options.threads.map_or_else(cores, usize::from),

@@ -1,10 +1,12 @@
-//! What is compared: a policy with a drop rule, by a name such as `work-conserving:timeout`.
+//! What is compared: a policy with a drop rule, by a name such as `work-conserving:timeout`; the
+//! default rule also tuned, `symphony@tuned`, or with a setting, `symphony@0/3/1`.
 
 use super::clairvoyant;
 use std::fmt;
 use std::str::FromStr;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
+use symphony_scheduler::rule_setting::{NoRuleSetting, Prefer, RuleSetting};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 use symphony_scheduler::sim::simulate;
@@ -25,6 +27,42 @@ pub const CLASSIC: [&str; 4] = [
 /// The name of the limit for one GPU and one model.
 pub const CLAIRVOYANT: &str = "clairvoyant";
 
+/// The choice of a rule's setting.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum ChosenSetting {
+    /// A setting that stays as it is.
+    Fixed(RuleSetting),
+    /// A setting that is tuned, for this.
+    Tuned(Prefer),
+}
+
+/// The names of tuned rules, behind an `@`.
+const TUNED: [(Prefer, &str); 2] = [(Prefer::Efficiency, "tuned"), (Prefer::Latency, "tuned-for-latency")];
+
+impl fmt::Display for ChosenSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChosenSetting::Fixed(setting) => write!(f, "@{setting}"),
+            ChosenSetting::Tuned(for_what) => TUNED
+                .iter()
+                .filter(|(prefer, _)| prefer == for_what)
+                .try_for_each(|(_, name)| write!(f, "@{name}")),
+        }
+    }
+}
+
+impl FromStr for ChosenSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ChosenSetting, String> {
+        let tuned =
+            TUNED.iter().find(|(_, name)| *name == text).map(|&(prefer, _)| ChosenSetting::Tuned(prefer));
+        let fixed =
+            || text.parse().map(ChosenSetting::Fixed).map_err(|error: NoRuleSetting| error.to_string());
+        tuned.map_or_else(fixed, Ok)
+    }
+}
+
 /// A way to serve a workload.
 #[derive(Clone, Debug)]
 pub enum Rule {
@@ -34,6 +72,8 @@ pub enum Rule {
         policy: &'static dyn Policy,
         /// The drop rule; `None` for the policy's own.
         drop: Option<DropRule>,
+        /// The setting of the rule, or its tuning; `None` for the default setting.
+        setting: Option<ChosenSetting>,
     },
     /// The best that can be done by who knows all arrivals.
     Clairvoyant,
@@ -42,8 +82,11 @@ pub enum Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rule::Policy { policy, drop: Some(drop) } => write!(f, "{}:{}", policy.name(), drop.name()),
-            Rule::Policy { policy, drop: None } => write!(f, "{}", policy.name()),
+            Rule::Policy { policy, drop, setting } => {
+                f.write_str(policy.name())?;
+                drop.map_or(Ok(()), |drop| write!(f, ":{}", drop.name()))?;
+                setting.map_or(Ok(()), |setting| setting.fmt(f))
+            }
             Rule::Clairvoyant => write!(f, "{CLAIRVOYANT}"),
         }
     }
@@ -56,6 +99,8 @@ impl FromStr for Rule {
         if name == CLAIRVOYANT {
             return Ok(Rule::Clairvoyant);
         }
+        let (name, setting) = name.split_once('@').map_or((name, None), |(name, of)| (name, Some(of)));
+        let setting: Option<ChosenSetting> = setting.map(str::parse).transpose()?;
         let (policy, drop) = name.split_once(':').map_or((name, None), |(policy, drop)| (policy, Some(drop)));
         let found = policy::by_name(policy)
             .ok_or_else(|| format!("{policy:?} is no policy; give one of {}", policy::names().join(", ")))?;
@@ -67,7 +112,10 @@ impl FromStr for Rule {
             takes.then_some(()).ok_or_else(none)?;
             DropRule::parse(drop).ok_or_else(wrong)
         };
-        Ok(Rule::Policy { policy: found, drop: drop.map(parse).transpose()? })
+        if setting.is_some() && !found.options().contains(&"setting") {
+            return Err(format!("{policy} has no setting; leave out what is behind the @"));
+        }
+        Ok(Rule::Policy { policy: found, drop: drop.map(parse).transpose()?, setting })
     }
 }
 
@@ -85,8 +133,13 @@ impl Rule {
     /// Errors: those of [`simulate`].
     pub fn passes(&self, workload: &Workload) -> Result<Option<f64>, ArrivalError> {
         match self {
-            Rule::Policy { policy, drop } => {
-                let options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
+            Rule::Policy { policy, drop, setting } => {
+                let mut options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
+                match setting {
+                    None => {}
+                    Some(ChosenSetting::Fixed(setting)) => options.setting = *setting,
+                    Some(ChosenSetting::Tuned(prefer)) => options.tuning = Some(*prefer),
+                }
                 let report = simulate(workload, *policy, &options)?;
                 Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
             }
@@ -101,12 +154,19 @@ mod tests {
 
     #[test]
     fn a_rule_is_read_by_the_name_that_it_prints() {
-        for name in CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window"]) {
+        for name in
+            CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window", "symphony@tuned"])
+        {
+            assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
+        }
+        for name in ["symphony@tuned-for-latency", "symphony:window@0/inf/0.5/spread"] {
             assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
         }
         for (name, says) in [
             ("fifo", "\"fifo\" is no policy; give one of symphony, "),
             ("symphony:never", "\"never\" is no drop rule; give one of window, timeout, "),
+            ("symphony@1/2", "\"1/2\" is no setting: give PRICE/PATIENCE/LEAD"),
+            ("nexus@tuned", "nexus has no setting; leave out"),
             ("clockwork:window", "clockwork has a drop rule of its own; leave out :window"),
         ] {
             let error = name.parse::<Rule>().unwrap_err();

@@ -21,8 +21,10 @@ const WRITE_EVERY: Duration = Duration::from_secs(5);
 pub struct Campaign {
     /// The half.
     pub half: Half,
-    /// Every n-th workload of it, from the first on.
+    /// Every n-th workload of it.
     pub every: usize,
+    /// The first of these.
+    pub from: usize,
     /// The rules.
     pub rules: Vec<Rule>,
     /// The seeds of each workload.
@@ -39,7 +41,7 @@ struct Todo {
 
 impl Campaign {
     fn todo(&self, results: &PopulationResults) -> Vec<Todo> {
-        let all = (0..HALF).step_by(self.every.max(1)).map(|number| self.half.workload(number));
+        let all = (self.from..HALF).step_by(self.every.max(1)).map(|number| self.half.workload(number));
         let lacks = |workload: &Workload, rule: &Rule| {
             let found = results.found(&workload.name, &rule.to_string());
             rule.applies_to(workload) && found.is_none_or(|found| found.len() < self.seeds)
@@ -141,7 +143,7 @@ mod tests {
 
     fn campaign(rules: &[&str], threads: usize) -> Campaign {
         let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        Campaign { half: Half::Tune, every: 130, rules, seeds: 1, threads }
+        Campaign { half: Half::Tune, every: 130, from: 0, rules, seeds: 1, threads }
     }
 
     #[test]

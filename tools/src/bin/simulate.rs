@@ -12,6 +12,7 @@ use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::BatchSizes;
 use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
+use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::search;
 use symphony_scheduler::sim::report::Report;
@@ -38,6 +39,17 @@ struct CommandLine {
     /// below
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
+    /// The setting of policy symphony's rule: PRICE/PATIENCE/LEAD, each from 0 to inf, and /spread
+    /// or nothing behind it (default 1/1/1; docs/scheduling.md)
+    #[arg(long, value_name = "SETTING")]
+    setting: Option<RuleSetting>,
+    /// Whether policy symphony tunes its setting by what has arrived: on or off (default off)
+    #[arg(long, value_name = "ON", value_parser = ["on", "off"])]
+    tuning: Option<String>,
+    /// What is tuned for, among settings that serve as many in time: efficiency (the least GPU
+    /// time; default) or latency
+    #[arg(long, value_name = "WHAT", value_parser = prefer)]
+    prefer: Option<Prefer>,
     /// Frontends that route requests independently of each other, for policy nexus (default 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     frontends: Option<u16>,
@@ -103,6 +115,10 @@ fn not_negative(text: &str) -> Result<f64, String> {
         Ok(value) if value >= 0.0 && value.is_finite() => Ok(value),
         _ => Err("give a number from 0".to_owned()),
     }
+}
+
+fn prefer(text: &str) -> Result<Prefer, String> {
+    Prefer::parse(text).ok_or_else(|| "give efficiency or latency".to_owned())
 }
 
 fn sizes(text: &str) -> Result<BatchSizes, String> {
@@ -175,6 +191,9 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
     let given = [
         ("drop", line.drop.is_some()),
         ("when", line.when.is_some()),
+        ("setting", line.setting.is_some()),
+        ("tuning", line.tuning.is_some()),
+        ("prefer", line.prefer.is_some()),
         ("frontends", line.frontends.is_some()),
         ("shepherd-preempt", line.shepherd_preempt.is_some()),
         ("clockwork-batches", line.clockwork_batches.is_some()),
@@ -203,6 +222,12 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
         })?;
         options.when = Some(rule);
     }
+    options.setting = line.setting.unwrap_or_default();
+    let tuned = line.tuning.as_deref() == Some("on");
+    if line.prefer.is_some() && !tuned {
+        return Err("--prefer: only with --tuning on".to_owned());
+    }
+    options.tuning = tuned.then_some(line.prefer.unwrap_or_default());
     options.frontends = line.frontends.map_or(options.frontends, usize::from);
     options.preempt = line.shepherd_preempt.unwrap_or(options.preempt);
     let clockwork = &mut options.clockwork;

@@ -9,6 +9,7 @@ use super::rate::{RateMeter, RateParts};
 use super::{ClassRole, LastReservation, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::rank::Offer;
+use crate::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
 use symphony_transport::message::Request;
 
@@ -29,6 +30,8 @@ pub struct Saved {
     pub bounds_sent: bool,
     /// True if the queue is of the highest class, and its model is not.
     pub unexpected: bool,
+    /// The setting of the rule.
+    pub setting: RuleSetting,
 }
 
 /// Why a model's state can't be restored.
@@ -71,6 +74,7 @@ impl ModelQueue {
             reservation,
             bounds_sent,
             unexpected,
+            setting: self.setting,
         }
     }
 
@@ -117,6 +121,7 @@ impl ModelQueue {
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
         restored.rate = rate;
+        restored.setting = saved.setting;
         restored.read_rate();
         restored.losses = saved.losses;
         restored.queue.extend(queued);

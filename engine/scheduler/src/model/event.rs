@@ -2,6 +2,7 @@
 //! them.
 
 use crate::rank::Grant;
+use crate::rule_setting::RuleSetting;
 use symphony_transport::message::Request;
 
 /// An event of a [`ModelQueue`](super::ModelQueue).
@@ -20,6 +21,8 @@ pub enum ModelEvent<'a> {
     Timer,
     /// The RankThread has granted a GPU.
     Grant(Grant),
+    /// The rule's setting is another one from now on.
+    Set(RuleSetting),
     /// A lower class has requests: a queue of the highest class sends reservations from now on.
     StartReserving,
     /// The engine stops: every request that waits ends.

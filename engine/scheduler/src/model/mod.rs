@@ -28,6 +28,7 @@ use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
 use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
+use crate::rule_setting::RuleSetting;
 use alloc::collections::VecDeque;
 pub use event::ModelEvent;
 use losses::Losses;
@@ -149,6 +150,7 @@ pub struct ModelQueue {
     target: usize,
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
+    setting: RuleSetting,
     losses: Losses,
     last_start: Nanos,
     candidate: Option<Candidate>,
@@ -179,6 +181,7 @@ impl ModelQueue {
             rate_rps: 0.0,
             target: 1,
             head_start: None,
+            setting: RuleSetting::default(),
             losses: Losses::default(),
             last_start: Nanos::ZERO,
             candidate: None,
@@ -188,6 +191,19 @@ impl ModelQueue {
         };
         queue.read_rate();
         queue
+    }
+
+    /// Starts with this setting instead of the default one.
+    pub fn with_setting(mut self, setting: RuleSetting) -> ModelQueue {
+        self.setting = setting;
+        self.read_rate();
+        self
+    }
+
+    /// Goes on as if requests had come at this rate until now.
+    pub fn expect(&mut self, now: Nanos, rate_rps: f64) {
+        self.rate = RateMeter::steady(now, rate_rps);
+        self.read_rate();
     }
 
     /// Makes this the queue of a class that has classes below it.
@@ -285,6 +301,7 @@ impl ModelQueue {
             ModelEvent::Settle => self.settle(now, sink),
             ModelEvent::Timer => self.on_timer(now, sink),
             ModelEvent::Grant(grant) => self.on_grant(now, grant, sink),
+            ModelEvent::Set(setting) => self.set(now, setting, sink),
             ModelEvent::StartReserving => self.start_reserving(now, sink),
             ModelEvent::Stop => self.stop(now, sink),
         }
@@ -351,6 +368,15 @@ impl ModelQueue {
         self.settle(now, sink);
     }
 
+    /// Takes over a setting, and selects the batch anew by it.
+    #[cold]
+    fn set(&mut self, now: Nanos, setting: RuleSetting, sink: &mut impl ModelSink) {
+        self.setting = setting;
+        self.update_rate(now);
+        self.read_rate();
+        self.settle(now, sink);
+    }
+
     /// Finalises the batch for a granted GPU and sends it, reports the GPU, and forms the next
     /// candidate.
     fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
@@ -414,7 +440,7 @@ impl ModelQueue {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
         self.target = target_batch(terms, self.rate_rps);
-        let demand = Demand { rate_rps: self.rate_rps, target: self.target, terms };
+        let demand = Demand { rate_rps: self.rate_rps, target: self.target, setting: self.setting, terms };
         self.head_start = terms.deferral.head_start(&demand);
     }
 
@@ -437,13 +463,10 @@ impl ModelQueue {
     /// Drops what can't be helped and forms the candidate anew.
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
-        let Selection { dropped, size } = select(
-            self.terms.drop.while_overloaded(self.losses.overloaded),
-            finish,
-            self.target,
-            self.queue.len(),
-            |at| self.queue[at].deadline,
-        );
+        let Selection { dropped, size } =
+            select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), |at| {
+                self.queue[at].deadline
+            });
         if dropped > 0 {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
@@ -451,6 +474,13 @@ impl ModelQueue {
             self.losses.add(dropped);
         }
         self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
+    }
+
+    /// The drop rule of the moment. At a price of 0 nothing is dropped that can still be served,
+    /// not even while the model is overloaded.
+    #[inline]
+    fn drop_rule(&self) -> DropRule {
+        self.terms.drop.while_overloaded(self.losses.overloaded && self.setting.price > 0.0)
     }
 
     /// The batch size nearest to `size` that takes no request of several rows apart: without the
@@ -514,8 +544,10 @@ impl ModelQueue {
             target: self.target,
         });
         let due = when.min(latest);
-        let early = self.head_start.map_or(due, |HeadStart { after_last, lead }| {
-            due.min(self.last_start + after_last).min(due - lead)
+        let (early, due) = self.head_start.map_or((due, due), |HeadStart { after_last, lead, spread }| {
+            let spaced = if after_last == Nanos::ZERO { now } else { self.last_start + after_last };
+            let early = due.min(spaced).min(due - lead);
+            (early, if spread { early } else { due })
         });
         Candidate { size, early: early - delay, due: due - delay, latest, delay }
     }
@@ -584,8 +616,9 @@ impl ModelQueue {
     #[cold]
     fn latest_of_next(&self, then: Nanos) -> Option<Nanos> {
         let finish = Finish { terms: &self.terms, now: then, gpu_free_at: Nanos::ZERO };
-        let rule = self.terms.drop.while_overloaded(self.losses.overloaded);
-        let next = select(rule, finish, self.target, self.queue.len(), |at| self.queue[at].deadline);
+        let (rule, price) = (self.drop_rule(), self.setting.price);
+        let deadline = |at: usize| self.queue[at].deadline;
+        let next = select(rule, finish, self.target, price, self.queue.len(), deadline);
         let head = self.queue.get(next.dropped).filter(|_| next.size > 0)?;
         Some(head.deadline - self.terms.profile.latency(next.size) - self.terms.slack.latest)
     }

@@ -47,6 +47,18 @@ impl RateMeter {
         }
     }
 
+    /// A meter that has seen `rate_rps` requests per second until `now`.
+    pub fn steady(now: Nanos, rate_rps: f64) -> RateMeter {
+        let mut meter = RateMeter::new(now);
+        let by = |samples: usize| (rate_rps * RATE_SAMPLE.as_secs_f64() * samples as f64) as u64;
+        for (at, count) in meter.counts.iter_mut().enumerate() {
+            *count = (by(at + 1) - by(at)).min(u64::from(u32::MAX >> 1)) as u32;
+        }
+        meter.sum = meter.counts.iter().map(|&count| u64::from(count)).sum();
+        meter.filled = RATE_SAMPLES;
+        meter
+    }
+
     /// Ends the samples that are over at `now` and returns their number. If there are any, the rate
     /// has changed its value.
     #[inline]

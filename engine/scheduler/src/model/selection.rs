@@ -17,13 +17,14 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns this selection, if the requests that it drops beyond `other` are no more than those
-    /// that join its batch for it; else `other`. Where the GPUs are full, a GPU's time serves as
-    /// many as the target batch does in it, and to drop d for a batch that is larger by g comes to
-    /// the same at d = g (docs/scheduling.md).
-    pub fn if_worth(self, other: Selection) -> Selection {
+    /// Returns this selection, if the requests that it drops beyond `other` are no more than
+    /// `price` times those that join its batch for it; else `other`. Where the GPUs are full, a
+    /// GPU's time serves as many as the target batch does in it, and to drop d for a batch that is
+    /// larger by g comes to the same at d = g: a price of 1 (docs/scheduling.md).
+    pub fn if_worth(self, other: Selection, price: f32) -> Selection {
         let lost = self.dropped.saturating_sub(other.dropped);
-        if lost <= self.size.saturating_sub(other.size) { self } else { other }
+        let gained = self.size.saturating_sub(other.size);
+        if lost == 0 || lost as f32 <= price * gained as f32 { self } else { other }
     }
 }
 
@@ -53,13 +54,15 @@ impl Finish<'_> {
 }
 
 /// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
-/// `target`: the batch size that the model's rate calls for. O(log len) and a step per request that
+/// `target`: the batch size that the model's rate calls for; `price`: that of
+/// [`DropRule::Exchange`], see [`Selection::if_worth`]. O(log len) and a step per request that
 /// joins.
 #[inline]
 pub fn select(
     rule: DropRule,
     finish: Finish<'_>,
     target: usize,
+    price: f32,
     len: usize,
     deadline: impl Fn(usize) -> Nanos,
 ) -> Selection {
@@ -73,7 +76,7 @@ pub fn select(
     match rule {
         DropRule::Window => select_window(finish, target, len, deadline),
         DropRule::Timeout => select_window(finish, 1, len, deadline),
-        DropRule::Exchange => select_exchange(finish, target, len, deadline),
+        DropRule::Exchange => select_exchange(finish, target, price, len, deadline),
         DropRule::Fcfs => {
             let late = finish.at(1) > deadline(0);
             let size = if late { target.clamp(1, len) } else { grow(finish, 1, len, deadline(0)) };
@@ -105,14 +108,18 @@ fn select_window(
 fn select_exchange(
     finish: Finish<'_>,
     target: usize,
+    price: f32,
     len: usize,
     deadline: impl Fn(usize) -> Nanos,
 ) -> Selection {
+    if price == 0.0 {
+        return select_window(finish, 1, len, deadline);
+    }
     let window = select_window(finish, target, len, &deadline);
-    if window.dropped == 0 {
+    if window.dropped == 0 || price == f32::INFINITY {
         return window;
     }
-    window.if_worth(select_window(finish, 1, len, deadline))
+    window.if_worth(select_window(finish, 1, len, deadline), price)
 }
 
 /// The largest batch, from `size` up to `room`, that finishes by the deadline of its head.

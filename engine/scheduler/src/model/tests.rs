@@ -369,8 +369,9 @@ fn an_early_offer_that_only_grows_is_told_anew_when_it_takes_a_third_longer() {
 fn requests_are_dropped_only_where_as_many_more_can_join() {
     let finish = |terms| Finish { terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
     let terms = terms("symphony", DropRule::Exchange);
-    let select =
-        |rule, deadlines: &[f64]| select(rule, finish(&terms), 8, deadlines.len(), |at| ms(deadlines[at]));
+    let select = |rule, deadlines: &[f64]| {
+        select(rule, finish(&terms), 8, 1.0, deadlines.len(), |at| ms(deadlines[at]))
+    };
     // One that leaves room for two against six that can join without it.
     let one_late = [7.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
     assert_eq!(select(DropRule::Exchange, &one_late), Selection { dropped: 1, size: 8 });
@@ -378,6 +379,18 @@ fn requests_are_dropped_only_where_as_many_more_can_join() {
     let five_late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
     assert_eq!(select(DropRule::Window, &five_late), Selection { dropped: 5, size: 8 });
     assert_eq!(select(DropRule::Exchange, &five_late), Selection { dropped: 0, size: 5 });
+}
+
+#[test]
+fn the_price_of_gpu_time_says_how_many_may_be_dropped_for_one_that_joins() {
+    let terms = terms("symphony", DropRule::Exchange);
+    let finish = Finish { terms: &terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
+    // Five that leave room for five against three more.
+    let late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    let at = |rule, price| select(rule, finish, 8, price, late.len(), |at| ms(late[at])).dropped;
+    let dropped = [0.0, 1.0, 1.6, 1.7, f32::INFINITY].map(|price| at(DropRule::Exchange, price));
+    assert_eq!(dropped, [0, 0, 0, 5, 5]);
+    assert_eq!([DropRule::Timeout, DropRule::Window].map(|rule| at(rule, 1.0)), [0, 5]);
 }
 
 /// The rows of a request, taken in together.

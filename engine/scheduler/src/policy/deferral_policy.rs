@@ -5,6 +5,8 @@
 use super::deferred::Deferred;
 use super::interface::{Policy, Scheduler};
 use super::options::PolicyOptions;
+use super::tuned::Tuned;
+use super::tuning::Tuner;
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
 use crate::workload::Workload;
@@ -44,7 +46,15 @@ impl Policy for DeferralPolicy {
 
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         let deferral = options.when.map_or(self.deferral, |rule| rule);
-        Box::new(Deferred::new(workload, options.drop.unwrap_or(self.drop), deferral))
+        let drop = options.drop.unwrap_or(self.drop);
+        let deferred = Deferred::new(workload, drop, deferral, options.setting);
+        match options.tuning.filter(|_| self.options.contains(&"tuning")) {
+            Some(prefer) => Box::new(Tuned {
+                deferred,
+                tuner: Tuner::new(workload, drop, deferral, options.setting, prefer),
+            }),
+            None => Box::new(deferred),
+        }
     }
 
     fn deferral(&self) -> Option<&'static dyn Deferral> {

@@ -9,6 +9,7 @@ use crate::drop_rule::DropRule;
 use crate::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use crate::rank::min_tree::MinTree;
 use crate::rank::{Grant, RankInput, RankState};
+use crate::rule_setting::RuleSetting;
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -29,7 +30,12 @@ pub struct Deferred {
 
 impl Deferred {
     /// A scheduler for the models and GPUs of `workload`, on a clock that starts at zero.
-    pub fn new(workload: &Workload, drop: DropRule, deferral: &'static dyn Deferral) -> Deferred {
+    pub fn new(
+        workload: &Workload,
+        drop: DropRule,
+        deferral: &'static dyn Deferral,
+        setting: RuleSetting,
+    ) -> Deferred {
         let has_classes = workload.has_classes();
         let models = workload
             .models
@@ -47,7 +53,7 @@ impl Deferred {
             })
             .map(|terms| {
                 let class = workload.models[terms.queue.0 as usize].class;
-                let queue = ModelQueue::new(terms, Nanos::ZERO);
+                let queue = ModelQueue::new(terms, Nanos::ZERO).with_setting(setting);
                 match has_classes {
                     false => queue,
                     true if class == Class::HIGHEST => queue.above_others(),
@@ -73,6 +79,27 @@ impl Deferred {
             words: Vec::new(),
             batches: 0,
         }
+    }
+
+    /// Has every model go on with this setting.
+    pub fn set(&mut self, now: Nanos, setting: RuleSetting, out: &mut dyn Decisions) {
+        for queue in 0..self.models.len() as u32 {
+            self.act(now, QueueId(queue), out, |queue, outbox| {
+                queue.apply(now, ModelEvent::Set(setting), outbox);
+            });
+        }
+    }
+
+    /// Goes on as if requests had come at these rates until now: requests per second, of each
+    /// model. For a scheduler that has done nothing yet.
+    pub fn expect(&mut self, now: Nanos, rates: &[f64]) {
+        let mut gpus = 0.0;
+        for (queue, &rate_rps) in self.models.iter_mut().zip(rates) {
+            queue.expect(now, rate_rps);
+            let target = queue.target();
+            gpus += rate_rps * queue.config().profile.latency(target).as_secs_f64() / target as f64;
+        }
+        self.rank.expect(now, gpus);
     }
 
     /// Lets one model act, then everything that follows from it.

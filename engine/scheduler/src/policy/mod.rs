@@ -26,6 +26,8 @@ mod shepherd;
 pub mod symphony;
 mod symphony_published;
 mod triton;
+mod tuned;
+pub mod tuning;
 pub mod when;
 mod work_conserving;
 

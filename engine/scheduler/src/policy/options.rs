@@ -3,6 +3,7 @@
 
 use super::when::When;
 use crate::drop_rule::DropRule;
+use crate::rule_setting::{Prefer, RuleSetting};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -14,6 +15,11 @@ pub struct PolicyOptions {
     pub drop: Option<DropRule>,
     /// The rule for how long a batch is held back, instead of the policy's own (flag `when`).
     pub when: Option<&'static When>,
+    /// The setting of the default rule (flag `setting`).
+    pub setting: RuleSetting,
+    /// What the default rule's setting is tuned for while it runs (flags `tuning` and `prefer`);
+    /// `None` for a setting that stays. It starts with `setting`.
+    pub tuning: Option<Prefer>,
     /// Frontends that route requests independently of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
     /// The factor by which a batch must be larger than a running one to preempt it, at least 1
@@ -31,6 +37,8 @@ impl Default for PolicyOptions {
         PolicyOptions {
             drop: None,
             when: None,
+            setting: RuleSetting::default(),
+            tuning: None,
             frontends: 1,
             preempt: 3.03,
             clockwork: ClockworkOptions::default(),

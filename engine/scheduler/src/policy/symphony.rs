@@ -16,13 +16,14 @@
 use super::deferral_policy::DeferralPolicy;
 use crate::deferral::{Deferral, Demand, HeadStart, Moment};
 use crate::drop_rule::DropRule;
+use crate::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
 
 /// The policy.
 pub(super) static SYMPHONY: DeferralPolicy = DeferralPolicy {
     name: "symphony",
     about: "the default: hold a batch back while it can grow, unless a GPU idles that no other model needs",
-    options: &["drop"],
+    options: &["drop", "setting", "tuning", "prefer"],
     drop: DropRule::Exchange,
     deferral: &Weighed { spacing: true, lead: true, pool: true },
 };
@@ -81,13 +82,13 @@ impl Deferral for Weighed {
         // The part of the pool that the model itself needs.
         let own = (demand.rate_rps * run / batch as f64 / gpus).min(1.0);
         let lead = (LEAD_GPUS * run / gpus - per_request).max(0.0) * (1.0 - own).powi(3);
-        Some(HeadStart {
-            after_last: if self.spacing {
-                Nanos::from_secs_f64(fixed * self.patience(gpus, own))
-            } else {
-                Nanos::MAX
-            },
-            lead: if self.lead { Nanos::from_secs_f64(lead) } else { Nanos::ZERO },
-        })
+        let RuleSetting { patience, lead: lead_factor, spread, .. } = demand.setting;
+        let after_last = match self.spacing && patience < f32::INFINITY {
+            true => Nanos::from_secs_f64(fixed * self.patience(gpus, own) * f64::from(patience)),
+            false => Nanos::MAX,
+        };
+        let lead = if self.lead { Nanos::from_secs_f64(lead * f64::from(lead_factor)) } else { Nanos::ZERO };
+        let starts_early = after_last < Nanos::MAX || lead > Nanos::ZERO;
+        starts_early.then_some(HeadStart { after_last, lead, spread })
     }
 }

@@ -174,6 +174,12 @@ impl RankState {
         RankState { ahead, ..self }
     }
 
+    /// Goes on as if so many GPUs had been asked for until now.
+    pub fn expect(&mut self, now: Nanos, gpus: f64) {
+        let average = gpus.min(self.gpus.len() as f64);
+        self.packing = Packing { average, asked: average as usize, since: now };
+    }
+
     /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
     #[inline]
     pub fn next_timer(&self) -> Nanos {

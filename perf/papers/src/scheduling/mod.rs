@@ -27,6 +27,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::deferred::Deferred;
 use symphony_scheduler::policy::symphony::Weighed;
 use symphony_scheduler::policy::{Policy, PolicyOptions, Scheduler};
+use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::workload::Workload;
 use symphony_transport::Nanos;
@@ -104,7 +105,7 @@ impl Policy for DefaultWithout {
     }
 
     fn scheduler(&self, workload: &Workload, _options: &PolicyOptions) -> Box<dyn Scheduler> {
-        Box::new(Deferred::new(workload, self.drop(), self.weighed()))
+        Box::new(Deferred::new(workload, self.drop(), self.weighed(), RuleSetting::default()))
     }
 
     fn deferral(&self) -> Option<&'static dyn Deferral> {

@@ -93,7 +93,7 @@ impl HostedSession {
         match rule {
             DropRule::Window => early(),
             DropRule::Timeout => lazy(),
-            DropRule::Exchange => early().if_worth(lazy()),
+            DropRule::Exchange => early().if_worth(lazy(), 1.0),
             DropRule::Fcfs => Selection { dropped: 0, size: most },
         }
     }

@@ -1,0 +1,155 @@
+//! The settings that the tuner compares, and how bad each one is: what became of recent requests
+//! under it, as they came and under stress (docs/scheduling.md, "The tuner").
+
+use super::replay::ReplayOutcome;
+use crate::rule_setting::{Prefer, RuleSetting};
+
+/// The factors by which recent requests are replayed faster than they came. A setting that loses
+/// nothing now may be about to: what it does under more load shows that before it costs anything.
+pub(super) const STRESS: [f64; 2] = [1.0, 1.15];
+
+/// The bad rate under stress from which on it counts less: what does not fit, fits under no
+/// setting.
+const STRESSED: f64 = 0.02;
+
+/// The part that it counts from there on. It tells a setting under which goodput stays from one
+/// under which it collapses.
+const BEYOND: f64 = 0.02;
+
+/// The bad rate of a replay from which on those under more stress are left out: nothing that is
+/// better there makes up for it.
+const HOPELESS: f64 = 0.04;
+
+/// The number of requests by which a model's bad rate is drawn to that of all.
+const DRAWN_BY: f64 = 200.0;
+
+/// A setting, and what was found under it.
+#[derive(Clone, Debug)]
+pub(super) struct Contender {
+    /// The setting.
+    pub(super) setting: RuleSetting,
+    /// Bad requests that it is charged with from the beginning.
+    handicap: f64,
+    /// What became of requests at each of [`STRESS`].
+    found: [ReplayOutcome; STRESS.len()],
+}
+
+impl Contender {
+    /// All settings that are compared, `current` among them, without findings.
+    pub(super) fn all(current: RuleSetting) -> impl Iterator<Item = Contender> {
+        let others = CANDIDATES.into_iter().filter(move |one| one.0 != current);
+        let handicap = CANDIDATES.iter().find(|one| one.0 == current).map_or(0.0, |one| one.1);
+        core::iter::once((current, handicap)).chain(others).map(|(setting, handicap)| Contender {
+            setting,
+            handicap,
+            found: Default::default(),
+        })
+    }
+
+    /// Leaves `kept` of what was found, and adds what `replay` finds at each stress.
+    pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, f64) -> ReplayOutcome) {
+        let mut last: Option<ReplayOutcome> = None;
+        for (found, stress) in self.found.iter_mut().zip(STRESS) {
+            let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
+            let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
+            found.fade(kept);
+            found.add(&more);
+            last = Some(more);
+        }
+    }
+
+    /// Returns how bad the setting is: the worst model's bad rate, and that under stress as far as
+    /// it says something.
+    pub(super) fn badness(&self) -> f64 {
+        let [now, stressed] = self.found.each_ref().map(|found| found.worst_bad_rate(DRAWN_BY));
+        now + stressed.min(STRESSED) + BEYOND * stressed + self.handicap / self.offered().max(1.0)
+    }
+
+    /// Returns what serving took, without stress.
+    pub(super) fn cost(&self, prefer: Prefer) -> f64 {
+        match prefer {
+            Prefer::Efficiency => self.found[0].busy_s,
+            Prefer::Latency => self.found[0].latency_s,
+        }
+    }
+
+    /// Returns the number of requests that it was tried with.
+    pub(super) fn offered(&self) -> f64 {
+        self.found[0].offered()
+    }
+}
+
+/// The settings that are compared, each with the bad requests that it is charged with: those that
+/// fail badly on some workloads have to prove themselves on more requests (docs/scheduling.md).
+const CANDIDATES: [(RuleSetting, f64); 8] = [
+    (of(1.0, 1.0, 1.0), 0.0),
+    (of(0.0, 3.0, 1.0), 0.0),
+    (of(0.0, 1.0, 0.0), 1.0),
+    (of(1.0, 10.0, 0.3), 3.0),
+    (of(f32::INFINITY, 10.0, 1.0), 3.0),
+    (of(0.0, f32::INFINITY, 1.0), 3.0),
+    (of(f32::INFINITY, f32::INFINITY, 0.0), 5.0),
+    (RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) }, 5.0),
+];
+
+const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {
+    RuleSetting { price, patience, lead, spread: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::tuning::replay::ReplayTally;
+    use alloc::vec::Vec;
+
+    /// What is found where so many of 10,000 requests are bad without and with stress.
+    fn found(bad: [f64; 2]) -> Contender {
+        let mut contender = Contender::all(RuleSetting::default()).next().unwrap();
+        contender.find(1.0, |_, stress| ReplayOutcome {
+            models: vec![ReplayTally { offered: 10_000.0, bad: if stress > 1.0 { bad[1] } else { bad[0] } }],
+            busy_s: 1.0,
+            latency_s: 1.0,
+        });
+        contender
+    }
+
+    #[test]
+    fn headroom_counts_while_nothing_is_bad_and_a_collapse_counts_more() {
+        let order = [[0.0, 0.0], [0.0, 50.0], [0.0, 300.0], [10.0, 300.0], [0.0, 8_000.0], [300.0, 300.0]];
+        let badness = order.map(|bad| found(bad).badness());
+        assert!(badness.is_sorted() && badness[0] < badness[1], "{badness:?}");
+        // Overloaded in any case: what is lost now decides, not what more load would do.
+        assert!(found([300.0, 8_000.0]).badness() < found([600.0, 700.0]).badness());
+    }
+
+    #[test]
+    fn few_requests_of_one_model_say_little() {
+        let tally = |offered, bad| ReplayTally { offered, bad };
+        let mut outcome =
+            ReplayOutcome { models: vec![tally(5.0, 1.0), tally(9_995.0, 0.0)], ..Default::default() };
+        assert!(outcome.worst_bad_rate(DRAWN_BY) < 0.01);
+        outcome.models[0] = tally(5_000.0, 1_000.0);
+        assert!(outcome.worst_bad_rate(DRAWN_BY) > 0.19);
+    }
+
+    #[test]
+    fn what_is_hopeless_is_not_replayed_under_stress() {
+        let mut contender = Contender::all(RuleSetting::default()).next().unwrap();
+        let mut replays = 0;
+        contender.find(1.0, |_, _| {
+            replays += 1;
+            ReplayOutcome { models: vec![ReplayTally { offered: 100.0, bad: 50.0 }], ..Default::default() }
+        });
+        assert_eq!(replays, 1);
+        assert!(contender.badness() > 0.5);
+    }
+
+    #[test]
+    fn the_current_setting_is_compared_once() {
+        for current in [RuleSetting::default(), of(0.5, 2.0, 2.0), CANDIDATES[7].0] {
+            let all: Vec<_> = Contender::all(current).map(|one| one.setting).collect();
+            assert_eq!(all.iter().filter(|&&one| one == current).count(), 1);
+            assert!(CANDIDATES.iter().all(|one| all.contains(&one.0)));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The load for which settings were compared, and whether recent requests are of another one.
+//! Bursts make the rate of a short time vary; so a rate counts as another only beyond what the
+//! variation within that time explains.
+
+use alloc::collections::VecDeque;
+use symphony_transport::message::Request;
+
+/// The factor by which the rate changes that makes all that was found void.
+const CHANGE: f64 = 1.25;
+
+/// The number of standard errors that the change has to be larger than.
+const ERRORS: f64 = 4.0;
+
+/// The parts of the time in which requests are counted, for the error of their rate.
+const SLICES: usize = 16;
+
+/// The load until now.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Requests per second.
+    rate: f64,
+    /// The seconds in which they came; 0 before the first.
+    span: f64,
+}
+
+impl Load {
+    /// Adds recent requests, in the order of their arrival. Returns true if the load until then was
+    /// another one, which is then forgotten.
+    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> bool {
+        let (Some(first), Some(last)) = (recent.front(), recent.back()) else { return false };
+        let span = (last.arrival - first.arrival).as_secs_f64().max(1e-3);
+        let rate = recent.len() as f64 / span;
+        let far = rate.max(self.rate) > CHANGE * rate.min(self.rate);
+        let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error(recent, span);
+        if changed {
+            *self = Load::default();
+        }
+        let both = self.span + span;
+        *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both };
+        changed
+    }
+}
+
+/// The standard error of the rate of requests that came within `span` seconds.
+fn error(recent: &VecDeque<Request>, span: f64) -> f64 {
+    let mut counts = [0.0_f64; SLICES];
+    let start = recent[0].arrival;
+    for request in recent {
+        let part = (request.arrival - start).as_secs_f64() / span;
+        counts[((part * SLICES as f64) as usize).min(SLICES - 1)] += 1.0;
+    }
+    let mean = recent.len() as f64 / SLICES as f64;
+    let squares: f64 = counts.iter().map(|count| (count - mean).powi(2)).sum();
+    // Requests that come evenly vary less than independent ones would, by chance or in order.
+    let variance = (squares / (SLICES - 1) as f64).max(mean);
+    (SLICES as f64 * variance).sqrt() / span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use symphony_transport::Nanos;
+
+    /// Requests in bursts of `burst`, each `gap_us` after the last.
+    fn bursts(count: u64, burst: u64, gap_us: u64) -> VecDeque<Request> {
+        let at = |id: u64| Nanos::from_micros(id / burst * gap_us);
+        (0..count).map(|id| Request { id, arrival: at(id), ..Request::default() }).collect()
+    }
+
+    #[test]
+    fn another_rate_is_another_load_and_bursts_are_not() {
+        let mut load = Load::default();
+        assert!(!load.add(&VecDeque::new()));
+        // A thousand requests per second, then 1,200, then 2,000.
+        assert!(!load.add(&bursts(1_000, 1, 1_000)));
+        assert!(!load.add(&bursts(1_000, 1, 833)));
+        assert!(load.add(&bursts(1_000, 1, 500)));
+        assert!(!load.add(&bursts(1_000, 1, 500)), "it is the load from then on");
+        // Three bursts of 300 instead of two: as many as chance brings.
+        let mut bursty = Load::default();
+        assert!(!bursty.add(&bursts(3_000, 300, 300_000)));
+        assert!(!bursty.add(&bursts(900, 300, 300_000)));
+        // The same rate, evenly.
+        assert!(Load { rate: 1_000.0, span: 3.0 }.add(&bursts(900, 1, 667)));
+    }
+}

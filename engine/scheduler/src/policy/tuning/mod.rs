@@ -1,0 +1,167 @@
+//! The tuner: it replays a pool's recent arrivals under a few settings of the default rule, and
+//! says which one to go on with. What a rule can't know in advance it can learn: whether waiting
+//! costs, or dropping, shows in the last seconds' requests (docs/scheduling.md, "The tuner").
+//!
+//! It looks early and then at growing distances. What it finds adds up, and fades, until the load
+//! changes. So its work is bounded: a look replays at most [`MOST_REPLAYED`] requests, twice for
+//! each setting: as they came, and faster.
+
+mod contender;
+mod load;
+pub mod replay;
+
+use crate::deferral::Deferral;
+use crate::drop_rule::DropRule;
+use crate::rule_setting::{Prefer, RuleSetting};
+use crate::workload::Workload;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use contender::Contender;
+use load::Load;
+use replay::{ReplayedRule, replay};
+use symphony_transport::Nanos;
+use symphony_transport::message::{NO_DEADLINE, Request};
+
+/// The requests that are kept for a look: the last ones.
+pub const MOST_REPLAYED: usize = 20_000;
+
+/// The pause before the first look after the start or a change of the load, at least, and the
+/// longest between two looks.
+const PAUSES: [Nanos; 2] = [Nanos::from_millis(250), Nanos::from_secs(30)];
+
+/// The largest SLOs that the first look waits for: before, little has ended.
+const FIRST_LOOK_SLOS: u64 = 3;
+
+/// The part of what was found before that a look keeps.
+const KEPT: f64 = 0.8;
+
+/// Settings that are as bad as each other but for this are equally good.
+const SAME: f64 = 0.002;
+
+/// A setting that is no worse than this, under stress and with its handicap, may be taken for its
+/// cost alone.
+const HEADROOM: f64 = 0.0005;
+
+/// The number of requests that a change of the setting must have saved.
+const GAIN: f64 = 1.0;
+
+/// The share of the cost that is left where a setting is changed for its cost alone.
+const CHEAPER: f64 = 0.97;
+
+/// The tuner of a pool. See the module's description.
+///
+/// It is told of arrivals by [`Tuner::note`], and asked by [`Tuner::look`] at [`Tuner::next_look`].
+#[derive(Debug)]
+pub struct Tuner {
+    workload: Workload,
+    drop: DropRule,
+    deferral: &'static dyn Deferral,
+    prefer: Prefer,
+    /// The last requests that came since the last look.
+    recent: VecDeque<Request>,
+    last_look: Nanos,
+    pause: Nanos,
+    load: Load,
+    contenders: Vec<Contender>,
+    current: RuleSetting,
+}
+
+impl Tuner {
+    /// A tuner of the pool of `workload`, whose scheduler starts with `setting` at time zero. The
+    /// workload's rate, arrivals and seed are not read.
+    pub fn new(
+        workload: &Workload,
+        drop: DropRule,
+        deferral: &'static dyn Deferral,
+        setting: RuleSetting,
+        prefer: Prefer,
+    ) -> Tuner {
+        let mut tuner = Tuner {
+            workload: workload.clone(),
+            drop,
+            deferral,
+            prefer,
+            recent: VecDeque::with_capacity(MOST_REPLAYED),
+            last_look: Nanos::ZERO,
+            pause: Nanos::ZERO,
+            load: Load::default(),
+            contenders: Vec::new(),
+            current: setting,
+        };
+        tuner.begin();
+        tuner
+    }
+
+    /// Forgets what was found, and looks early again.
+    fn begin(&mut self) {
+        let slos = self.workload.models.iter().map(|model| model.slo);
+        let longest = slos.filter(|&slo| slo < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
+        self.pause = PAUSES[0].max(Nanos(longest.0.saturating_mul(FIRST_LOOK_SLOS))).min(PAUSES[1]);
+        self.contenders = Contender::all(self.current).collect();
+    }
+
+    /// Notes a request that has arrived.
+    #[inline]
+    pub fn note(&mut self, request: &Request) {
+        if self.recent.len() == MOST_REPLAYED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(*request);
+    }
+
+    /// Returns when to look next; [`Nanos::MAX`] if nothing has come since the last look.
+    pub fn next_look(&self) -> Nanos {
+        if self.recent.is_empty() { Nanos::MAX } else { self.last_look + self.pause }
+    }
+
+    /// Looks at what has come since the last look, and forgets it. Returns another setting if one
+    /// is better.
+    pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {
+        if self.load.add(&self.recent) {
+            self.begin();
+        }
+        self.replay_all();
+        self.last_look = now;
+        self.recent.clear();
+        self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
+        let best = self.best();
+        let changed = best != self.current;
+        self.current = best;
+        changed.then_some(best)
+    }
+
+    /// Adds up what becomes of the recent requests under each setting.
+    fn replay_all(&mut self) {
+        let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return };
+        let (start, span) = (first.arrival, last.arrival - first.arrival);
+        let mut rates = vec![0.0; self.workload.models.len()];
+        self.recent.iter().for_each(|request| rates[request.queue.0 as usize] += 1.0);
+        rates.iter_mut().for_each(|rate| *rate /= span.as_secs_f64().max(1e-3));
+        // The first batches are those of an idle pool.
+        let budgets = self.recent.iter().map(|request| request.deadline - request.arrival);
+        let longest = budgets.filter(|&budget| budget < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
+        let from = start + Nanos(longest.0.saturating_mul(2)).min(Nanos(span.0 / 4));
+        let Tuner { workload, recent, drop, deferral, .. } = self;
+        for one in &mut self.contenders {
+            one.find(KEPT, |setting, stress| {
+                let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
+                replay(workload, &rule, &rates, recent.iter(), from, stress)
+            });
+        }
+    }
+
+    /// Returns the setting to go on with: of those under which as few are bad as under the best,
+    /// but for noise, the one that costs least; the current one, unless that gains something.
+    fn best(&self) -> RuleSetting {
+        let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
+        let as_good = self.contenders.iter().filter(|one| one.badness() <= least + SAME);
+        let best = as_good.min_by(|a, b| a.cost(self.prefer).total_cmp(&b.cost(self.prefer)));
+        let current = self.contenders.iter().find(|one| one.setting == self.current);
+        let (Some(best), Some(current)) = (best, current) else { return self.current };
+        let gain = current.badness() - best.badness();
+        let saves = gain > SAME / 2.0 && gain * current.offered() >= GAIN;
+        let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
+        let is_cheaper = best.cost(self.prefer) < CHEAPER * current.cost(self.prefer);
+        if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
+    }
+}

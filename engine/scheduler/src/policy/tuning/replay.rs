@@ -1,0 +1,202 @@
+//! Recent arrivals, replayed under a setting of the rule: what would have become of them. The same
+//! queues and the same matching as anywhere, on GPUs that take exactly what the profiles say. It
+//! starts from nothing but the models' rates, so it needs no state of the scheduler that it is to
+//! advise, and two settings see the very same requests.
+
+use crate::deferral::Deferral;
+use crate::drop_rule::DropRule;
+use crate::policy::deferred::Deferred;
+use crate::policy::interface::{Decisions, Scheduler};
+use crate::rule_setting::RuleSetting;
+use crate::workload::Workload;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
+
+/// The requests of a model in replays.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct ReplayTally {
+    /// The requests that came.
+    pub offered: f64,
+    /// Requests that were not answered in time.
+    pub bad: f64,
+}
+
+/// What became of arrivals under a setting.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ReplayOutcome {
+    /// The requests of each model.
+    pub models: Vec<ReplayTally>,
+    /// The time for which GPUs ran, in seconds.
+    pub busy_s: f64,
+    /// The time that requests took until they were answered, in seconds, all together.
+    pub latency_s: f64,
+}
+
+impl ReplayOutcome {
+    /// Adds what became of other arrivals.
+    pub fn add(&mut self, more: &ReplayOutcome) {
+        self.models.resize(more.models.len().max(self.models.len()), ReplayTally::default());
+        for (sum, one) in self.models.iter_mut().zip(&more.models) {
+            sum.offered += one.offered;
+            sum.bad += one.bad;
+        }
+        self.busy_s += more.busy_s;
+        self.latency_s += more.latency_s;
+    }
+
+    /// Leaves a part of it.
+    pub fn fade(&mut self, part: f64) {
+        for sum in &mut self.models {
+            sum.offered *= part;
+            sum.bad *= part;
+        }
+        self.busy_s *= part;
+        self.latency_s *= part;
+    }
+
+    /// Returns the number of requests that came.
+    pub fn offered(&self) -> f64 {
+        self.models.iter().map(|model| model.offered).sum()
+    }
+
+    /// Returns the share of bad requests among all.
+    pub fn bad_rate(&self) -> f64 {
+        self.models.iter().map(|model| model.bad).sum::<f64>() / self.offered().max(1.0)
+    }
+
+    /// Returns the bad rate of the model that has the highest. Each is drawn to that of all by
+    /// `drawn_by` requests, since few requests say little.
+    pub fn worst_bad_rate(&self, drawn_by: f64) -> f64 {
+        let all = self.bad_rate();
+        let of = |model: &ReplayTally| (model.bad + drawn_by * all) / (model.offered + drawn_by);
+        self.models.iter().map(of).fold(0.0, f64::max)
+    }
+}
+
+/// The rule that is replayed.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayedRule {
+    /// What is dropped.
+    pub drop: DropRule,
+    /// How long batches are held back.
+    pub deferral: &'static dyn Deferral,
+    /// The setting.
+    pub setting: RuleSetting,
+}
+
+/// Replays `arrivals`, in the order of their arrival, on the pool of `workload`, whose models came
+/// at `rates` requests per second before. Those that came before `from` do not count. They come
+/// `stress` times as fast as they did, each with as much time until its deadline as it had.
+pub fn replay<'a>(
+    workload: &Workload,
+    rule: &ReplayedRule,
+    rates: &[f64],
+    arrivals: impl Iterator<Item = &'a Request>,
+    from: Nanos,
+    stress: f64,
+) -> ReplayOutcome {
+    let mut arrivals = arrivals.peekable();
+    let Some(start) = arrivals.peek().map(|first| first.arrival) else { return ReplayOutcome::default() };
+    let pressed = |at: Nanos| start + Nanos::from_secs_f64((at - start).as_secs_f64() / stress);
+    let from = pressed(from);
+    let mut arrivals = arrivals.map(|request| moved(request, pressed(request.arrival))).peekable();
+    let mut scheduler = Deferred::new(workload, rule.drop, rule.deferral, rule.setting);
+    scheduler.expect(start, &rates.iter().map(|rate| rate * stress).collect::<Vec<_>>());
+    let tallies = vec![ReplayTally::default(); workload.models.len()];
+    let outcome = ReplayOutcome { models: tallies, ..ReplayOutcome::default() };
+    let mut gpus = ReplayedGpus { from, completions: BinaryHeap::new(), outcome };
+    loop {
+        let arrival = arrivals.peek().map_or(Nanos::MAX, |next| next.arrival);
+        let completion = gpus.completions.peek().map_or(Nanos::MAX, |next| next.0.finished);
+        let timer = scheduler.next_timer();
+        // As in the simulator: completions first, then requests, then timers.
+        match arrival.min(timer).min(completion) {
+            Nanos::MAX => return gpus.outcome,
+            now if completion <= now => {
+                let done = gpus.take_completion();
+                scheduler.on_completion(now, done, &mut gpus);
+            }
+            now if arrival <= now => {
+                let Some(request) = arrivals.next() else { continue };
+                if request.arrival >= from {
+                    gpus.outcome.models[request.queue.0 as usize].offered += 1.0;
+                }
+                scheduler.on_request(now, request, &mut gpus);
+            }
+            now => scheduler.on_timer(now, &mut gpus),
+        }
+    }
+}
+
+/// The request, as if it had come at `arrival`.
+fn moved(request: &Request, arrival: Nanos) -> Request {
+    let deadline = match request.deadline {
+        NO_DEADLINE => NO_DEADLINE,
+        deadline => arrival + (deadline - request.arrival),
+    };
+    Request { arrival, deadline, ..*request }
+}
+
+/// A batch on its GPU, ordered by the time at which it finishes, then by its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ReplayedBatch {
+    finished: Nanos,
+    batch: u64,
+    started: Nanos,
+    model: ModelId,
+    gpu: GpuId,
+}
+
+/// GPUs that take what the profiles say: a batch starts when it is to start.
+struct ReplayedGpus {
+    from: Nanos,
+    completions: BinaryHeap<Reverse<ReplayedBatch>>,
+    outcome: ReplayOutcome,
+}
+
+impl ReplayedGpus {
+    fn take_completion(&mut self) -> Completion {
+        let Reverse(ReplayedBatch { finished, batch, started, model, gpu }) =
+            self.completions.pop().expect("only called when there is one");
+        Completion { batch, started, finished, model, gpu }
+    }
+
+    fn lost(&mut self, request: &Request) {
+        if request.arrival >= self.from {
+            self.outcome.models[request.queue.0 as usize].bad += 1.0;
+        }
+    }
+}
+
+impl Decisions for ReplayedGpus {
+    fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let BatchHeader { batch: number, exec_at: started, duration, model, gpu, .. } = batch;
+        let finished = started + duration;
+        self.completions.push(Reverse(ReplayedBatch { finished, batch: number, started, model, gpu }));
+        if started >= self.from {
+            self.outcome.busy_s += duration.as_secs_f64();
+        }
+        for request in requests.0.iter().chain(requests.1) {
+            if finished > request.deadline {
+                self.lost(request);
+            } else if request.arrival >= self.from {
+                self.outcome.latency_s += (finished - request.arrival).as_secs_f64();
+            }
+        }
+    }
+
+    fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        self.run(batch, requests);
+    }
+
+    fn preempt(&mut self, _: GpuId, _: &mut Vec<Request>) -> bool {
+        false
+    }
+
+    fn end(&mut self, request: &Request, _: Ending, _: Nanos) {
+        self.lost(request);
+    }
+}

@@ -1,0 +1,96 @@
+//! A setting of the default rule: the constants that its derivation leaves open
+//! (docs/scheduling.md, "Settings"). The rule reads them, the tuner chooses them, the flight
+//! recorder keeps them.
+
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
+
+/// The constants of the default rule that depend on the workload. Each is at least 0 and may be
+/// infinite; none is ever not a number.
+///
+/// Its text is `PRICE/PATIENCE/LEAD`, as in `1/1/1`, with `/spread` behind it if `spread`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RuleSetting {
+    /// The price of GPU time where requests are dropped, in parts of what the GPUs earn when they
+    /// are full: 0 drops nothing that can still be served, 1 exchanges one request for one,
+    /// infinite drops whatever keeps a batch of the target size from forming.
+    pub price: f32,
+    /// A factor of the time that a batch waits while a GPU idles: 0 starts at once, infinite waits
+    /// for the frontrun.
+    pub patience: f32,
+    /// A factor of the time by which a batch is offered before its frontrun.
+    pub lead: f32,
+    /// A batch that starts before its frontrun may have any GPU, and not only those that the load
+    /// needs.
+    pub spread: bool,
+}
+
+impl Eq for RuleSetting {}
+
+impl Default for RuleSetting {
+    fn default() -> RuleSetting {
+        RuleSetting { price: 1.0, patience: 1.0, lead: 1.0, spread: false }
+    }
+}
+
+impl fmt::Display for RuleSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.price, self.patience, self.lead)?;
+        if self.spread { f.write_str("/spread") } else { Ok(()) }
+    }
+}
+
+/// The reason why a text is no [`RuleSetting`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{0:?} is no setting: give PRICE/PATIENCE/LEAD, each from 0 to inf, and /spread or nothing behind it"
+)]
+pub struct NoRuleSetting(String);
+
+impl FromStr for RuleSetting {
+    type Err = NoRuleSetting;
+
+    fn from_str(text: &str) -> Result<RuleSetting, NoRuleSetting> {
+        let (numbers, spread) = text.strip_suffix("/spread").map_or((text, false), |numbers| (numbers, true));
+        let mut parts = numbers.split('/').map(|part| part.parse().ok().filter(|part: &f32| *part >= 0.0));
+        let mut next = || parts.next().flatten().ok_or_else(|| NoRuleSetting(text.into()));
+        let setting = RuleSetting { price: next()?, patience: next()?, lead: next()?, spread };
+        if parts.next().is_some() { Err(NoRuleSetting(text.into())) } else { Ok(setting) }
+    }
+}
+
+/// What is preferred among settings under which as many requests are in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Prefer {
+    /// The least GPU time.
+    #[default]
+    Efficiency,
+    /// The least latency.
+    Latency,
+}
+
+impl Prefer {
+    /// Both with their names, for help texts.
+    pub const ALL: [(Prefer, &str); 2] = [(Prefer::Efficiency, "efficiency"), (Prefer::Latency, "latency")];
+
+    /// Returns the preference of this name.
+    pub fn parse(name: &str) -> Option<Prefer> {
+        Prefer::ALL.iter().find(|prefer| prefer.1 == name).map(|prefer| prefer.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_read_as_it_is_printed() {
+        for text in ["1/1/1", "0/inf/0.25", "inf/0/0/spread", "0.5/2/10"] {
+            assert_eq!(text.parse::<RuleSetting>().unwrap().to_string(), text);
+        }
+        for text in ["", "1/1", "1/1/1/1", "-1/0/0", "nan/1/1", "1/1/1/spread/spread", "a/1/1"] {
+            assert_eq!(text.parse::<RuleSetting>(), Err(NoRuleSetting(text.into())));
+        }
+    }
+}

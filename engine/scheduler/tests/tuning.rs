@@ -1,0 +1,191 @@
+//! The settings of the default rule, and their tuner: the corners of the settings are the classic
+//! rules, a look knows only the past, it finds what is better, and then stays with it.
+
+use proptest::prelude::*;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::tuning::Tuner;
+use symphony_scheduler::policy::{PolicyOptions, by_name, deferral};
+use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
+use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::sim::{Fault, Observer, simulate, simulate_observed};
+use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Ending, Request};
+
+const TUNED: Option<Prefer> = Some(Prefer::Efficiency);
+
+fn model(alpha_ms: f64, beta_ms: f64, slo_ms: f64, arrival: Arrival) -> WorkloadModel {
+    let profile = Profile::linear(Nanos::from_millis_f64(alpha_ms), Nanos::from_millis_f64(beta_ms), 64);
+    WorkloadModel { arrival, ..WorkloadModel::new("m", profile.unwrap(), Nanos::from_millis_f64(slo_ms)) }
+}
+
+/// A model whose requests come in bursts, on eight GPUs: dropping some for larger batches is in
+/// vain there.
+fn bursty(rate_rps: f64, seconds: u64) -> Workload {
+    let models = vec![model(1.0, 5.0, 40.0, Arrival::Gamma(0.05))];
+    Workload { duration: Nanos::from_secs(seconds), ..Workload::of_models(8, rate_rps, models) }
+}
+
+fn run(workload: &Workload, name: &str, options: &PolicyOptions) -> Report {
+    simulate(workload, by_name(name).unwrap(), options).unwrap()
+}
+
+/// What a report says of the requests and the GPUs.
+fn said(report: &Report) -> String {
+    let counts: Vec<_> = report.models.iter().map(|of| (of.good, of.dropped, of.late, of.rejected)).collect();
+    format!("{counts:?} {:?} {:?}", report.gpu_busy, report.batch_histogram)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+    #[test]
+    fn the_corners_of_the_settings_are_the_classic_rules(
+        gpus in 1usize..6,
+        models in prop::collection::vec((0.1f64..3.0, 0.5f64..8.0, 2.1f64..6.0), 1..5),
+        control_us in prop_oneof![Just(0u64), 1u64..400],
+        load in 0.1f64..1.5,
+        seed in any::<u64>(),
+    ) {
+        let models = models.into_iter().map(|(alpha, beta, slack)| {
+            model(alpha, beta, slack * (alpha + beta) + 1.0, Arrival::Gamma(0.3))
+        });
+        let workload = Workload::of_models(gpus, 1.0, models.collect());
+        let workload = Workload {
+            rate_rps: load * symphony_scheduler::sim::goodput::ideal_rate(&workload),
+            duration: Nanos::from_secs(2),
+            network: Network { control: Nanos::from_micros(control_us), ..Network::default() },
+            seed,
+            ..workload
+        };
+        for (policy, drop, corner) in [
+            ("symphony-published", DropRule::Window, "inf/inf/0"),
+            ("symphony-published", DropRule::Timeout, "0/inf/0"),
+            ("work-conserving", DropRule::Window, "inf/0/0/spread"),
+            ("work-conserving", DropRule::Timeout, "0/0/0/spread"),
+        ] {
+            let setting: RuleSetting = corner.parse().unwrap();
+            let ours = run(&workload, "symphony", &PolicyOptions { setting, ..PolicyOptions::default() });
+            let classic = run(&workload, policy, &PolicyOptions::from(drop));
+            prop_assert_eq!(said(&ours), said(&classic), "{} {:?}", policy, drop);
+        }
+    }
+}
+
+/// The batches and drops decided before a time.
+#[derive(Default, PartialEq, Debug)]
+struct Decided {
+    before: Nanos,
+    batches: Vec<(Nanos, u64, u32, Nanos)>,
+    ended: Vec<(Nanos, u64)>,
+}
+
+impl Observer for Decided {
+    fn arrived(&mut self, _: &Request) {}
+
+    fn ran(
+        &mut self,
+        now: Nanos,
+        batch: &BatchHeader,
+        _: (&[Request], &[Request]),
+        _: Option<Nanos>,
+        _: Nanos,
+    ) {
+        if now < self.before {
+            self.batches.push((now, batch.batch, batch.size, batch.exec_at));
+        }
+    }
+
+    fn preempted(&mut self, _: &BatchHeader, _: &[Request], _: Nanos) {}
+
+    fn ended(&mut self, request: &Request, _: Ending, now: Nanos) {
+        if now < self.before {
+            self.ended.push((now, request.id));
+        }
+    }
+}
+
+#[test]
+fn what_is_decided_depends_on_the_past_alone() {
+    let until = Nanos::from_secs(3);
+    let decided = |later_gap_us: u64| {
+        let bursts = (0..3_000u64).map(|n| Nanos::from_micros(n * 1_000 - n % 40 * 900));
+        let later = (0..3_000u64).map(|n| until + Nanos::from_micros(n * later_gap_us));
+        let mut arrivals: Vec<Nanos> = bursts.chain(later).collect();
+        arrivals.sort_unstable();
+        let models = vec![model(1.0, 5.0, 25.0, Arrival::Trace(arrivals.into()))];
+        let workload = Workload { duration: Nanos::from_secs(5), ..Workload::of_models(3, 1_000.0, models) };
+        let options = PolicyOptions { tuning: TUNED, ..PolicyOptions::default() };
+        let mut decided = Decided { before: until, ..Decided::default() };
+        let policy = by_name("symphony").unwrap();
+        simulate_observed(&workload, policy, &options, Fault::default(), &mut decided).unwrap();
+        decided
+    };
+    let (calm, flood) = (decided(2_000), decided(20));
+    assert!(calm.batches.len() > 100);
+    assert_eq!(calm, flood);
+}
+
+#[test]
+fn what_is_better_is_found() {
+    let workload = bursty(4_500.0, 20);
+    let untuned = run(&workload, "symphony", &PolicyOptions::default());
+    let tuned = run(&workload, "symphony", &PolicyOptions { tuning: TUNED, ..PolicyOptions::default() });
+    assert!(tuned.bad_rate < 0.9 * untuned.bad_rate, "{} of {}", tuned.bad_rate, untuned.bad_rate);
+}
+
+/// Feeds a tuner with requests of the workload's model, `gap` apart, between two times. Returns the
+/// settings that it changes to.
+fn feed(tuner: &mut Tuner, workload: &Workload, [from, to]: [Nanos; 2], gap: Nanos) -> Vec<RuleSetting> {
+    let (mut now, mut changes) = (from, Vec::new());
+    for id in 0.. {
+        if now >= to {
+            break;
+        }
+        while tuner.next_look() <= now {
+            changes.extend(tuner.look(now));
+        }
+        let deadline = now + workload.models[0].slo;
+        tuner.note(&Request { id, arrival: now, deadline, ..Request::default() });
+        now += gap;
+    }
+    changes
+}
+
+#[test]
+fn under_a_steady_load_it_settles_and_looks_are_rare() {
+    let workload = bursty(1.0, 1);
+    let rule = deferral("symphony").unwrap();
+    for prefer in Prefer::ALL.map(|prefer| prefer.0) {
+        let mut tuner = Tuner::new(&workload, DropRule::Exchange, rule, RuleSetting::default(), prefer);
+        assert_eq!(tuner.next_look(), Nanos::MAX, "without a request there is nothing to look at");
+        let minutes = [Nanos::ZERO, Nanos::from_secs(180)];
+        let changes = feed(&mut tuner, &workload, minutes, Nanos::from_millis(3));
+        // What saves GPU time has to prove itself on ever more requests before it is taken.
+        assert!(changes.len() <= 3, "{changes:?}");
+        let next = [Nanos::from_secs(180), Nanos::from_secs(300)];
+        let later = feed(&mut tuner, &workload, next, Nanos::from_millis(3));
+        assert!(later.is_empty(), "{later:?}");
+        // Half of the GPU time at most is what waiting saves, and waiting is what latency costs.
+        let waits = changes.last().copied().unwrap_or_default().patience > 1.0;
+        assert_eq!(waits, prefer == Prefer::Efficiency, "{changes:?}");
+        assert!(tuner.next_look() > Nanos::from_secs(300), "the pauses have grown");
+    }
+}
+
+#[test]
+fn another_load_is_looked_at_soon() {
+    let workload = bursty(1.0, 1);
+    let rule = deferral("symphony").unwrap();
+    let mut tuner =
+        Tuner::new(&workload, DropRule::Exchange, rule, RuleSetting::default(), Prefer::Efficiency);
+    let at = |s: u64| Nanos::from_secs(s);
+    feed(&mut tuner, &workload, [at(0), at(100)], Nanos::from_millis(3));
+    assert!(tuner.next_look() - at(100) > at(5));
+    // The load that is found at the next look makes those that follow early again.
+    let next = tuner.next_look() + Nanos::from_millis(1);
+    feed(&mut tuner, &workload, [at(100), next], Nanos::from_micros(300));
+    feed(&mut tuner, &workload, [next, next + Nanos::from_millis(2)], Nanos::from_millis(1));
+    assert!(tuner.next_look() - next < at(1), "{:?} {next:?}", tuner.next_look());
+}
