@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// A loaded ONNX model with the buffers of one batch.
 ///
 /// Every input and output has the batch as its first dimension, which is dynamic in the file, or is
-/// made so by the [import](crate::import); the model's [`Signature`] describes one row. FP32,
+/// made so by the [import]; the model's [`Signature`] describes one row. FP32,
 /// INT32, INT8 and UINT8 are passed on unchanged. INT64 and BOOL are computed as INT32 (values
 /// outside its range become the nearest that is inside), FP64 and FP16 as FP32: rten has no other
 /// types.

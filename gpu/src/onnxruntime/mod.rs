@@ -37,7 +37,7 @@ impl Default for OnnxRuntimeOptions {
 /// An ONNX model in a session of ONNX Runtime, with the buffers of one batch.
 ///
 /// Every input and output has the batch as its first dimension, which is dynamic in the file, or is
-/// made so by the [import](crate::import); the model's [`Signature`] describes one row. All types
+/// made so by the [import]; the model's [`Signature`] describes one row. All types
 /// of fixed-size elements are passed unchanged. It computes on the thread that calls
 /// [`HostModel::run`].
 pub struct OnnxRuntimeModel {
