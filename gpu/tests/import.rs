@@ -281,7 +281,15 @@ fn hostile_files_are_errors() {
         std::fs::rename(path, &to).unwrap();
         to
     };
+    // Weights that announce 2^55 bytes: found by the fuzzer.
+    let announces = folder.path().join("announces.onnx");
+    std::fs::write(
+        &announces,
+        include_bytes!("../../engine/fuzz/seeds/onnx_import/weights_announce_2_55_bytes"),
+    )
+    .unwrap();
     let files = [
+        (announces, "a constant is damaged"),
         (deep_file, "nested more than 32 deep"),
         (named("cycle", &cycle, &[], &[1, 4]), ""),
         (

@@ -2,49 +2,17 @@
 //! than readers can follow, and with weights in its own folder only.
 
 use super::facts::whole_numbers;
+use super::number;
 use super::proto::ProtoMessage;
+use super::structure;
 use crate::host::LoadError;
 use rten_onnx::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// The deepest nesting of graphs and of types: readers follow it by recursion.
-const MAX_DEPTH: usize = 32;
-
 /// The elements of a constant that are too many.
 const MAX_ELEMENTS: i64 = 1 << 31;
-
-/// The numbers of fields of ONNX's messages.
-pub(super) mod number {
-    pub(in crate::import) const MODEL_IR_VERSION: u64 = 1;
-    pub(in crate::import) const MODEL_GRAPH: u64 = 7;
-    pub(in crate::import) const GRAPH_NODE: u64 = 1;
-    pub(in crate::import) const GRAPH_INITIALIZER: u64 = 5;
-    pub(in crate::import) const GRAPH_INPUT: u64 = 11;
-    pub(in crate::import) const GRAPH_OUTPUT: u64 = 12;
-    pub(in crate::import) const GRAPH_VALUE_INFO: u64 = 13;
-    pub(in crate::import) const NODE_INPUT: u64 = 1;
-    pub(in crate::import) const NODE_OUTPUT: u64 = 2;
-    pub(in crate::import) const NODE_OPERATOR: u64 = 4;
-    pub(in crate::import) const NODE_ATTRIBUTE: u64 = 5;
-    pub(in crate::import) const ATTRIBUTE_NAME: u64 = 1;
-    pub(in crate::import) const ATTRIBUTE_NUMBER: u64 = 3;
-    pub(in crate::import) const ATTRIBUTE_GRAPH: u64 = 6;
-    pub(in crate::import) const ATTRIBUTE_GRAPHS: u64 = 11;
-    pub(in crate::import) const ATTRIBUTE_TYPE: u64 = 20;
-    pub(in crate::import) const VALUE_TYPE: u64 = 2;
-    pub(in crate::import) const TYPE_TENSOR: u64 = 1;
-    pub(in crate::import) const TYPE_SEQUENCE: u64 = 4;
-    pub(in crate::import) const SEQUENCE_ELEMENT: u64 = 1;
-    pub(in crate::import) const TENSOR_SHAPE: u64 = 2;
-    pub(in crate::import) const SHAPE_DIMENSION: u64 = 1;
-    pub(in crate::import) const DIMENSION_NAME: u64 = 2;
-    pub(in crate::import) const INITIALIZER_DIMENSIONS: u64 = 1;
-    pub(in crate::import) const INITIALIZER_TYPE: u64 = 2;
-    pub(in crate::import) const INITIALIZER_NAME: u64 = 8;
-    pub(in crate::import) const INITIALIZER_BYTES: u64 = 9;
-}
 
 /// An ONNX file and its content.
 pub(super) struct OnnxFile {
@@ -85,62 +53,18 @@ impl OnnxFile {
 
 /// Interprets the bytes of a file; an error is what is wrong with them.
 pub(super) fn parse(bytes: &[u8]) -> Result<ModelProto, String> {
+    structure::check(bytes)?;
     let message = ProtoMessage::parse(bytes).ok_or("it ends in the middle")?;
-    let mut graphs = message.contents(number::MODEL_GRAPH);
-    let graph = graphs.next().ok_or("it has no graph")?;
-    if graphs.next().is_some() {
-        return Err("it has two graphs".to_owned());
+    match message.contents(number::MODEL_GRAPH).count() {
+        0 => return Err("it has no graph".to_owned()),
+        1 => {}
+        _ => return Err("it has two graphs".to_owned()),
     }
-    check_depth(graph, 0)?;
     let model = ModelProto::parse_buf(bytes).map_err(|error| error.to_string())?;
     if model.opset_import.is_empty() {
         return Err("it names no opset".to_owned());
     }
     Ok(model)
-}
-
-/// Checks how deep graphs lie in graphs, and types in types.
-fn check_depth(graph: &[u8], depth: usize) -> Result<(), String> {
-    if depth > MAX_DEPTH {
-        return Err(format!("its graphs are nested more than {MAX_DEPTH} deep"));
-    }
-    let damaged = || "its graph is damaged".to_owned();
-    let graph = ProtoMessage::parse(graph).ok_or_else(damaged)?;
-    for value in [number::GRAPH_INPUT, number::GRAPH_OUTPUT, number::GRAPH_VALUE_INFO] {
-        for value in graph.contents(value) {
-            let value = ProtoMessage::parse(value).ok_or_else(damaged)?;
-            value.contents(number::VALUE_TYPE).try_for_each(check_type_depth)?;
-        }
-    }
-    for node in graph.contents(number::GRAPH_NODE) {
-        let node = ProtoMessage::parse(node).ok_or_else(damaged)?;
-        for attribute in node.contents(number::NODE_ATTRIBUTE) {
-            let attribute = ProtoMessage::parse(attribute).ok_or_else(damaged)?;
-            for graphs in [number::ATTRIBUTE_GRAPH, number::ATTRIBUTE_GRAPHS] {
-                attribute.contents(graphs).try_for_each(|graph| check_depth(graph, depth + 1))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_type_depth(of: &[u8]) -> Result<(), String> {
-    let mut types = vec![of.to_vec()];
-    for _ in 0..=MAX_DEPTH {
-        let mut within = Vec::new();
-        for of in &types {
-            let of = ProtoMessage::parse(of).ok_or("a type is damaged")?;
-            for sequence in of.contents(number::TYPE_SEQUENCE) {
-                let sequence = ProtoMessage::parse(sequence).ok_or("a type is damaged")?;
-                within.extend(sequence.contents(number::SEQUENCE_ELEMENT).map(<[u8]>::to_vec));
-            }
-        }
-        if within.is_empty() {
-            return Ok(());
-        }
-        types = within;
-    }
-    Err(format!("its types are nested more than {MAX_DEPTH} deep"))
 }
 
 /// Checks that no constant is larger than a library may be asked to make.

@@ -12,10 +12,12 @@ mod batch;
 mod declared;
 mod facts;
 mod file;
+mod number;
 mod proto;
 mod rewrite;
 mod rules;
 mod source;
+mod structure;
 mod summary;
 
 pub(crate) use declared::{DeclaredTypes, ElementType};

@@ -69,6 +69,24 @@ impl<'a> ProtoMessage<'a> {
         })
     }
 
+    /// Iterates over the fields that have bytes, with their numbers.
+    pub(super) fn all_contents(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.fields.iter().filter_map(|(number, value)| match value {
+            ProtoValue::Bytes(bytes) => Some((*number, &**bytes)),
+            _ => None,
+        })
+    }
+
+    /// Returns true if the bytes are numbers of variable length, one after another.
+    pub(super) fn is_varints(mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            if varint(&mut bytes).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Changes the message that is the `at`th content of a field; `None` where there is none.
     pub(super) fn change<R>(
         &mut self,

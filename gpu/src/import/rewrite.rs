@@ -1,7 +1,7 @@
 //! Writes a model anew with what the search for its batch has found: everything else in the file
 //! stays as it is, byte for byte.
 
-use super::file::number;
+use super::number;
 use super::proto::ProtoMessage;
 
 /// The name of the dimension that is the batch.

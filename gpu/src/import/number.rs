@@ -1,0 +1,37 @@
+//! The numbers of the fields of ONNX's messages.
+
+pub(super) const MODEL_IR_VERSION: u64 = 1;
+pub(super) const MODEL_GRAPH: u64 = 7;
+pub(super) const MODEL_OPSET: u64 = 8;
+pub(super) const MODEL_METADATA: u64 = 14;
+pub(super) const GRAPH_NODE: u64 = 1;
+pub(super) const GRAPH_INITIALIZER: u64 = 5;
+pub(super) const GRAPH_INPUT: u64 = 11;
+pub(super) const GRAPH_OUTPUT: u64 = 12;
+pub(super) const GRAPH_VALUE_INFO: u64 = 13;
+pub(super) const NODE_INPUT: u64 = 1;
+pub(super) const NODE_OUTPUT: u64 = 2;
+pub(super) const NODE_OPERATOR: u64 = 4;
+pub(super) const NODE_ATTRIBUTE: u64 = 5;
+pub(super) const ATTRIBUTE_NAME: u64 = 1;
+pub(super) const ATTRIBUTE_NUMBER: u64 = 3;
+pub(super) const ATTRIBUTE_TENSOR: u64 = 5;
+pub(super) const ATTRIBUTE_GRAPH: u64 = 6;
+pub(super) const ATTRIBUTE_GRAPHS: u64 = 11;
+pub(super) const ATTRIBUTE_TYPE: u64 = 20;
+pub(super) const VALUE_TYPE: u64 = 2;
+pub(super) const TYPE_TENSOR: u64 = 1;
+pub(super) const TYPE_SEQUENCE: u64 = 4;
+pub(super) const SEQUENCE_ELEMENT: u64 = 1;
+pub(super) const TENSOR_SHAPE: u64 = 2;
+pub(super) const SHAPE_DIMENSION: u64 = 1;
+pub(super) const DIMENSION_NAME: u64 = 2;
+pub(super) const TENSOR_FLOATS: u64 = 4;
+pub(super) const TENSOR_INT32: u64 = 5;
+pub(super) const TENSOR_INT64: u64 = 7;
+pub(super) const TENSOR_DOUBLES: u64 = 10;
+pub(super) const TENSOR_EXTERNAL: u64 = 13;
+pub(super) const INITIALIZER_DIMENSIONS: u64 = 1;
+pub(super) const INITIALIZER_TYPE: u64 = 2;
+pub(super) const INITIALIZER_NAME: u64 = 8;
+pub(super) const INITIALIZER_BYTES: u64 = 9;
