@@ -21,4 +21,4 @@ pub(super) mod response;
 pub(super) mod slices;
 mod socket;
 pub mod tls;
-mod turn;
+pub(super) mod turn;

@@ -139,9 +139,10 @@ impl TlsIo {
     /// Errors: the client's first bytes are not TLS ([`io::ErrorKind::InvalidData`]), or it left.
     pub(in crate::api) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.is_handshaking() {
-            if self.tls.wants_write() {
-                ready!(self.poll_send(cx))?;
-            } else if ready!(self.poll_receive(cx))? == 0 {
+            // First, as bytes that rustls has given away may have had to wait: the client answers
+            // only them.
+            ready!(self.poll_send(cx))?;
+            if ready!(self.poll_receive(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
         }

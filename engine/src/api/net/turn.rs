@@ -20,14 +20,14 @@ thread_local! {
 
 /// Notes that a task's turn begins on this thread.
 #[inline]
-pub(super) fn begin() {
+pub(in crate::api) fn begin() {
     BEGAN.set(Some(Instant::now()));
 }
 
 /// Returns true if the thread's current turn has taken so long that its task should pause. False
 /// on a thread that runs no such tasks.
 #[inline]
-pub(super) fn is_long() -> bool {
+pub(in crate::api) fn is_long() -> bool {
     BEGAN.get().is_some_and(|began| began.elapsed() >= LONG)
 }
 

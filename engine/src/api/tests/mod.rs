@@ -17,4 +17,5 @@ mod panics;
 mod raw;
 mod server;
 mod streams;
+mod tls;
 mod unread;
