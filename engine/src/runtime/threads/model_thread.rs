@@ -385,8 +385,9 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     }
 
     fn stop(&mut self, now: Nanos) {
+        let last = &mut LastOutbox(&mut self.outbox);
         for (index, queue) in self.queues.iter_mut().enumerate() {
-            self.monitor.apply(index, queue, now, ModelEvent::Stop, &mut self.outbox);
+            self.monitor.apply(index, queue, now, ModelEvent::Stop, last);
         }
         // A request that is sent after this goes back to its frontend, as its ring has no reader.
         for mut requests in self.requests.drain(..) {
@@ -536,6 +537,27 @@ impl<O: Outlets> ModelSink for Outbox<O> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.outlets.end(request, ending, now);
+    }
+}
+
+/// The outbox of a thread that stops. A RankThread that has no room for its withdrawals, since it
+/// hangs or has stopped itself, does not keep the requests from their end; nobody will take what it
+/// may grant then.
+struct LastOutbox<'a, O>(&'a mut Outbox<O>);
+
+impl<O: Outlets> ModelSink for LastOutbox<'_, O> {
+    fn to_rank(&mut self, message: RankInput) {
+        if self.0.room_for_messages(1) == 1 {
+            self.0.to_rank(message);
+        }
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch, requests: (&[Request], &[Request])) {
+        self.0.dispatch(dispatch, requests);
+    }
+
+    fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        self.0.end(request, ending, now);
     }
 }
 

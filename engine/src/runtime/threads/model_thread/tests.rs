@@ -326,3 +326,16 @@ fn a_request_sent_after_a_threads_last_look_ends_at_its_frontend() {
     }
     assert_eq!(ended, [(late, Outcome::Bad(Ending::Stopped), 3)]);
 }
+
+#[test]
+fn a_rank_thread_without_room_does_not_keep_a_thread_from_ending_its_requests() {
+    let model = ModelInfo { state: SlotState::Serving, slo: SLO, ..ModelInfo::vacant(ModelId(0), 0) };
+    let (mut frontend, peer) = Frontend::new(FrontendSetup::of_models(Arc::new([model]))).unwrap();
+    let queues = vec![ModelQueue::new(config(0, "work-conserving"), Nanos::ZERO)];
+    let (mut thread, _messages, _grants) = thread(queues, peer.requests, 64);
+    frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+    assert!(thread.poll(Nanos(1)) > 0);
+    while thread.outbox.ranks[0].write(RankInput::AllReserved.into()).is_ok() {}
+    thread.stop(Nanos(2));
+    assert_eq!(thread.outbox.outlets().dropped, 1);
+}
