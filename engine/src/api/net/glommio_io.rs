@@ -25,8 +25,9 @@ pub const MEMLOCK_NEEDED: u64 = 512 * 1024;
 const READ_AT_MOST: usize = 64 * 1024;
 
 /// One write takes at most this many bytes: while the other end makes room, the system call goes on
-/// with all that it is given, at a millisecond a megabyte or two.
-const WRITE_AT_MOST: usize = 128 * 1024;
+/// with all that it is given, at a millisecond a megabyte or two, or ten times as long where the
+/// system has no page ready.
+const WRITE_AT_MOST: usize = 64 * 1024;
 
 /// The bytes that a socket takes or gives before its task pauses. Where the other end keeps up, a
 /// large body would go through in one turn.

@@ -19,8 +19,9 @@ const LOOK_BYTES: usize = 4 << 10;
 /// The bytes that are copied, or compared, in the time in which one is parsed.
 pub(in crate::api) const COPIED_PER_PARSED: usize = 4;
 
-/// The bytes that are copied at a time.
-pub(in crate::api) const COPY_PIECE: usize = 64 << 10;
+/// The bytes that are copied at a time: four pages, as each may be touched for the first time. A
+/// virtual machine whose host has taken memory back waits 65 us for a page.
+pub(in crate::api) const COPY_PIECE: usize = COPIED_PER_PARSED * LOOK_BYTES;
 
 /// The work of one task since its last pause, in bytes.
 #[derive(Debug)]

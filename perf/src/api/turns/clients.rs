@@ -40,10 +40,18 @@ pub(super) fn post(
     headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     stream.write_all(format!("{head}\r\n").as_bytes())?;
     stream.write_all(body)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let start = String::from_utf8_lossy(&answer[..answer.len().min(400)]).into_owned();
-    Ok(LargeAnswer { is_good: start.starts_with("HTTP/1.1 200"), bytes: answer.len(), start })
+    let mut part = vec![0; 256 << 10];
+    let (mut bytes, mut start) = (0, Vec::new());
+    loop {
+        let read = stream.read(&mut part)?;
+        if read == 0 {
+            break;
+        }
+        bytes += read;
+        start.extend(&part[..read.min(400 - start.len())]);
+    }
+    let start = String::from_utf8_lossy(&start).into_owned();
+    Ok(LargeAnswer { is_good: start.starts_with("HTTP/1.1 200"), bytes, start })
 }
 
 /// Makes a gRPC call with one message; `body` has its prefix.
