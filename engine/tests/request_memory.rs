@@ -38,6 +38,7 @@ fn reader(datatype: DataType, elements: usize) -> Reader {
         signature: Signature { inputs: vec![input], outputs: Vec::new() },
         slo: Nanos::from_millis(25),
         max_batch: 8,
+        profile: symphony_scheduler::profile::Profile::of_nothing().into(),
         class: Class::HIGHEST,
         thread: 0,
         state: SlotState::Serving,

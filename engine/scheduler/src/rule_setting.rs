@@ -72,7 +72,16 @@ pub enum Prefer {
 
 impl Prefer {
     /// Both with their names, for help texts.
-    pub const ALL: [(Prefer, &str); 2] = [(Prefer::Efficiency, "efficiency"), (Prefer::Latency, "latency")];
+    pub const ALL: [(Prefer, &str); 2] =
+        [(Prefer::Efficiency, Prefer::Efficiency.name()), (Prefer::Latency, Prefer::Latency.name())];
+
+    /// Returns the preference's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Prefer::Efficiency => "efficiency",
+            Prefer::Latency => "latency",
+        }
+    }
 
     /// Returns the preference of this name.
     pub fn parse(name: &str) -> Option<Prefer> {

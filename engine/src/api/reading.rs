@@ -281,6 +281,7 @@ mod tests {
             signature: Signature { inputs, outputs: Vec::new() },
             slo: Nanos::from_millis(25),
             max_batch: 8,
+            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             class: Class::HIGHEST,
             thread: 0,
             state: SlotState::Serving,

@@ -17,6 +17,7 @@ use symphony_gpu::OnnxRuntimeOptions;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::policy::when::When;
+use symphony_scheduler::rule_setting::Prefer;
 use symphony_scheduler::workload::Network;
 
 /// The configuration of `symphony serve`.
@@ -30,6 +31,9 @@ pub struct Config {
     pub when: Option<&'static When>,
     /// The rule for dropping requests that stand in the way of a good batch.
     pub drop: DropRule,
+    /// Whether the default rule is tuned while it serves, and what is preferred among settings that
+    /// serve as much.
+    pub tuning: Option<Prefer>,
     /// Delays that the scheduler allows for beyond what the engine measures itself.
     pub network: Network,
     /// The threads and their cores.
@@ -107,6 +111,7 @@ impl Config {
             policy: policy::POLICIES[0].name(),
             when: None,
             drop: policy::POLICIES[0].drop(),
+            tuning: None,
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),

@@ -13,7 +13,7 @@ use super::models::read_models;
 use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
-use super::scheduling::{read_drop, read_policy, read_when};
+use super::scheduling::{read_drop, read_policy, read_tuning, read_when};
 use super::shutdown::ShutdownConfig;
 use super::slab_size::read_memory;
 use super::toml_reader::{TomlTable, read, read_text};
@@ -143,6 +143,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let policy = read_policy(root);
     let when = read_when(root, policy);
     let drop = read_drop(root);
+    let tuning = read_tuning(root, policy, drop.flatten());
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
@@ -163,6 +164,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         policy: policy?.name(),
         when: when?,
         drop: drop?.unwrap_or(policy?.drop()),
+        tuning: tuning?,
         network: network?,
         cores,
         http: http?,

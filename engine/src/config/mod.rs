@@ -7,7 +7,7 @@
 //!
 //! | section of CONFIG | file |
 //! | --- | --- |
-//! | `policy`, `when`, `drop` | `scheduling.rs` |
+//! | `policy`, `when`, `drop`, `tuning`, `prefer` | `scheduling.rs` |
 //! | `[network]` | `network.rs` |
 //! | `[cores]` | `cores.rs` |
 //! | `[http]` | `http.rs` |

@@ -1,9 +1,11 @@
-//! The keys `policy`, `when` and `drop` of CONFIG: the scheduling policy and its options.
+//! The keys `policy`, `when`, `drop`, `tuning` and `prefer` of CONFIG: the scheduling policy and
+//! its options.
 
 use super::toml_reader::TomlTable;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::when::{self, When};
 use symphony_scheduler::policy::{self, Policy};
+use symphony_scheduler::rule_setting::Prefer;
 
 /// Reads the policy: one that the pinned threads run.
 pub(super) fn read_policy(root: &TomlTable<'_>) -> Option<&'static dyn Policy> {
@@ -35,4 +37,34 @@ pub(super) fn read_when(root: &TomlTable<'_>, policy: Option<&dyn Policy>) -> Op
         return None;
     }
     Some(Some(rule))
+}
+
+/// Reads whether the default rule is tuned while it serves, and what is preferred then.
+pub(super) fn read_tuning(
+    root: &TomlTable<'_>,
+    policy: Option<&dyn Policy>,
+    drop: Option<DropRule>,
+) -> Option<Option<Prefer>> {
+    let (tuning, prefer) = (root.optional("tuning"), root.optional("prefer"));
+    let is_on = tuning.as_ref().map_or(Some("off"), |value| value.word(&["on", "off"]))? == "on";
+    let preferred = match &prefer {
+        None => Prefer::default(),
+        Some(value) => Prefer::parse(value.word(&Prefer::ALL.map(|(_, name)| name))?)?,
+    };
+    if let (Some(value), false) = (&prefer, is_on) {
+        value.report(
+            "it chooses among what tuning finds, and that is off",
+            "set tuning = \"on\", or take it out",
+        );
+        return None;
+    }
+    let can_be = policy?.options().contains(&"tuning") && drop != Some(DropRule::Fcfs);
+    if let (Some(value), true, false) = (&tuning, is_on, can_be) {
+        let policies = policy::taking("tuning").join("\" or \"");
+        let right =
+            format!("take it out, or set policy = \"{policies}\" and another rule than drop = \"fcfs\"");
+        value.report("there is nothing to tune in this policy, or with drop = \"fcfs\"", right);
+        return None;
+    }
+    Some(is_on.then_some(preferred))
 }

@@ -29,6 +29,7 @@
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
+//! | `tuning` | replays recent arrivals to choose the default rule's setting | no other thread waits for it |
 //! | `simulation` | all of these in virtual time, with faults | nothing of the engine knows of it |
 //!
 //! Architecture invariant: this room uses `recorder`, `config`, the scheduler and what is below,
@@ -55,6 +56,7 @@ mod start;
 // Public for the benchmarks, which connect the threads otherwise than an engine does.
 #[doc(hidden)]
 pub mod threads;
+pub(crate) mod tuning;
 
 pub use backends::executors::load_file;
 pub use backends::warming::warm_up;
@@ -66,3 +68,4 @@ pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
 pub use start::{Options, StartError};
 pub use threads::agent::{Idle, Placement};
+pub use tuning::TunedLink;

@@ -238,6 +238,7 @@ impl ModelSlots {
             signature,
             slo: config.slo,
             max_batch: profile.max_batch(),
+            profile: Arc::new(profile),
             class: own,
             state: SlotState::Draining,
             ..self.models[at].clone()

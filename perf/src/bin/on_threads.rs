@@ -12,7 +12,7 @@ use symphony_perf::provenance::{command_line, commit};
 use symphony_perf::scale::machine::Machine;
 use symphony_scheduler::workload::Workload;
 
-/// Compare the goodput of the default on the engine's threads with the simulator's
+/// Compare the goodput of a rule on the engine's threads with the simulator's
 ///
 /// Runs workloads of the population in real time, with emulated GPUs, and searches the highest rate
 /// at which no model has over 1 % of bad requests, as `population` does in the simulator. A
@@ -23,6 +23,9 @@ struct OnThreadsOptions {
     /// Workloads without a network, as tune-017
     #[arg(value_name = "NAME", required = true, value_parser = by_name)]
     workloads: Vec<Workload>,
+    /// A rule that the engine can be configured for, as symphony@tuned or work-conserving:timeout
+    #[arg(long, default_value = DEFAULT, value_name = "RULE")]
+    rule: Rule,
     /// Write the result to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -54,10 +57,9 @@ fn main() -> ExitCode {
 
 fn carry_out(options: &OnThreadsOptions) -> Result<(), String> {
     let machine = Machine::this(std::thread::available_parallelism().map_or(1, usize::from));
-    let rule: Rule = DEFAULT.parse()?;
     let mut workloads = Vec::new();
     for workload in &options.workloads {
-        let found = compare(workload, &rule, |run| {
+        let found = compare(workload, &options.rule, |run| {
             let (rps, bad) = (run.offered_rps, run.worst_bad_rate * 100.0);
             eprintln!("  {}: {rps:.1} requests/s, {bad:.2} % bad of the worst model", workload.name);
         })?;

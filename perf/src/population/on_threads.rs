@@ -5,8 +5,9 @@
 //! by the calling thread through a frontend of the embedding API, as soon as it sees that their
 //! times have come.
 
+use super::generator::workload_profile;
+use super::rules::{ChosenSetting, Rule};
 use super::search::{FIRST, highest, rate, refined_goodput};
-use super::{generator::workload_profile, rules::Rule};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,9 +29,11 @@ const STRIDE: usize = 2;
 pub struct ThreadsGoodput {
     /// The workload.
     pub workload: String,
-    /// The goodput of the default in the simulator, requests/s.
+    /// The name of the rule.
+    pub rule: String,
+    /// The goodput of the rule in the simulator, requests/s.
     pub simulated_rps: f64,
-    /// The goodput of the default on threads, requests/s.
+    /// The goodput of the rule on threads, requests/s.
     pub on_threads_rps: f64,
     /// The latter over the former.
     pub ratio: f64,
@@ -51,10 +54,11 @@ pub struct ThreadsRun {
     pub latest_submit_ms: f64,
 }
 
-/// Finds the goodput of the default on `workload`, in the simulator and on threads, on the same
-/// grid of rates. `each` is told of every run on threads.
+/// Finds the goodput of a rule on `workload`, in the simulator and on threads, on the same grid of
+/// rates. `each` is told of every run on threads.
 ///
-/// Errors: the workload has a network, or models that the engine refuses.
+/// Errors: the workload has a network, or models that the engine refuses; the engine can't be
+/// configured for the rule.
 pub fn compare(
     workload: &Workload,
     rule: &Rule,
@@ -63,12 +67,14 @@ pub fn compare(
     if workload.network != Network::default() {
         return Err(format!("{}: its network can't be had on one machine", workload.name));
     }
+    // Says what is wrong with the rule before the simulator runs for minutes.
+    config_of(workload, rule)?;
     let simulated_rps = refined_goodput(rule, workload).map_err(|error| error.to_string())?;
     let start =
         (0..).find(|&point| rate(workload, f64::from(point)) <= simulated_rps).unwrap_or(FIRST as u32);
     let (mut runs, mut on_threads_rps) = (Vec::new(), 0.0);
     highest(start as usize, STRIDE, |point| {
-        let run = run(&Workload { rate_rps: rate(workload, point as f64), ..workload.clone() })?;
+        let run = run(&Workload { rate_rps: rate(workload, point as f64), ..workload.clone() }, rule)?;
         each(&run);
         let passes = run.worst_bad_rate <= ALLOWED_BAD_RATE;
         on_threads_rps = if passes { run.offered_rps } else { on_threads_rps };
@@ -76,7 +82,8 @@ pub fn compare(
         Ok::<_, String>(passes)
     })?;
     let ratio = on_threads_rps / simulated_rps;
-    Ok(ThreadsGoodput { workload: workload.name.clone(), simulated_rps, on_threads_rps, ratio, runs })
+    let (workload, rule) = (workload.name.clone(), rule.to_string());
+    Ok(ThreadsGoodput { workload, rule, simulated_rps, on_threads_rps, ratio, runs })
 }
 
 /// What became of a model's requests in the time that counts.
@@ -89,8 +96,8 @@ struct AskedAndBad {
 /// Runs the workload in real time on an engine in this process.
 ///
 /// Errors: the engine refuses the workload, or does not start.
-fn run(workload: &Workload) -> Result<ThreadsRun, String> {
-    let config = parse_config(&config_of(workload)).map_err(|diagnostics| diagnostics.to_string())?;
+fn run(workload: &Workload, rule: &Rule) -> Result<ThreadsRun, String> {
+    let config = parse_config(&config_of(workload, rule)?).map_err(|diagnostics| diagnostics.to_string())?;
     let (engine, mut frontends) =
         Engine::start(config, 1, no_progress()).map_err(|error| error.to_string())?;
     let lateness_us = engine.lateness().as_secs_f64() * 1e6;
@@ -152,11 +159,25 @@ fn send_and_count(workload: &Workload, frontend: &mut Frontend) -> Result<(Vec<A
 }
 
 /// Returns the configuration of an engine that serves the workload.
-fn config_of(workload: &Workload) -> String {
-    let mut text = format!("[[executors]]\nkind = \"emulated\"\ncount = {}\n", workload.gpus);
+fn config_of(workload: &Workload, rule: &Rule) -> Result<String, String> {
+    let Rule::Policy { policy, drop, setting } = rule else {
+        return Err(format!("{rule} is no rule of the engine"));
+    };
+    // Writing to a string never fails.
+    let mut text = format!("policy = {:?}\n", policy.name());
+    if let Some(drop) = drop {
+        let _ = writeln!(text, "drop = {:?}", drop.name());
+    }
+    match setting {
+        None => {}
+        Some(ChosenSetting::Tuned(prefer)) => {
+            let _ = writeln!(text, "tuning = \"on\"\nprefer = {:?}", prefer.name());
+        }
+        Some(ChosenSetting::Fixed(_)) => return Err(format!("{rule}: the engine has no key for a setting")),
+    }
+    let _ = writeln!(text, "[[executors]]\nkind = \"emulated\"\ncount = {}", workload.gpus);
     for model in &workload.models {
         let (alpha, beta) = workload_profile(model);
-        // Writing to a string never fails.
         let _ = write!(
             text,
             "\n[[models]]\nname = {:?}\nexecutor = \"emulated\"\nslo_ms = {:?}\nmax_batch = {}\n\
@@ -168,7 +189,7 @@ fn config_of(workload: &Workload) -> String {
             beta.as_millis_f64(),
         );
     }
-    text
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -180,7 +201,7 @@ mod tests {
     fn the_engine_takes_every_workload_without_a_network() {
         for number in 0..40 {
             let workload = Half::Tune.workload(number);
-            let config = parse_config(&config_of(&workload)).unwrap();
+            let config = parse_config(&config_of(&workload, &"symphony".parse().unwrap()).unwrap()).unwrap();
             assert_eq!(config.models.len(), workload.models.len());
             for (served, drawn) in config.models.iter().zip(&workload.models) {
                 assert_eq!(served.name, drawn.name);
@@ -202,7 +223,7 @@ mod tests {
         for model in &mut workload.models {
             model.slo = Nanos::from_secs_f64(5.0);
         }
-        let found = run(&workload).unwrap();
+        let found = run(&workload, &"symphony@tuned".parse().unwrap()).unwrap();
         assert!(found.offered_rps > 50.0 && found.worst_bad_rate < 0.5, "{found:?}");
     }
 }

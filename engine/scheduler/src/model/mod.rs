@@ -200,6 +200,11 @@ impl ModelQueue {
         self
     }
 
+    /// Returns the setting that it has.
+    pub fn setting(&self) -> RuleSetting {
+        self.setting
+    }
+
     /// Goes on as if requests had come at this rate until now.
     pub fn expect(&mut self, now: Nanos, rate_rps: f64) {
         self.rate = RateMeter::steady(now, rate_rps);

@@ -190,6 +190,7 @@ mod tests {
             signature: Signature { inputs: Vec::new(), outputs: Vec::new() },
             slo: ms(25),
             max_batch: 8,
+            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             class,
             thread: 0,
             state: SlotState::Serving,

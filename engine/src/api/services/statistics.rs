@@ -231,6 +231,7 @@ mod tests {
             signature: Signature::default(),
             slo: Nanos(8_000),
             max_batch: 8,
+            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             class: Class::HIGHEST,
             thread: 0,
             state: SlotState::Serving,

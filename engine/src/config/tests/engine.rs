@@ -12,6 +12,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::policy::served;
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::rule_setting::Prefer;
 use symphony_transport::Nanos;
 
 const FILE: &str = "symphony.toml";
@@ -63,7 +64,7 @@ fn traces_go_where_a_collector_is_and_nowhere_by_default() {
 fn a_small_file_has_the_documented_defaults() {
     let config = good(&format!("{CPU}{MODEL}"));
     assert!(config.file.ends_with(FILE));
-    assert_eq!((config.policy, config.drop), ("symphony", DropRule::Exchange));
+    assert_eq!((config.policy, config.drop, config.tuning), ("symphony", DropRule::Exchange, None));
     assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
     assert_eq!(config.http, HttpLimits::default());
     assert_eq!(config.executors, [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
@@ -179,6 +180,17 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
     ] {
         let rendered = diagnostics(&with(tensor));
         assert!(rendered.len() == 1 && rendered[0].contains(word), "{rendered:?}");
+    }
+}
+
+#[test]
+fn the_default_rule_is_tuned_where_that_is_asked_for() {
+    for (text, expected) in [
+        ("tuning = \"on\"\n", Some(Prefer::Efficiency)),
+        ("tuning = \"on\"\nprefer = \"latency\"\n", Some(Prefer::Latency)),
+        ("tuning = \"off\"\n", None),
+    ] {
+        assert_eq!(good(&format!("{text}{CPU}{MODEL}")).tuning, expected, "{text}");
     }
 }
 
@@ -300,6 +312,18 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
             format!("when = \"latest\"\n{CPU}{MODEL}"),
             "symphony.toml:1: when: policy \"symphony\" has a rule of its own; take it out, or set policy = \
              \"symphony-published\""
+                .into(),
+        ),
+        (
+            format!("prefer = \"latency\"\n{CPU}{MODEL}"),
+            "symphony.toml:1: prefer: it chooses among what tuning finds, and that is off; set tuning = \
+             \"on\", or take it out"
+                .into(),
+        ),
+        (
+            format!("drop = \"fcfs\"\ntuning = \"on\"\n{CPU}{MODEL}"),
+            "symphony.toml:2: tuning: there is nothing to tune in this policy, or with drop = \"fcfs\"; take it \
+             out, or set policy = \"symphony\" and another rule than drop = \"fcfs\""
                 .into(),
         ),
         (

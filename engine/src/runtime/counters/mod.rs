@@ -8,9 +8,11 @@
 pub mod count;
 pub mod executions;
 pub mod frontends;
+pub mod tuning;
 
 use crate::runtime::counters::executions::Executions;
 use crate::runtime::counters::frontends::{FrontendCounts, FrontendTotals};
+use crate::runtime::counters::tuning::TuningCounts;
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
@@ -295,6 +297,7 @@ pub struct Counters {
     backend_roles: Arc<[String]>,
     executions: Executions,
     frontends: Arc<[Arc<FrontendCounts>]>,
+    tuning: Arc<TuningCounts>,
 }
 
 /// The counters of all threads at a moment.
@@ -320,6 +323,7 @@ impl Counters {
             backends: backend_roles.iter().map(|_| Board::new()).collect(),
             backend_roles: backend_roles.into(),
             frontends: Arc::default(),
+            tuning: Arc::default(),
         }
     }
 
@@ -343,6 +347,11 @@ impl Counters {
     /// Returns the executed batches of the backends, by model and by GPU.
     pub fn executions(&self) -> &Executions {
         &self.executions
+    }
+
+    /// Returns the counts of the tuner's thread.
+    pub fn tuning(&self) -> &Arc<TuningCounts> {
+        &self.tuning
     }
 
     /// Returns the counts of all frontends together.

@@ -1,6 +1,8 @@
 //! The description of a model slot, as frontends read it: its model and its state.
 
+use std::sync::Arc;
 use symphony_gpu::signature::Signature;
+use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, ModelId};
 
@@ -32,6 +34,8 @@ pub struct ModelInfo {
     pub slo: Nanos,
     /// The largest batch of the model.
     pub max_batch: usize,
+    /// How long the model's batches take.
+    pub profile: Arc<Profile>,
     /// The class of requests that name none.
     pub class: Class,
     /// The ModelThread that owns the model.
@@ -51,6 +55,7 @@ impl ModelInfo {
             signature: Signature::default(),
             slo: Nanos::ZERO,
             max_batch: 0,
+            profile: Arc::new(Profile::of_nothing()),
             class: Class::HIGHEST,
             thread,
             state: SlotState::Vacant,

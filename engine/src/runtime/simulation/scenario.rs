@@ -137,8 +137,11 @@ impl Scenario {
     pub(super) fn config(&self) -> Result<Config, Diagnostics> {
         let Scenario { policy, gpus, model_threads, rank_threads, in_flight, grace, .. } = self;
         let grace = grace.0 / 1_000_000;
+        // No thread runs beside the simulation.
+        let tuning =
+            if *policy == symphony_scheduler::policy::POLICIES[0].name() { "tuning = \"off\"\n" } else { "" };
         let mut text = format!(
-            "policy = \"{policy}\"\n[http]\nmax_in_flight = {in_flight}\n[cores]\n\
+            "policy = \"{policy}\"\n{tuning}[http]\nmax_in_flight = {in_flight}\n[cores]\n\
              model_threads = {model_threads}\nrank_threads = {rank_threads}\n\
              [faults]\ngrace_ms = {grace}\n\
              [[executors]]\nkind = \"emulated\"\ncount = {gpus}\n"

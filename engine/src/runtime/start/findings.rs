@@ -80,6 +80,7 @@ impl EngineBuilder {
                 signature,
                 slo: model.slo,
                 max_batch: profile.max_batch(),
+                profile: Arc::new(profile.clone()),
                 class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: at % self.layout.models.len(),
                 state: SlotState::Serving,

@@ -30,6 +30,7 @@ use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep
 use crate::runtime::stall_watch;
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
+use crate::runtime::tuning::{TunedRule, TunerPlan, TunerThread};
 use agents::CompositeAgents;
 use builder::EngineBuilder;
 use findings::Findings;
@@ -97,6 +98,8 @@ pub(crate) struct Assembly {
     pub(crate) frontends: Vec<Frontend>,
     model_table: Arc<ModelTable>,
     pub(crate) model_slots: Option<ModelSlots>,
+    /// The tuner of the default rule, where that is tuned.
+    tuner: Option<TunerThread>,
     counters: Counters,
 }
 
@@ -139,6 +142,9 @@ impl EngineBuilder {
         }
         let (watching, stop) = (self.faults.clone(), Arc::clone(&assembly.stop_executors));
         threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
+        if let Some(tuner) = assembly.tuner {
+            tuner.spawn(Arc::clone(&assembly.stop_executors))?;
+        }
         let Findings { models, profiles, lateness } = findings;
         // A table of its own: one that frontends read must not be held for as long as the engine
         // runs.
@@ -204,8 +210,10 @@ impl EngineBuilder {
             threads.push(Watchdog::spawn(executors, setup, Arc::clone(&model_faults))?);
         }
         let mut stages: [Vec<(Placement, Member)>; 3] = Default::default();
+        let mut tuner = self.tuner(&model_table, &counters);
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;
+            thread.tuning = tuner.as_mut().map(TunerThread::link);
             thread.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
             stages[0].push((placement, self.member(format!("model-{at}"), thread)));
@@ -235,8 +243,23 @@ impl EngineBuilder {
             frontends,
             model_table,
             model_slots,
+            tuner,
             counters,
         })
+    }
+
+    /// Returns the tuner of the default rule, without links to ModelThreads; `None` where nothing
+    /// is tuned.
+    fn tuner(&self, model_table: &Arc<ModelTable>, counters: &Counters) -> Option<TunerThread> {
+        let Config { drop, network, tuning, .. } = *self.config;
+        Some(TunerThread::new(TunerPlan {
+            rule: TunedRule { drop, deferral: self.deferral, prefer: tuning?, network },
+            gpus: self.sub_clusters.groups.iter().map(|group| group.gpus.len()).collect(),
+            group_of: self.sub_clusters.group_of(),
+            clock: self.clock.clone(),
+            model_table: Arc::clone(model_table),
+            counts: Arc::clone(counters.tuning()),
+        }))
     }
 
     /// Gives an agent its role, with the callback of the options.

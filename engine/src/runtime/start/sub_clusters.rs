@@ -127,6 +127,11 @@ impl SubClusters {
         Ok(SubClusters { group_of: deal(config, &groups), groups })
     }
 
+    /// Returns the sub-cluster of each model: an index in `groups`.
+    pub(crate) fn group_of(&self) -> Arc<[u32]> {
+        self.group_of.iter().map(|&group| group as u32).collect()
+    }
+
     /// Returns the RankThread of each model.
     pub(crate) fn rank_of(&self) -> Arc<[u32]> {
         self.group_of.iter().map(|&group| self.groups[group].rank as u32).collect()

@@ -15,6 +15,7 @@ use crate::runtime::counters::raise;
 use crate::runtime::full_ring::AlwaysRoom;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
+use crate::runtime::tuning::{AppliedSetting, TunedLink};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
@@ -31,6 +32,9 @@ const MESSAGES_PER_EVENT: usize = 3;
 
 /// The most messages to the RankThread that an event other than a grant causes.
 const MESSAGES_PER_SETTLING: usize = 2;
+
+/// The most queues that take over a setting in one duty cycle.
+const QUEUES_SET_PER_CYCLE: usize = 64;
 
 /// The messages to the RankThread that the start of reservations causes.
 const MESSAGES_PER_RESERVATION: usize = 1;
@@ -99,6 +103,8 @@ pub struct ModelThread<I, O> {
     pub changes: Option<ChangeReceiver<Box<SlotQueues>>>,
     /// The progress of the first reservations.
     pub reservations: ReservationProgress,
+    /// The link to the tuner of the default rule, where that is tuned.
+    pub tuning: Option<TunedLink>,
 }
 
 /// The queues of a model slot, by class; `None` for one that stays.
@@ -297,6 +303,9 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 let Some(request) = self.requests[at].next(now) else { break };
                 left = left.saturating_sub(1);
                 rows_after = request.rows_after;
+                if let Some(tuning) = self.tuning.as_mut().filter(|tuning| tuning.is_sampling()) {
+                    tuning.sample(&request);
+                }
                 if request.takes_back != 0 {
                     self.cancel(&request, now);
                     cancelled += 1;
@@ -339,6 +348,37 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         }
     }
 
+    /// Applies the setting that the tuner has ordered, if it has, to as many queues as there is
+    /// room for messages, and at most [`QUEUES_SET_PER_CYCLE`].
+    #[inline]
+    fn take_setting(&mut self, now: Nanos) -> usize {
+        match self.tuning.as_mut().and_then(|tuning| tuning.applying(now)) {
+            Some(applying) => self.apply_setting(now, applying),
+            None => 0,
+        }
+    }
+
+    #[cold]
+    fn apply_setting(&mut self, now: Nanos, mut applying: AppliedSetting) -> usize {
+        let ModelThread { tuning, queues, agenda, monitor, outbox, .. } = self;
+        let Some(tuning) = tuning else { return 0 };
+        let wanted = QUEUES_SET_PER_CYCLE * MESSAGES_PER_SETTLING;
+        let room = outbox.room_for_messages(wanted) / MESSAGES_PER_SETTLING;
+        let mut set = 0;
+        while set < room && applying.next_queue < queues.len() {
+            let index = applying.next_queue;
+            let queue = &mut queues[index];
+            if tuning.is_for(&applying, outbox.queue_ids.model(queue.config().queue)) {
+                monitor.apply(index, queue, now, ModelEvent::Set(applying.setting), outbox);
+                agenda.set_timer(index, queue.next_timer());
+                set += 1;
+            }
+            applying.next_queue += 1;
+        }
+        tuning.applied(Some(applying).filter(|applying| applying.next_queue < queues.len()));
+        set
+    }
+
     /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
@@ -375,7 +415,7 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.monitor.cycle_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
-        work += self.take_changes(now);
+        work += self.take_changes(now) + self.take_setting(now);
         if self.reservations.under_way > 0 {
             work += self.start_reserving(now);
         }

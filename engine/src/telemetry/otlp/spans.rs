@@ -279,6 +279,7 @@ pub(super) mod tests {
             signature: Signature::default(),
             slo: Nanos::from_millis(25),
             max_batch: 8,
+            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             class: Class::HIGHEST,
             thread: 0,
             state: SlotState::Serving,

@@ -3,6 +3,7 @@
 
 use super::exposition::{Exposition, MetricKind};
 use crate::runtime::counters::frontends::FrontendTotals;
+use crate::runtime::counters::tuning::TuningTally;
 use crate::runtime::counters::{
     BackendTally, CountersSnapshot, DutyCycles, LATENESS_BUCKETS, Lateness, ModelTally, RankTally,
 };
@@ -123,6 +124,18 @@ pub(super) fn frontends(text: &mut Exposition, totals: FrontendTotals) {
         ),
     ] {
         text.family(name, kind, help);
+        text.sample(&[], value);
+    }
+}
+
+/// Adds the counters of the tuner's thread to `text`.
+pub(super) fn tuning(text: &mut Exposition, TuningTally { looks, changes, busy_ns }: TuningTally) {
+    for (name, help, value) in [
+        ("symphony_tuning_looks_total", "Times that recent requests were replayed.", looks as f64),
+        ("symphony_tuning_changes_total", "Changes of the default rule's setting.", changes as f64),
+        ("symphony_tuning_seconds_total", "Time that replays took.", busy_ns as f64 / 1e9),
+    ] {
+        text.family(name, MetricKind::Counter, help);
         text.sample(&[], value);
     }
 }

@@ -153,6 +153,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
     triton(&mut text, &models);
     engine::write(&mut text, &telemetry.counters().snapshot());
     engine::frontends(&mut text, telemetry.counters().frontends());
+    engine::tuning(&mut text, telemetry.counters().tuning().read());
     text.finish()
 }
 

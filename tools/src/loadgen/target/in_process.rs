@@ -372,6 +372,7 @@ mod tests {
             signature: Signature { inputs: vec![tensor("in")], outputs: vec![tensor("out")] },
             slo: Nanos::from_secs(60),
             max_batch: 8,
+            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             thread: 0,
             state: SlotState::Serving,
             class: Class::HIGHEST,

@@ -114,6 +114,11 @@ impl Tuner {
         if self.recent.is_empty() { Nanos::MAX } else { self.last_look + self.pause }
     }
 
+    /// Returns the time from one look to the next.
+    pub fn pause(&self) -> Nanos {
+        self.pause
+    }
+
     /// Looks at what has come since the last look, and forgets it. Returns another setting if one
     /// is better.
     pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {

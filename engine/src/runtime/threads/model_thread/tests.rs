@@ -4,6 +4,7 @@ use super::*;
 use crate::runtime::frontend::{Ask, Frontend, FrontendSetup, ModelInfo, Outcome, SlotState};
 use crate::runtime::threads::changes::changes;
 use crate::runtime::threads::link;
+use crate::runtime::tuning::{TuningOrder, tuning_link};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use symphony_scheduler::deferral::{QueueConfig, Slack};
@@ -11,6 +12,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::RankState;
+use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_scheduler::workload::Network;
 use symphony_transport::message::ModelId;
 use symphony_transport::ring::ring;
@@ -104,6 +106,7 @@ impl World {
             monitor: ModelMonitor::unpublished(),
             changes: None,
             reservations: ReservationProgress::new(MODELS, 1),
+            tuning: None,
         };
         World { thread, messages: rank.messages.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
     }
@@ -201,6 +204,7 @@ fn thread<I>(
         monitor: ModelMonitor::unpublished(),
         changes: None,
         reservations: ReservationProgress::new(count, 1),
+        tuning: None,
     };
     (thread, from_model, to_model)
 }
@@ -338,4 +342,49 @@ fn a_rank_thread_without_room_does_not_keep_a_thread_from_ending_its_requests() 
     while thread.outbox.ranks[0].write(RankInput::AllReserved.into()).is_ok() {}
     thread.stop(Nanos(2));
     assert_eq!(thread.outbox.outlets().dropped, 1);
+}
+
+#[test]
+fn a_setting_reaches_all_queues_of_its_sub_cluster_a_few_at_a_time() {
+    const QUEUES: usize = 2 * QUEUES_SET_PER_CYCLE + 10;
+    let of = |queue| ModelQueue::new(config(queue as u32, "symphony"), Nanos::ZERO);
+    let (mut thread, _messages, _grants) =
+        thread((0..QUEUES).map(of).collect(), Vec::<u64>::new(), 4 * QUEUES);
+    // Every tenth model is of another sub-cluster.
+    let group_of: Arc<[u32]> = (0..QUEUES).map(|model| u32::from(model % 10 == 9)).collect();
+    let (mut tuner, tuned) = tuning_link(2, Arc::clone(&group_of));
+    thread.tuning = Some(tuned);
+    let setting = RuleSetting { price: 0.0, ..RuleSetting::default() };
+    assert!(tuner.order(TuningOrder::Set { group: 0, setting }));
+    let mut set = 0;
+    for cycle in 1.. {
+        thread.poll(Nanos(cycle));
+        let before = set;
+        set = thread.queues.iter().filter(|queue| queue.setting() == setting).count();
+        assert!(set - before <= QUEUES_SET_PER_CYCLE);
+        if set == before {
+            break;
+        }
+    }
+    for (queue, group) in thread.queues.iter().zip(&*group_of) {
+        assert_eq!(queue.setting() == setting, *group == 0);
+    }
+}
+
+#[test]
+fn the_arrivals_that_the_tuner_wants_are_sent_and_no_others() {
+    let queue = |id| ModelQueue::new(config(id, "symphony"), Nanos::ZERO);
+    let (mut thread, _messages, _grants) =
+        thread((0..MODELS as u32).map(queue).collect(), vec![0u64], 4 * MODELS);
+    let (mut tuner, tuned) = tuning_link(1, [0; MODELS].into());
+    thread.tuning = Some(tuned);
+    thread.poll(Nanos(1));
+    assert!(tuner.next_arrival().is_none());
+    assert!(tuner.order(TuningOrder::Sample { group: 0, count: 3 }));
+    // It polls for orders once a millisecond, after it has taken requests.
+    for millisecond in 1..5 {
+        thread.poll(Nanos::from_millis(millisecond));
+    }
+    let sent: Vec<Nanos> = std::iter::from_fn(|| tuner.next_arrival()).map(|one| one.arrival).collect();
+    assert_eq!(sent, vec![Nanos::from_millis(3); 3]);
 }

@@ -1,0 +1,26 @@
+//! Tuning of the default rule while it serves. A thread of its own, below the priority of all
+//! others, samples the arrivals of each sub-cluster, replays them under a few settings
+//! ([`symphony_scheduler::policy::tuning`]), and hands the better one to the ModelThreads.
+//!
+//! ```text
+//!                  Sample, Set                          (a ring each way for each ModelThread)
+//!   tuner thread ─────────────▶ ModelThread
+//!    a Tuner for ◀───────────── the arrivals that are wanted
+//!    each sub-cluster
+//! ```
+//!
+//! Bounds: at most [`MOST_REPLAYED`](symphony_scheduler::policy::tuning::MOST_REPLAYED) arrivals a
+//! look, each replayed once for each setting; a pause of nine times what the last look took, so at
+//! most a tenth of a core. A ModelThread pays two comparisons a request, and a ring's push for one
+//! that is wanted. A tuner that hangs or ends leaves the settings as they are.
+
+mod link;
+mod tuned_pool;
+mod tuner_thread;
+
+pub(crate) use link::AppliedSetting;
+pub use link::TunedLink;
+#[cfg(test)]
+pub(crate) use link::{TuningOrder, tuning_link};
+pub(crate) use tuned_pool::TunedRule;
+pub(crate) use tuner_thread::{TunerPlan, TunerThread};

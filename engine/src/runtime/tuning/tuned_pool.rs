@@ -1,0 +1,121 @@
+//! The tuner of one sub-cluster: which models it has, when its arrivals are to be sampled, and when
+//! to look at them.
+
+use super::link::SampledArrival;
+use crate::runtime::frontend::ModelInfo;
+use symphony_scheduler::deferral::Deferral;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::policy::tuning::{MOST_REPLAYED, Tuner};
+use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
+use symphony_scheduler::workload::{Network, Workload, WorkloadModel};
+use symphony_transport::Nanos;
+use symphony_transport::message::{Class, ModelId, Request};
+
+/// The part of the room for arrivals for which sampling begins ahead of a look: the rate may be
+/// higher than it was.
+const SAMPLED: f64 = 0.8;
+
+/// What all sub-clusters of an engine have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TunedRule {
+    pub(crate) drop: DropRule,
+    pub(crate) deferral: &'static dyn Deferral,
+    pub(crate) prefer: Prefer,
+    pub(crate) network: Network,
+}
+
+/// A sub-cluster that is tuned. See the module's description.
+pub(super) struct TunedPool {
+    /// The models, in the order of the tuner's workload.
+    models: Vec<ModelId>,
+    tuner: Tuner,
+    /// The engine's time at the tuner's start, which is the tuner's zero.
+    began: Nanos,
+    setting: RuleSetting,
+    /// The engine's time from which arrivals are sampled; `None` once they are.
+    sample_at: Option<Nanos>,
+    /// Arrivals before this engine's time are of the look before.
+    sampled_from: Nanos,
+    /// The arrivals for the next look, as the ModelThreads have sent them, and its time.
+    sampled: Vec<SampledArrival>,
+    look_at: Nanos,
+}
+
+impl TunedPool {
+    /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves these of the models; `None` if
+    /// it serves none of the highest class.
+    pub(super) fn new<'a>(
+        gpus: usize,
+        models: impl Iterator<Item = &'a ModelInfo>,
+        rule: TunedRule,
+        now: Nanos,
+    ) -> Option<TunedPool> {
+        let models: Vec<&ModelInfo> = models.filter(|model| model.class == Class::HIGHEST).collect();
+        if models.is_empty() {
+            return None;
+        }
+        let of = |model: &&ModelInfo| WorkloadModel::new(&model.name, (*model.profile).clone(), model.slo);
+        let workload = Workload::of_models(gpus, 1.0, models.iter().map(of).collect());
+        let workload = Workload { network: rule.network, ..workload };
+        let setting = RuleSetting::default();
+        let tuner = Tuner::new(&workload, rule.drop, rule.deferral, setting, rule.prefer);
+        Some(TunedPool {
+            models: models.iter().map(|model| model.id).collect(),
+            look_at: now + tuner.pause(),
+            tuner,
+            began: now,
+            setting,
+            sample_at: Some(now),
+            sampled_from: now,
+            sampled: Vec::with_capacity(MOST_REPLAYED),
+        })
+    }
+
+    /// Returns the setting that the sub-cluster is to have.
+    pub(super) fn setting(&self) -> RuleSetting {
+        self.setting
+    }
+
+    /// Returns the number of arrivals that are wanted from now on, once for each look.
+    pub(super) fn wanted(&mut self, now: Nanos) -> Option<usize> {
+        self.sample_at.take_if(|at| *at <= now)?;
+        self.sampled_from = now;
+        Some(MOST_REPLAYED)
+    }
+
+    /// Takes an arrival in.
+    pub(super) fn note(&mut self, sampled: SampledArrival) {
+        let is_of_this_look = sampled.arrival >= self.sampled_from && self.sample_at.is_none();
+        if is_of_this_look && self.sampled.len() < MOST_REPLAYED {
+            self.sampled.push(sampled);
+        }
+    }
+
+    /// Returns true if it is time to look.
+    pub(super) fn is_due(&self, now: Nanos) -> bool {
+        self.look_at <= now && !self.sampled.is_empty()
+    }
+
+    /// Looks at what has come. Returns the setting before and the new one if that is another.
+    pub(super) fn look(&mut self, now: Nanos) -> Option<(RuleSetting, RuleSetting)> {
+        // Those of several ModelThreads and frontends have come in turns.
+        self.sampled.sort_unstable_by_key(|one| one.arrival);
+        let last = self.sampled.last().map_or(now, |last| last.arrival);
+        let span = (last - self.sampled_from).as_secs_f64().max(1e-3);
+        let enough = Nanos::from_secs_f64(SAMPLED * MOST_REPLAYED as f64 * span / self.sampled.len() as f64);
+        for SampledArrival { model, arrival, deadline } in self.sampled.drain(..) {
+            let Some(at) = self.models.iter().position(|own| *own == model) else { continue };
+            self.tuner.note(&Request {
+                arrival: arrival - self.began,
+                deadline: deadline - self.began,
+                queue: ModelId(at as u32).only_queue(),
+                ..Request::default()
+            });
+        }
+        let new = self.tuner.look(now - self.began);
+        let pause = self.tuner.pause();
+        self.look_at = now + pause;
+        self.sample_at = Some(self.look_at - enough.min(pause));
+        new.map(|new| (std::mem::replace(&mut self.setting, new), new))
+    }
+}

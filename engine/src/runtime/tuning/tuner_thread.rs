@@ -1,0 +1,194 @@
+//! The tuner's thread: see the description of the folder.
+
+use super::link::{TunedLink, TunerLink, TuningOrder, tuning_link};
+use super::tuned_pool::{TunedPool, TunedRule};
+use crate::runtime::clock::Clock;
+use crate::runtime::counters::tuning::TuningCounts;
+use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::model_table::ModelTable;
+use crate::runtime::panics::catch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use symphony_transport::Nanos;
+
+/// The time between two turns: the room for arrivals lasts for it at millions a second.
+const TURN: Duration = Duration::from_millis(5);
+
+/// The pause after a look, in times of what it took.
+const REST: u64 = 9;
+
+/// The niceness of the thread: whoever else wants the core has it.
+const NICENESS: i32 = 19;
+
+/// What the tuner has to know of an engine.
+pub(crate) struct TunerPlan {
+    pub(crate) rule: TunedRule,
+    /// The GPUs of each sub-cluster.
+    pub(crate) gpus: Vec<usize>,
+    /// The sub-cluster of each model slot.
+    pub(crate) group_of: Arc<[u32]>,
+    pub(crate) clock: Clock,
+    pub(crate) model_table: Arc<ModelTable>,
+    pub(crate) counts: Arc<TuningCounts>,
+}
+
+/// The tuners of an engine. See the module's description.
+pub(crate) struct TunerThread {
+    plan: TunerPlan,
+    /// The link to each ModelThread.
+    links: Vec<TunerLink>,
+    pools: Vec<Option<TunedPool>>,
+    /// The number of the model table that the pools are of.
+    table: Option<u64>,
+    /// No look before this time.
+    rests_until: Nanos,
+}
+
+impl TunerThread {
+    pub(crate) fn new(plan: TunerPlan) -> TunerThread {
+        TunerThread { plan, links: Vec::new(), pools: Vec::new(), table: None, rests_until: Nanos::ZERO }
+    }
+
+    /// Makes a link to a ModelThread, and returns the thread's end.
+    pub(crate) fn link(&mut self) -> TunedLink {
+        let (tuner, tuned) = tuning_link(self.plan.gpus.len(), Arc::clone(&self.plan.group_of));
+        self.links.push(tuner);
+        tuned
+    }
+
+    /// Starts the thread, which ends by itself once `stop` is set: nobody waits for it, as a look
+    /// that has begun may take a second.
+    ///
+    /// Errors: the system gives no thread.
+    pub(crate) fn spawn(mut self, stop: Arc<AtomicBool>) -> std::io::Result<()> {
+        let live = move || {
+            let own = Some(rustix::thread::gettid());
+            if let Err(error) = rustix::process::setpriority_process(own, NICENESS) {
+                tracing::debug!(%error, "the tuner's thread has the priority of the others");
+            }
+            let lived = catch(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    self.turn();
+                    std::thread::park_timeout(TURN);
+                }
+            });
+            if let Err(panic) = lived {
+                tracing::error!(%panic, "the tuner died; the default rule keeps the settings that it has");
+            }
+        };
+        std::thread::Builder::new().name("tuner".into()).spawn(live).map(drop)
+    }
+
+    /// Takes arrivals in, orders more, and looks at those of a sub-cluster whose time has come.
+    pub(crate) fn turn(&mut self) {
+        self.follow_models();
+        self.take_arrivals();
+        let now = self.plan.clock.now();
+        for group in 0..self.pools.len() {
+            let Some(pool) = &mut self.pools[group] else { continue };
+            if let Some(count) = pool.wanted(now) {
+                order(&mut self.links, TuningOrder::Sample { group, count });
+            }
+            if self.rests_until <= now && self.pools[group].as_ref().is_some_and(|pool| pool.is_due(now)) {
+                self.look(group, now);
+            }
+        }
+    }
+
+    /// Begins anew when other models are served.
+    fn follow_models(&mut self) {
+        if self.table == Some(self.plan.model_table.number()) {
+            return;
+        }
+        let (number, models) = self.plan.model_table.read();
+        let is_first = self.table.replace(number).is_none();
+        let TunerPlan { rule, gpus, group_of, clock, .. } = &self.plan;
+        let now = clock.now();
+        let of_group = |group: usize| {
+            let own = ModelInfo::served(&models)
+                .filter(move |model| group_of[model.id.0 as usize] as usize == group);
+            TunedPool::new(gpus[group], own, *rule, now)
+        };
+        self.pools = (0..gpus.len()).map(of_group).collect();
+        for (group, pool) in self.pools.iter().enumerate().filter(|_| !is_first) {
+            if let Some(pool) = pool {
+                order(&mut self.links, TuningOrder::Set { group, setting: pool.setting() });
+            }
+        }
+    }
+
+    fn take_arrivals(&mut self) {
+        for link in &mut self.links {
+            while let Some(arrival) = link.next_arrival() {
+                let group = self.plan.group_of[arrival.model.0 as usize] as usize;
+                if let Some(pool) = &mut self.pools[group] {
+                    pool.note(arrival);
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, group: usize, now: Nanos) {
+        let Some(pool) = &mut self.pools[group] else { return };
+        // What is still on its way belongs to no look.
+        order(&mut self.links, TuningOrder::Sample { group, count: 0 });
+        let changed = pool.look(now);
+        let done = self.plan.clock.now();
+        let took = done - now;
+        self.plan.counts.looked(took.0, changed.is_some());
+        self.rests_until = done + Nanos(took.0 * REST);
+        if let Some((old, new)) = changed {
+            order(&mut self.links, TuningOrder::Set { group, setting: new });
+            tracing::info!(sub_cluster = group, %old, %new, "the default rule goes on with another setting");
+        }
+    }
+}
+
+/// Sends an order to all ModelThreads. A thread that takes none has ended, or will have the next
+/// one: the tuner never waits.
+fn order(links: &mut [TunerLink], order: TuningOrder) {
+    for link in links {
+        if !link.order(order) {
+            tracing::debug!(?order, "a ModelThread took no order of the tuner");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_config;
+    use crate::runtime::frontend::{Ask, Outcome};
+    use crate::runtime::{Engine, no_progress};
+    use std::time::Instant;
+    use symphony_transport::message::ModelId;
+
+    /// An engine of eight GPUs that a trickle of requests can't fill.
+    const CONFIG: &str = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\n\
+                          executor = \"emulated\"\nslo_ms = 400\nprofile = { alpha_ms = 0.2, beta_ms = 4 }\n";
+
+    /// Serves a trickle until `until`, or for a minute, and returns the requests that were good.
+    fn serve(text: &str, until: impl Fn(&Engine) -> bool) -> (u64, Engine) {
+        let (engine, mut frontends) = Engine::start(parse_config(text).unwrap(), 1, no_progress()).unwrap();
+        let frontend = &mut frontends[0];
+        let (began, mut good) = (Instant::now(), 0);
+        while !until(&engine) && began.elapsed() < Duration::from_secs(60) {
+            if frontend.in_flight() < 40 {
+                frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+            }
+            frontend.poll(|_, answer| good += u64::from(answer.outcome == Outcome::Good));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (good, engine)
+    }
+
+    #[test]
+    fn requests_are_replayed_and_served_while_the_default_is_tuned() {
+        let text = format!("tuning = \"on\"\n{CONFIG}");
+        let (good, engine) = serve(&text, |engine| engine.counters().tuning().read().looks >= 2);
+        let tally = engine.counters().tuning().read();
+        assert!(tally.looks >= 2 && tally.busy_ns > 0 && good > 0, "{tally:?}, {good} good");
+        engine.stop();
+    }
+}
