@@ -14,6 +14,7 @@ use symphony::api::reading::{Reader, Understood};
 use symphony_transport::Nanos;
 use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_scheduler::profile::Profile;
 use symphony_transport::message::ModelId;
 
 /// The most rows of a request.
@@ -68,6 +69,7 @@ fn model(choice: u8) -> ModelInfo {
         signature: Signature { inputs, outputs },
         slo: Nanos::from_millis(25),
         max_batch: 8,
+        profile: Profile::of_nothing().into(),
         class: Class::HIGHEST,
         thread: 0,
         state: SlotState::Serving,
