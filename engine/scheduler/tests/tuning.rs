@@ -11,7 +11,7 @@ use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{Fault, Observer, simulate, simulate_observed};
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Ending, Request};
+use symphony_transport::message::{BatchHeader, Class, Ending, Request};
 
 const TUNED: Option<Prefer> = Some(Prefer::Efficiency);
 
@@ -188,4 +188,24 @@ fn another_load_is_looked_at_soon() {
     feed(&mut tuner, &workload, [at(100), next], Nanos::from_micros(300));
     feed(&mut tuner, &workload, [next, next + Nanos::from_millis(2)], Nanos::from_millis(1));
     assert!(tuner.next_look() - next < at(1), "{:?} {next:?}", tuner.next_look());
+}
+
+#[test]
+fn a_look_replays_long_slos_for_longer_and_lower_classes_not_at_all() {
+    let rule = deferral("symphony").unwrap();
+    let tuner_of = |workload: &Workload| {
+        Tuner::new(workload, DropRule::Exchange, rule, RuleSetting::default(), Prefer::Efficiency)
+    };
+    let mut workload = bursty(1.0, 1);
+    workload.models[0].slo = Nanos::from_millis(25);
+    let tuner = tuner_of(&workload);
+    assert_eq!((tuner.replayed(1e3), tuner.replayed(1e6), tuner.replayed(1e8)), (20_000, 150_000, 200_000));
+    // Two hundred thousand requests of 2 ms: nothing is concluded from less than two SLOs.
+    let mut flooded = tuner_of(&workload);
+    let changes = feed(&mut flooded, &workload, [Nanos::ZERO, Nanos::from_millis(260)], Nanos(10));
+    assert!(changes.is_empty() && flooded.next_look() > Nanos::from_millis(700), "{changes:?}");
+    workload.models[0].class = Class::LOWEST;
+    let mut lower = tuner_of(&workload);
+    feed(&mut lower, &workload, [Nanos::ZERO, Nanos::from_secs(10)], Nanos::from_millis(3));
+    assert_eq!(lower.next_look(), Nanos::MAX);
 }

@@ -46,19 +46,22 @@ pub(super) fn read_tuning(
     drop: Option<DropRule>,
 ) -> Option<Option<Prefer>> {
     let (tuning, prefer) = (root.optional("tuning"), root.optional("prefer"));
-    let is_on = tuning.as_ref().map_or(Some("off"), |value| value.word(&["on", "off"]))? == "on";
+    let can_be = policy?.is_tuned(drop);
+    let is_on = match &tuning {
+        Some(value) => value.word(&["on", "off"])? == "on",
+        None => can_be,
+    };
     let preferred = match &prefer {
         None => Prefer::default(),
         Some(value) => Prefer::parse(value.word(&Prefer::ALL.map(|(_, name)| name))?)?,
     };
     if let (Some(value), false) = (&prefer, is_on) {
         value.report(
-            "it chooses among what tuning finds, and that is off",
-            "set tuning = \"on\", or take it out",
+            "it chooses among what tuning finds, and nothing is tuned here",
+            "take it out, or tuning = \"off\", or another policy, or drop = \"fcfs\"",
         );
         return None;
     }
-    let can_be = policy?.options().contains(&"tuning") && drop != Some(DropRule::Fcfs);
     if let (Some(value), true, false) = (&tuning, is_on, can_be) {
         let policies = policy::taking("tuning").join("\" or \"");
         let right =

@@ -23,7 +23,7 @@ struct OnThreadsOptions {
     /// Workloads without a network, as tune-017
     #[arg(value_name = "NAME", required = true, value_parser = by_name)]
     workloads: Vec<Workload>,
-    /// A rule that the engine can be configured for, as symphony@tuned or work-conserving:timeout
+    /// A rule that the engine can be configured for, as symphony@latency or work-conserving:timeout
     #[arg(long, default_value = DEFAULT, value_name = "RULE")]
     rule: Rule,
     /// Write the result to this file

@@ -170,9 +170,7 @@ fn config_of(workload: &Workload, rule: &Rule) -> Result<String, String> {
     }
     match setting {
         None => {}
-        Some(ChosenSetting::Tuned(prefer)) => {
-            let _ = writeln!(text, "tuning = \"on\"\nprefer = {:?}", prefer.name());
-        }
+        Some(ChosenSetting::Latency) => text.push_str("prefer = \"latency\"\n"),
         Some(ChosenSetting::Fixed(_)) => return Err(format!("{rule}: the engine has no key for a setting")),
     }
     let _ = writeln!(text, "[[executors]]\nkind = \"emulated\"\ncount = {}", workload.gpus);
@@ -223,7 +221,7 @@ mod tests {
         for model in &mut workload.models {
             model.slo = Nanos::from_secs_f64(5.0);
         }
-        let found = run(&workload, &"symphony@tuned".parse().unwrap()).unwrap();
+        let found = run(&workload, &"symphony".parse().unwrap()).unwrap();
         assert!(found.offered_rps > 50.0 && found.worst_bad_rate < 0.5, "{found:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! What is compared: a policy with a drop rule, by a name such as `work-conserving:timeout`; the
-//! default rule also tuned, `symphony@tuned`, or with a setting, `symphony@0/3/1`.
+//! default rule also tuned for latency, `symphony@latency`, or with a setting that stays,
+//! `symphony@1/1/1`.
 
 use super::clairvoyant;
 use std::fmt;
@@ -32,21 +33,18 @@ pub const CLAIRVOYANT: &str = "clairvoyant";
 pub enum ChosenSetting {
     /// A setting that stays as it is.
     Fixed(RuleSetting),
-    /// A setting that is tuned, for this.
-    Tuned(Prefer),
+    /// A setting that is tuned for latency.
+    Latency,
 }
 
-/// The names of tuned rules, behind an `@`.
-const TUNED: [(Prefer, &str); 2] = [(Prefer::Efficiency, "tuned"), (Prefer::Latency, "tuned-for-latency")];
+/// The name of a rule that is tuned for latency, behind an `@`.
+const FOR_LATENCY: &str = "latency";
 
 impl fmt::Display for ChosenSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ChosenSetting::Fixed(setting) => write!(f, "@{setting}"),
-            ChosenSetting::Tuned(for_what) => TUNED
-                .iter()
-                .filter(|(prefer, _)| prefer == for_what)
-                .try_for_each(|(_, name)| write!(f, "@{name}")),
+            ChosenSetting::Latency => write!(f, "@{FOR_LATENCY}"),
         }
     }
 }
@@ -55,11 +53,10 @@ impl FromStr for ChosenSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ChosenSetting, String> {
-        let tuned =
-            TUNED.iter().find(|(_, name)| *name == text).map(|&(prefer, _)| ChosenSetting::Tuned(prefer));
-        let fixed =
-            || text.parse().map(ChosenSetting::Fixed).map_err(|error: NoRuleSetting| error.to_string());
-        tuned.map_or_else(fixed, Ok)
+        if text == FOR_LATENCY {
+            return Ok(ChosenSetting::Latency);
+        }
+        text.parse().map(ChosenSetting::Fixed).map_err(|error: NoRuleSetting| error.to_string())
     }
 }
 
@@ -72,7 +69,8 @@ pub enum Rule {
         policy: &'static dyn Policy,
         /// The drop rule; `None` for the policy's own.
         drop: Option<DropRule>,
-        /// The setting of the rule, or its tuning; `None` for the default setting.
+        /// The choice of the rule's setting; `None` for the engine's, which tunes it for GPU time
+        /// where that can be.
         setting: Option<ChosenSetting>,
     },
     /// The best that can be done by who knows all arrivals.
@@ -136,9 +134,9 @@ impl Rule {
             Rule::Policy { policy, drop, setting } => {
                 let mut options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
                 match setting {
-                    None => {}
+                    None => options.tuning = policy.is_tuned(*drop).then_some(Prefer::Efficiency),
                     Some(ChosenSetting::Fixed(setting)) => options.setting = *setting,
-                    Some(ChosenSetting::Tuned(prefer)) => options.tuning = Some(*prefer),
+                    Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
                 }
                 let report = simulate(workload, *policy, &options)?;
                 Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
@@ -155,18 +153,18 @@ mod tests {
     #[test]
     fn a_rule_is_read_by_the_name_that_it_prints() {
         for name in
-            CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window", "symphony@tuned"])
+            CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window", "symphony@latency"])
         {
             assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
         }
-        for name in ["symphony@tuned-for-latency", "symphony:window@0/inf/0.5/spread"] {
+        for name in ["symphony:window@0/inf/0.5/spread", "symphony@1/1/1"] {
             assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
         }
         for (name, says) in [
             ("fifo", "\"fifo\" is no policy; give one of symphony, "),
             ("symphony:never", "\"never\" is no drop rule; give one of window, timeout, "),
             ("symphony@1/2", "\"1/2\" is no setting: give PRICE/PATIENCE/LEAD"),
-            ("nexus@tuned", "nexus has no setting; leave out"),
+            ("nexus@latency", "nexus has no setting; leave out"),
             ("clockwork:window", "clockwork has a drop rule of its own; leave out :window"),
         ] {
             let error = name.parse::<Rule>().unwrap_err();

@@ -39,11 +39,13 @@ struct CommandLine {
     /// below
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
-    /// The setting of policy symphony's rule: PRICE/PATIENCE/LEAD, each from 0 to inf, and /spread
-    /// or nothing behind it (default 1/1/1; docs/scheduling.md)
+    /// The setting of policy symphony's rule, which stays as it is without --tuning on:
+    /// PRICE/PATIENCE/LEAD, each from 0 to inf, and /spread or nothing behind it (default 1/1/1,
+    /// and tuned; docs/scheduling.md)
     #[arg(long, value_name = "SETTING")]
     setting: Option<RuleSetting>,
-    /// Whether policy symphony tunes its setting by what has arrived: on or off (default off)
+    /// Whether policy symphony tunes its setting by what has arrived: on or off (default on, unless
+    /// --setting is given or with --drop fcfs)
     #[arg(long, value_name = "ON", value_parser = ["on", "off"])]
     tuning: Option<String>,
     /// What is tuned for, among settings that serve as many in time: efficiency (the least GPU
@@ -223,11 +225,14 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
         options.when = Some(rule);
     }
     options.setting = line.setting.unwrap_or_default();
-    let tuned = line.tuning.as_deref() == Some("on");
-    if line.prefer.is_some() && !tuned {
+    let is_tuned = match line.tuning.as_deref() {
+        Some(word) => word == "on",
+        None => policy.is_tuned(options.drop) && line.setting.is_none(),
+    };
+    if line.prefer.is_some() && !is_tuned {
         return Err("--prefer: only with --tuning on".to_owned());
     }
-    options.tuning = tuned.then_some(line.prefer.unwrap_or_default());
+    options.tuning = is_tuned.then_some(line.prefer.unwrap_or_default());
     options.frontends = line.frontends.map_or(options.frontends, usize::from);
     options.preempt = line.shepherd_preempt.unwrap_or(options.preempt);
     let clockwork = &mut options.clockwork;

@@ -53,6 +53,11 @@ pub trait Policy: Sync + core::fmt::Debug {
     }
     /// Returns the flags of the [`PolicyOptions`] that apply to the policy.
     fn options(&self) -> &'static [&'static str];
+    /// Returns true if the policy's rule has settings that are tuned while it runs, with this drop
+    /// rule or its own. Whoever runs a policy as it is meant to be tunes such a one.
+    fn is_tuned(&self, drop: Option<DropRule>) -> bool {
+        self.options().contains(&"tuning") && drop != Some(DropRule::Fcfs)
+    }
     /// Returns a scheduler of this policy for the models and GPUs of a workload.
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler>;
     /// Returns the policy's deferral, where that is all that sets it apart. Such a policy runs on

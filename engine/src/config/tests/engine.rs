@@ -64,7 +64,10 @@ fn traces_go_where_a_collector_is_and_nowhere_by_default() {
 fn a_small_file_has_the_documented_defaults() {
     let config = good(&format!("{CPU}{MODEL}"));
     assert!(config.file.ends_with(FILE));
-    assert_eq!((config.policy, config.drop, config.tuning), ("symphony", DropRule::Exchange, None));
+    assert_eq!(
+        (config.policy, config.drop, config.tuning),
+        ("symphony", DropRule::Exchange, Some(Prefer::Efficiency))
+    );
     assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
     assert_eq!(config.http, HttpLimits::default());
     assert_eq!(config.executors, [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![] }]);
@@ -184,9 +187,14 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
 }
 
 #[test]
-fn the_default_rule_is_tuned_where_that_is_asked_for() {
+fn the_default_rule_is_tuned_unless_it_is_not_to_be() {
     for (text, expected) in [
+        ("", Some(Prefer::Efficiency)),
+        ("drop = \"window\"\n", Some(Prefer::Efficiency)),
+        ("drop = \"fcfs\"\n", None),
+        ("policy = \"symphony-published\"\n", None),
         ("tuning = \"on\"\n", Some(Prefer::Efficiency)),
+        ("prefer = \"latency\"\n", Some(Prefer::Latency)),
         ("tuning = \"on\"\nprefer = \"latency\"\n", Some(Prefer::Latency)),
         ("tuning = \"off\"\n", None),
     ] {
@@ -315,9 +323,9 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
                 .into(),
         ),
         (
-            format!("prefer = \"latency\"\n{CPU}{MODEL}"),
-            "symphony.toml:1: prefer: it chooses among what tuning finds, and that is off; set tuning = \
-             \"on\", or take it out"
+            format!("tuning = \"off\"\nprefer = \"latency\"\n{CPU}{MODEL}"),
+            "symphony.toml:2: prefer: it chooses among what tuning finds, and nothing is tuned here; take it \
+             out, or tuning = \"off\", or another policy, or drop = \"fcfs\""
                 .into(),
         ),
         (

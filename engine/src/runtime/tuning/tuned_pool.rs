@@ -9,7 +9,7 @@ use symphony_scheduler::policy::tuning::{MOST_REPLAYED, Tuner};
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::workload::{Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, ModelId, Request};
+use symphony_transport::message::{Class, ModelId, NO_DEADLINE, Request};
 
 /// The part of the room for arrivals for which sampling begins ahead of a look: the rate may be
 /// higher than it was.
@@ -67,7 +67,7 @@ impl TunedPool {
             setting,
             sample_at: Some(now),
             sampled_from: now,
-            sampled: Vec::with_capacity(MOST_REPLAYED),
+            sampled: Vec::new(),
         })
     }
 
@@ -102,12 +102,13 @@ impl TunedPool {
         self.sampled.sort_unstable_by_key(|one| one.arrival);
         let last = self.sampled.last().map_or(now, |last| last.arrival);
         let span = (last - self.sampled_from).as_secs_f64().max(1e-3);
-        let enough = Nanos::from_secs_f64(SAMPLED * MOST_REPLAYED as f64 * span / self.sampled.len() as f64);
+        let rate = self.sampled.len() as f64 / span;
+        let enough = Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(rate) as f64 / rate);
         for SampledArrival { model, arrival, deadline } in self.sampled.drain(..) {
             let Some(at) = self.models.iter().position(|own| *own == model) else { continue };
             self.tuner.note(&Request {
                 arrival: arrival - self.began,
-                deadline: deadline - self.began,
+                deadline: if deadline == NO_DEADLINE { deadline } else { deadline - self.began },
                 queue: ModelId(at as u32).only_queue(),
                 ..Request::default()
             });

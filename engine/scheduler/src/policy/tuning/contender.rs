@@ -1,8 +1,9 @@
 //! The settings that the tuner compares, and how bad each one is: what became of recent requests
 //! under it, as they came and under stress (docs/scheduling.md, "The tuner").
 
-use super::replay::ReplayOutcome;
+use super::replay::{ReplayOutcome, SLICES};
 use crate::rule_setting::{Prefer, RuleSetting};
+use alloc::collections::VecDeque;
 
 /// The factors by which recent requests are replayed faster than they came. A setting that loses
 /// nothing now may be about to: what it does under more load shows that before it costs anything.
@@ -23,6 +24,12 @@ const HOPELESS: f64 = 0.04;
 /// The number of requests by which a model's bad rate is drawn to that of all.
 const DRAWN_BY: f64 = 200.0;
 
+/// The standard errors by which a setting has to be better.
+const ERRORS: f64 = 1.0;
+
+/// The looks whose slices are kept.
+const LOOKS: usize = 8;
+
 /// A setting, and what was found under it.
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
@@ -32,30 +39,41 @@ pub(super) struct Contender {
     handicap: f64,
     /// What became of requests at each of [`STRESS`].
     found: [ReplayOutcome; STRESS.len()],
+    /// The bad requests of each slice of the last looks, under all stresses.
+    slices: VecDeque<f64>,
 }
 
 impl Contender {
-    /// All settings that are compared, `current` among them, without findings.
-    pub(super) fn all(current: RuleSetting) -> impl Iterator<Item = Contender> {
-        let others = CANDIDATES.into_iter().filter(move |one| one.0 != current);
-        let handicap = CANDIDATES.iter().find(|one| one.0 == current).map_or(0.0, |one| one.1);
-        core::iter::once((current, handicap)).chain(others).map(|(setting, handicap)| Contender {
+    /// All settings that are compared, `current` among them, without findings. `charges` has the
+    /// bad requests with which each of [`CANDIDATES`] is charged.
+    pub(super) fn all(current: RuleSetting, charges: &[f64]) -> impl Iterator<Item = Contender> {
+        let charged = CANDIDATES.into_iter().zip(charges.iter().copied());
+        let other = (!CANDIDATES.contains(&current)).then_some((current, 0.0));
+        other.into_iter().chain(charged).map(|(setting, handicap)| Contender {
             setting,
             handicap,
             found: Default::default(),
+            slices: VecDeque::new(),
         })
     }
 
     /// Leaves `kept` of what was found, and adds what `replay` finds at each stress.
     pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, f64) -> ReplayOutcome) {
         let mut last: Option<ReplayOutcome> = None;
+        let mut slices = [0.0; SLICES];
         for (found, stress) in self.found.iter_mut().zip(STRESS) {
             let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
             let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
             found.fade(kept);
             found.add(&more);
+            slices.iter_mut().zip(more.bad_in).for_each(|(sum, one)| *sum += one);
             last = Some(more);
         }
+        if self.slices.len() == SLICES * LOOKS {
+            self.slices.drain(..SLICES);
+        }
+        self.slices.iter_mut().for_each(|bad| *bad *= kept);
+        self.slices.extend(slices);
     }
 
     /// Returns how bad the setting is: the worst model's bad rate, and that under stress as far as
@@ -63,6 +81,15 @@ impl Contender {
     pub(super) fn badness(&self) -> f64 {
         let [now, stressed] = self.found.each_ref().map(|found| found.worst_bad_rate(DRAWN_BY));
         now + stressed.min(STRESSED) + BEYOND * stressed + self.handicap / self.offered().max(1.0)
+    }
+
+    /// Returns the number of bad requests that this setting saves of those under `other`, less the
+    /// standard error that the differences of the slices show. Bad requests come in bursts: what
+    /// one burst says is no more than its own error.
+    pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
+        let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs - own);
+        let squares: f64 = differences().map(|difference| difference * difference).sum();
+        other.handicap - self.handicap + differences().sum::<f64>() - ERRORS * squares.sqrt()
     }
 
     /// Returns what serving took, without stress.
@@ -79,17 +106,16 @@ impl Contender {
     }
 }
 
-/// The settings that are compared, each with the bad requests that it is charged with: those that
-/// fail badly on some workloads have to prove themselves on more requests (docs/scheduling.md).
-const CANDIDATES: [(RuleSetting, f64); 8] = [
-    (of(1.0, 1.0, 1.0), 0.0),
-    (of(0.0, 3.0, 1.0), 0.0),
-    (of(0.0, 1.0, 0.0), 1.0),
-    (of(1.0, 10.0, 0.3), 3.0),
-    (of(f32::INFINITY, 10.0, 1.0), 3.0),
-    (of(0.0, f32::INFINITY, 1.0), 3.0),
-    (of(f32::INFINITY, f32::INFINITY, 0.0), 5.0),
-    (RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) }, 5.0),
+/// The settings that are compared.
+pub(super) const CANDIDATES: [RuleSetting; 8] = [
+    of(1.0, 1.0, 1.0),
+    of(0.0, 3.0, 1.0),
+    of(0.0, 1.0, 0.0),
+    of(1.0, 10.0, 0.3),
+    of(f32::INFINITY, 10.0, 1.0),
+    of(0.0, f32::INFINITY, 1.0),
+    of(f32::INFINITY, f32::INFINITY, 0.0),
+    RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) },
 ];
 
 const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {
@@ -104,11 +130,12 @@ mod tests {
 
     /// What is found where so many of 10,000 requests are bad without and with stress.
     fn found(bad: [f64; 2]) -> Contender {
-        let mut contender = Contender::all(RuleSetting::default()).next().unwrap();
+        let mut contender = Contender::all(RuleSetting::default(), &[0.0; 8]).next().unwrap();
         contender.find(1.0, |_, stress| ReplayOutcome {
             models: vec![ReplayTally { offered: 10_000.0, bad: if stress > 1.0 { bad[1] } else { bad[0] } }],
             busy_s: 1.0,
             latency_s: 1.0,
+            ..Default::default()
         });
         contender
     }
@@ -134,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_is_hopeless_is_not_replayed_under_stress() {
-        let mut contender = Contender::all(RuleSetting::default()).next().unwrap();
+        let mut contender = Contender::all(RuleSetting::default(), &[0.0; 8]).next().unwrap();
         let mut replays = 0;
         contender.find(1.0, |_, _| {
             replays += 1;
@@ -145,11 +172,28 @@ mod tests {
     }
 
     #[test]
+    fn one_burst_decides_nothing() {
+        let found = |bad_in: [f64; SLICES]| {
+            let mut contender = Contender::all(RuleSetting::default(), &[0.0; 8]).next().unwrap();
+            contender.find(1.0, |_, _| ReplayOutcome { bad_in, ..Default::default() });
+            contender
+        };
+        let none = found([0.0; SLICES]);
+        let burst = found(core::array::from_fn(|slice| if slice == 3 { 500.0 } else { 0.0 }));
+        assert!(none.surely_saves(&burst) < 1.0, "{}", none.surely_saves(&burst));
+        let often = found([2.0; SLICES]);
+        assert!(none.surely_saves(&often) > 30.0 && often.surely_saves(&none) < 0.0);
+        // Charges are not found, so they have no error.
+        let charged = Contender { handicap: 7.0, ..none.clone() };
+        assert!((none.surely_saves(&charged) - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn the_current_setting_is_compared_once() {
-        for current in [RuleSetting::default(), of(0.5, 2.0, 2.0), CANDIDATES[7].0] {
-            let all: Vec<_> = Contender::all(current).map(|one| one.setting).collect();
+        for current in [RuleSetting::default(), of(0.5, 2.0, 2.0), CANDIDATES[7]] {
+            let all: Vec<_> = Contender::all(current, &[0.0; 8]).map(|one| one.setting).collect();
             assert_eq!(all.iter().filter(|&&one| one == current).count(), 1);
-            assert!(CANDIDATES.iter().all(|one| all.contains(&one.0)));
+            assert!(CANDIDATES.iter().all(|one| all.contains(one)));
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod contender;
 mod load;
+mod prior;
 pub mod replay;
 
 use crate::deferral::Deferral;
@@ -16,14 +17,25 @@ use crate::rule_setting::{Prefer, RuleSetting};
 use crate::workload::Workload;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use contender::Contender;
+use contender::{CANDIDATES, Contender};
 use load::Load;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
-use symphony_transport::message::{NO_DEADLINE, Request};
+use symphony_transport::message::{Class, NO_DEADLINE, Request};
 
-/// The requests that are kept for a look: the last ones.
-pub const MOST_REPLAYED: usize = 20_000;
+/// The requests that a look replays at most: the last ones.
+pub const MOST_REPLAYED: usize = 200_000;
+
+/// The requests that a look replays where they are of more than [`REPLAYED_SLOS`].
+const REPLAYED: usize = 20_000;
+
+/// The largest SLOs for which requests are replayed: in less time an idle pool does not become
+/// what it will be.
+const REPLAYED_SLOS: u64 = 6;
+
+/// The mean SLOs of requests in which they have to have come for a look to say anything. At rates
+/// that bring [`MOST_REPLAYED`] in less, the setting stays as it is.
+const LEAST_SLOS: f64 = 2.0;
 
 /// The pause before the first look after the start or a change of the load, at least, and the
 /// longest between two looks.
@@ -42,7 +54,7 @@ const SAME: f64 = 0.002;
 /// cost alone.
 const HEADROOM: f64 = 0.0005;
 
-/// The number of requests that a change of the setting must have saved.
+/// The number of requests that a change of the setting must have saved for sure.
 const GAIN: f64 = 1.0;
 
 /// The share of the cost that is left where a setting is changed for its cost alone.
@@ -57,11 +69,15 @@ pub struct Tuner {
     drop: DropRule,
     deferral: &'static dyn Deferral,
     prefer: Prefer,
+    /// The largest SLO.
+    longest: Nanos,
     /// The last requests that came since the last look.
     recent: VecDeque<Request>,
     last_look: Nanos,
     pause: Nanos,
     load: Load,
+    /// The bad requests with which each of [`CANDIDATES`] is charged.
+    charges: Vec<f64>,
     contenders: Vec<Contender>,
     current: RuleSetting,
 }
@@ -76,15 +92,19 @@ impl Tuner {
         setting: RuleSetting,
         prefer: Prefer,
     ) -> Tuner {
+        let slos = workload.models.iter().map(|model| model.slo);
+        let longest = slos.filter(|&slo| slo < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
         let mut tuner = Tuner {
+            longest,
             workload: workload.clone(),
             drop,
             deferral,
             prefer,
-            recent: VecDeque::with_capacity(MOST_REPLAYED),
+            recent: VecDeque::with_capacity(REPLAYED),
             last_look: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
+            charges: prior::charges(workload, drop, deferral, &CANDIDATES),
             contenders: Vec::new(),
             current: setting,
         };
@@ -94,19 +114,42 @@ impl Tuner {
 
     /// Forgets what was found, and looks early again.
     fn begin(&mut self) {
-        let slos = self.workload.models.iter().map(|model| model.slo);
-        let longest = slos.filter(|&slo| slo < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
-        self.pause = PAUSES[0].max(Nanos(longest.0.saturating_mul(FIRST_LOOK_SLOS))).min(PAUSES[1]);
-        self.contenders = Contender::all(self.current).collect();
+        self.pause = PAUSES[0].max(self.slos(FIRST_LOOK_SLOS)).min(PAUSES[1]);
+        self.contenders = Contender::all(self.current, &self.charges).collect();
     }
 
-    /// Notes a request that has arrived.
+    /// Returns so many of the largest SLOs.
+    fn slos(&self, count: u64) -> Nanos {
+        Nanos(self.longest.0.saturating_mul(count))
+    }
+
+    /// Notes a request that has arrived. Those of lower classes say nothing: they take what is
+    /// left.
     #[inline]
     pub fn note(&mut self, request: &Request) {
-        if self.recent.len() == MOST_REPLAYED {
-            self.recent.pop_front();
+        if self.workload.models[request.queue.0 as usize].class > Class::HIGHEST {
+            return;
+        }
+        if self.recent.len() >= REPLAYED {
+            self.leave_out(request.arrival);
         }
         self.recent.push_back(*request);
+    }
+
+    /// Leaves out what a look at `now` would not replay.
+    fn leave_out(&mut self, now: Nanos) {
+        let span = self.slos(REPLAYED_SLOS);
+        let is_old = |first: &Request| first.arrival.0.saturating_add(span.0) < now.0;
+        while self.recent.len() >= MOST_REPLAYED
+            || (self.recent.len() >= REPLAYED && self.recent.front().is_some_and(is_old))
+        {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Returns the number of requests that a look replays at this rate, in requests per second.
+    pub fn replayed(&self, rate_rps: f64) -> usize {
+        ((rate_rps * self.slos(REPLAYED_SLOS).as_secs_f64()) as usize).clamp(REPLAYED, MOST_REPLAYED)
     }
 
     /// Returns when to look next; [`Nanos::MAX`] if nothing has come since the last look.
@@ -125,20 +168,34 @@ impl Tuner {
         if self.load.add(&self.recent) {
             self.begin();
         }
-        self.replay_all();
         self.last_look = now;
-        self.recent.clear();
         self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
-        let best = self.best();
-        let changed = best != self.current;
-        self.current = best;
-        changed.then_some(best)
+        let before = self.current;
+        if self.is_long_enough() {
+            self.replay_all();
+            self.current = self.best();
+        }
+        self.recent.clear();
+        (self.current != before).then_some(self.current)
+    }
+
+    /// Returns true if the requests came in a time that shows what the pool would do.
+    fn is_long_enough(&self) -> bool {
+        let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return false };
+        if self.recent.len() < MOST_REPLAYED {
+            return true;
+        }
+        let with_deadline = self.recent.iter().filter(|request| request.deadline < NO_DEADLINE);
+        let budgets = with_deadline.map(|request| (request.deadline - request.arrival).as_secs_f64());
+        let mean = budgets.sum::<f64>() / self.recent.len() as f64;
+        (last.arrival - first.arrival).as_secs_f64() >= LEAST_SLOS * mean
     }
 
     /// Adds up what becomes of the recent requests under each setting.
     fn replay_all(&mut self) {
         let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return };
-        let (start, span) = (first.arrival, last.arrival - first.arrival);
+        let (start, last) = (first.arrival, last.arrival);
+        let span = last - start;
         let mut rates = vec![0.0; self.workload.models.len()];
         self.recent.iter().for_each(|request| rates[request.queue.0 as usize] += 1.0);
         rates.iter_mut().for_each(|rate| *rate /= span.as_secs_f64().max(1e-3));
@@ -150,7 +207,7 @@ impl Tuner {
         for one in &mut self.contenders {
             one.find(KEPT, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
-                replay(workload, &rule, &rates, recent.iter(), from, stress)
+                replay(workload, &rule, &rates, recent.iter(), from..last, stress)
             });
         }
     }
@@ -164,7 +221,7 @@ impl Tuner {
         let current = self.contenders.iter().find(|one| one.setting == self.current);
         let (Some(best), Some(current)) = (best, current) else { return self.current };
         let gain = current.badness() - best.badness();
-        let saves = gain > SAME / 2.0 && gain * current.offered() >= GAIN;
+        let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
         let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
         let is_cheaper = best.cost(self.prefer) < CHEAPER * current.cost(self.prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }

@@ -12,6 +12,7 @@ use crate::workload::Workload;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::ops::Range;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, NO_DEADLINE, Request};
 
@@ -24,6 +25,9 @@ pub struct ReplayTally {
     pub bad: f64,
 }
 
+/// The parts of a replay's time in which bad requests are counted apart.
+pub const SLICES: usize = 16;
+
 /// What became of arrivals under a setting.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ReplayOutcome {
@@ -33,10 +37,12 @@ pub struct ReplayOutcome {
     pub busy_s: f64,
     /// The time that requests took until they were answered, in seconds, all together.
     pub latency_s: f64,
+    /// The bad requests of one replay by the time of their arrival, in slices of equal length.
+    pub bad_in: [f64; SLICES],
 }
 
 impl ReplayOutcome {
-    /// Adds what became of other arrivals.
+    /// Adds what became of other arrivals, but for their slices.
     pub fn add(&mut self, more: &ReplayOutcome) {
         self.models.resize(more.models.len().max(self.models.len()), ReplayTally::default());
         for (sum, one) in self.models.iter_mut().zip(&more.models) {
@@ -47,7 +53,7 @@ impl ReplayOutcome {
         self.latency_s += more.latency_s;
     }
 
-    /// Leaves a part of it.
+    /// Leaves a part of it, but for the slices.
     pub fn fade(&mut self, part: f64) {
         for sum in &mut self.models {
             sum.offered *= part;
@@ -88,26 +94,26 @@ pub struct ReplayedRule {
 }
 
 /// Replays `arrivals`, in the order of their arrival, on the pool of `workload`, whose models came
-/// at `rates` requests per second before. Those that came before `from` do not count. They come
+/// at `rates` requests per second before. Those of before `counted` do not count. They come
 /// `stress` times as fast as they did, each with as much time until its deadline as it had.
 pub fn replay<'a>(
     workload: &Workload,
     rule: &ReplayedRule,
     rates: &[f64],
     arrivals: impl Iterator<Item = &'a Request>,
-    from: Nanos,
+    counted: Range<Nanos>,
     stress: f64,
 ) -> ReplayOutcome {
     let mut arrivals = arrivals.peekable();
     let Some(start) = arrivals.peek().map(|first| first.arrival) else { return ReplayOutcome::default() };
     let pressed = |at: Nanos| start + Nanos::from_secs_f64((at - start).as_secs_f64() / stress);
-    let from = pressed(from);
+    let counted = pressed(counted.start)..pressed(counted.end);
     let mut arrivals = arrivals.map(|request| moved(request, pressed(request.arrival))).peekable();
     let mut scheduler = Deferred::new(workload, rule.drop, rule.deferral, rule.setting);
     scheduler.expect(start, &rates.iter().map(|rate| rate * stress).collect::<Vec<_>>());
     let tallies = vec![ReplayTally::default(); workload.models.len()];
     let outcome = ReplayOutcome { models: tallies, ..ReplayOutcome::default() };
-    let mut gpus = ReplayedGpus { from, completions: BinaryHeap::new(), outcome };
+    let mut gpus = ReplayedGpus { counted, completions: BinaryHeap::new(), outcome };
     loop {
         let arrival = arrivals.peek().map_or(Nanos::MAX, |next| next.arrival);
         let completion = gpus.completions.peek().map_or(Nanos::MAX, |next| next.0.finished);
@@ -121,7 +127,7 @@ pub fn replay<'a>(
             }
             now if arrival <= now => {
                 let Some(request) = arrivals.next() else { continue };
-                if request.arrival >= from {
+                if request.arrival >= gpus.counted.start {
                     gpus.outcome.models[request.queue.0 as usize].offered += 1.0;
                 }
                 scheduler.on_request(now, request, &mut gpus);
@@ -152,7 +158,8 @@ struct ReplayedBatch {
 
 /// GPUs that take what the profiles say: a batch starts when it is to start.
 struct ReplayedGpus {
-    from: Nanos,
+    /// When the requests come that count.
+    counted: Range<Nanos>,
     completions: BinaryHeap<Reverse<ReplayedBatch>>,
     outcome: ReplayOutcome,
 }
@@ -165,8 +172,11 @@ impl ReplayedGpus {
     }
 
     fn lost(&mut self, request: &Request) {
-        if request.arrival >= self.from {
+        if request.arrival >= self.counted.start {
             self.outcome.models[request.queue.0 as usize].bad += 1.0;
+            let span = (self.counted.end - self.counted.start).0.max(1);
+            let slice = (request.arrival - self.counted.start).0 * SLICES as u64 / span;
+            self.outcome.bad_in[(slice as usize).min(SLICES - 1)] += 1.0;
         }
     }
 }
@@ -176,13 +186,13 @@ impl Decisions for ReplayedGpus {
         let BatchHeader { batch: number, exec_at: started, duration, model, gpu, .. } = batch;
         let finished = started + duration;
         self.completions.push(Reverse(ReplayedBatch { finished, batch: number, started, model, gpu }));
-        if started >= self.from {
+        if started >= self.counted.start {
             self.outcome.busy_s += duration.as_secs_f64();
         }
         for request in requests.0.iter().chain(requests.1) {
             if finished > request.deadline {
                 self.lost(request);
-            } else if request.arrival >= self.from {
+            } else if request.arrival >= self.counted.start {
                 self.outcome.latency_s += (finished - request.arrival).as_secs_f64();
             }
         }
