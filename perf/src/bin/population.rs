@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::population::chart;
 use symphony_perf::population::generator::Half;
+use symphony_perf::population::loads;
 use symphony_perf::population::results::PopulationResults;
 use symphony_perf::population::rules::{CLAIRVOYANT, CLASSIC, DEFAULT, Rule};
 use symphony_perf::population::run::Campaign;
@@ -50,6 +51,10 @@ struct PopulationOptions {
     /// Draw the distributions into this file (SVG)
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
+    /// Compare GPU time below the default's goodput too, and good requests above it, on the
+    /// workloads of which FILE has that goodput, and write what was found to this file (JSON)
+    #[arg(long, value_name = "JSON")]
+    loads: Option<PathBuf>,
     /// Print a workload, for `simulate`, and run nothing
     #[arg(long, value_name = "NAME", value_parser = workload_file)]
     show: Option<String>,
@@ -110,6 +115,13 @@ fn carry_out(options: &PopulationOptions) -> Result<(), Box<dyn Error + Send + S
     if let Some(file) = &options.chart {
         let svg = chart::figure(&found).svg()?;
         std::fs::write(file, svg).map_err(|error| named(file, error))?;
+    }
+    if let Some(file) = &options.loads {
+        let done = |done, of| eprintln!("population: loads of {done} of {of} workloads");
+        let part = (campaign.half, campaign.from, campaign.every);
+        let found = loads::loads(&results, part, campaign.threads, done)?;
+        found.write(file).map_err(|error| named(file, error))?;
+        print!("\n{}", found.table());
     }
     Ok(())
 }

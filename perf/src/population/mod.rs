@@ -4,12 +4,14 @@
 //!
 //! [`generator`] draws the workloads, [`rules`] names what is compared, [`search`] finds the
 //! goodput of a rule on a workload, [`run`] does so for all of them, [`results`] is the file that
-//! keeps what was found, [`summary`] and [`chart`] show it. [`clairvoyant`] is the limit: what a
+//! keeps what was found, [`summary`] and [`chart`] show it. [`loads`] compares GPU time below the
+//! goodput. [`clairvoyant`] is the limit: what a
 //! scheduler that knew all arrivals could serve. [`on_threads`] runs a workload in real time.
 
 pub mod chart;
 pub mod clairvoyant;
 pub mod generator;
+pub mod loads;
 pub mod on_threads;
 pub mod results;
 pub mod rules;

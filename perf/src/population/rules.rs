@@ -10,6 +10,7 @@ use symphony_scheduler::policy::{self, Policy, PolicyOptions};
 use symphony_scheduler::rule_setting::{NoRuleSetting, Prefer, RuleSetting};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
+use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::simulate;
 use symphony_scheduler::workload::Workload;
 
@@ -130,19 +131,23 @@ impl Rule {
     ///
     /// Errors: those of [`simulate`].
     pub fn passes(&self, workload: &Workload) -> Result<Option<f64>, ArrivalError> {
-        match self {
-            Rule::Policy { policy, drop, setting } => {
-                let mut options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
-                match setting {
-                    None => options.tuning = policy.is_tuned(*drop).then_some(Prefer::Efficiency),
-                    Some(ChosenSetting::Fixed(setting)) => options.setting = *setting,
-                    Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
-                }
-                let report = simulate(workload, *policy, &options)?;
-                Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
-            }
-            Rule::Clairvoyant => clairvoyant::passes(workload),
+        let Some(report) = self.report(workload) else { return clairvoyant::passes(workload) };
+        let report = report?;
+        Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
+    }
+
+    /// Runs the workload; `None` for the limit, which nothing runs.
+    ///
+    /// Errors: those of [`simulate`].
+    pub fn report(&self, workload: &Workload) -> Option<Result<Report, ArrivalError>> {
+        let Rule::Policy { policy, drop, setting } = self else { return None };
+        let mut options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
+        match setting {
+            None => options.tuning = policy.is_tuned(*drop).then_some(Prefer::Efficiency),
+            Some(ChosenSetting::Fixed(setting)) => options.setting = *setting,
+            Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
         }
+        Some(simulate(workload, *policy, &options))
     }
 }
 
