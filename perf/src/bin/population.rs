@@ -12,7 +12,7 @@ use symphony_perf::population::loads;
 use symphony_perf::population::results::PopulationResults;
 use symphony_perf::population::rules::{CLAIRVOYANT, CLASSIC, DEFAULT, Rule};
 use symphony_perf::population::run::Campaign;
-use symphony_perf::population::summary::{distributions, table};
+use symphony_perf::population::summary::{distributions, room, table};
 
 /// Compare scheduling rules on a population of random workloads
 ///
@@ -110,6 +110,9 @@ fn carry_out(options: &PopulationOptions) -> Result<(), Box<dyn Error + Send + S
     campaign.run(&mut results, &options.file).map_err(|error| named(&options.file, error))?;
     let found = distributions(&results, options.half);
     print!("{}", table(&found));
+    if let Some(room) = room(&results, options.half) {
+        println!("\n{room}");
+    }
     let times = if results.looks() == 1 { "1 time" } else { &format!("{} times", results.looks()) };
     println!("\nThe half that is only reported was looked at {times}.");
     if let Some(file) = &options.chart {

@@ -7,6 +7,7 @@ use super::results::{PopulationResults, WorkloadResult};
 use super::rules::{CLAIRVOYANT, CLASSIC, DEFAULT};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use symphony_scheduler::sim::goodput::ideal_rate;
 
 /// Workloads whose best classic goodput is at most this are left out: a few requests decide them.
 pub const LEAST_RPS: f64 = 50.0;
@@ -60,6 +61,27 @@ fn mean(found: &WorkloadResult, rule: &str) -> Option<f64> {
 fn best_classic(found: &WorkloadResult) -> Option<f64> {
     let means: Option<Vec<f64>> = CLASSIC.iter().map(|rule| mean(found, rule)).collect();
     means?.into_iter().reduce(f64::max)
+}
+
+/// The share of the ideal rate above which little is left to gain.
+const NEARLY_IDEAL: f64 = 0.9;
+
+/// Returns a sentence on how much of the ideal rate the best classic rule of each workload of a
+/// half reaches: what is left above it bounds what any rule can gain; `None` where none has run.
+pub fn room(results: &PopulationResults, half: Half) -> Option<String> {
+    let share = |found: &WorkloadResult| {
+        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        Some(best / ideal_rate(&Half::by_name(&found.name)?))
+    };
+    let mut shares: Vec<f64> = results.of(half).filter_map(share).collect();
+    shares.sort_by(f64::total_cmp);
+    let median = shares.get(shares.len() / 2)?;
+    let near = shares.iter().filter(|&&share| share > NEARLY_IDEAL).count();
+    Some(format!(
+        "The best classic rule of each workload reaches {median:.2} of the ideal rate as the median, and over \
+         {NEARLY_IDEAL} of it on {near} of {}.",
+        shares.len()
+    ))
 }
 
 impl Distribution {
@@ -135,6 +157,19 @@ mod tests {
         assert_eq!(ours.of_possible, Some((0.5, 1)));
         assert_eq!(found[4].ratios[0], ("tune-001".to_owned(), 0.0));
         assert!(table(&found).contains("| symphony | 2 | 1.039 | 0.900 |"), "{}", table(&found));
+    }
+
+    #[test]
+    fn the_room_above_the_best_classic_rule_is_what_the_ideal_rate_leaves() {
+        let ideal = |name: &str| ideal_rate(&Half::by_name(name).unwrap());
+        let half = ideal("tune-001") / 2.0;
+        let results = results(&[
+            ("tune-001", [half, 60.0, 60.0, 60.0, 60.0]),
+            ("tune-002", [60.0, ideal("tune-002"), 60.0, 60.0, 60.0]),
+        ]);
+        let text = room(&results, Half::Tune).unwrap();
+        assert!(text.contains("reaches 1.00 of the ideal rate") && text.contains("on 1 of 2."), "{text}");
+        assert_eq!(room(&results, Half::Report), None);
     }
 
     #[test]
