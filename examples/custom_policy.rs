@@ -48,6 +48,7 @@ static HALF_TARGET: DeferralPolicy = DeferralPolicy {
     options: &["drop"],
     drop: DropRule::Window,
     deferral: &HalfTarget,
+    by_application: false,
 };
 
 /// Three models with Poisson arrivals at equal rates, 9000 requests/s together, on 16 GPUs.

@@ -103,8 +103,11 @@ pub struct Request {
     pub frontend: u8,
     /// The request's priority.
     pub class: Class,
+    /// The application that it comes from, among its model's: requests of one application have like
+    /// run times. 0 where there is one.
+    pub application: u8,
     /// Zero.
-    pub padding: [u8; 10],
+    pub padding: [u8; 9],
 }
 
 impl Request {

@@ -40,7 +40,7 @@
 //! # Order of modules
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
-//! `rule_setting`, `workload` → `profile` → `limits`.
+//! `rule_setting`, `workload` → `run_time` → `profile` → `limits`.
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]
@@ -54,5 +54,6 @@ pub mod policy;
 pub mod profile;
 pub mod rank;
 pub mod rule_setting;
+pub mod run_time;
 pub mod sim;
 pub mod workload;

@@ -3,6 +3,7 @@
 //! file means the same to all of them.
 
 use crate::profile::Profile;
+use crate::run_time::VaryingModel;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -91,6 +92,9 @@ pub struct WorkloadModel {
     pub share: f64,
     /// The process by which the requests arrive.
     pub arrival: Arrival,
+    /// How long batches really take where requests have run times of their own; `None` where they
+    /// take what the profile says. No scheduler may look at a request's own run time.
+    pub varying: Option<VaryingModel>,
 }
 
 impl WorkloadModel {
@@ -103,6 +107,7 @@ impl WorkloadModel {
             class: Class::HIGHEST,
             share: 1.0,
             arrival: Arrival::Poisson,
+            varying: None,
         }
     }
 }

@@ -123,6 +123,7 @@ fn models() -> impl Strategy<Value = Vec<WorkloadModel>> {
                 class: Class::HIGHEST,
                 share: share / total,
                 arrival,
+                varying: None,
             })
             .collect()
     })

@@ -20,6 +20,7 @@ pub mod table;
 
 mod clockwork_slos;
 mod nexus_drops;
+mod orloj_tables;
 mod scheduling;
 mod symphony_figure1;
 mod symphony_figure10;
@@ -52,6 +53,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &nexus_drops::LazyAndEarly,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
+    &orloj_tables::FinishRates,
     &scheduling::Scheduling,
 ];
 

@@ -27,13 +27,8 @@ impl Setting {
     pub fn new<'a>(gpus: usize, models: impl IntoIterator<Item = Model<'a>>, effort: Effort) -> Setting {
         let models: Vec<WorkloadModel> = models
             .into_iter()
-            .map(|model| WorkloadModel {
-                name: model.name.to_owned(),
-                profile: model.profile(),
-                slo: Nanos::from_millis_f64(model.slo_ms),
-                class: symphony_transport::message::Class::HIGHEST,
-                share: 1.0,
-                arrival: Arrival::Poisson,
+            .map(|model| {
+                WorkloadModel::new(model.name, model.profile(), Nanos::from_millis_f64(model.slo_ms))
             })
             .collect();
         let workload = Workload {

@@ -92,7 +92,8 @@ pub const ALL: &[System] = &[
 ];
 
 impl System {
-    const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
+    /// Makes a system of one of the engine's policies.
+    pub const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
         let policy = Chosen::Named(policy);
         System { name, label, policy, drop: None, when: None, frontends: 1, any_batch: false, colour }
     }

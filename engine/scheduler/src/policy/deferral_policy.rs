@@ -2,6 +2,7 @@
 //! [`Deferral`]. The simulator runs them as [`Deferred`]; the pinned threads put the same queues
 //! and the same matching around the deferral.
 
+use super::by_application::ByApplication;
 use super::deferred::Deferred;
 use super::interface::{Policy, Scheduler};
 use super::options::PolicyOptions;
@@ -25,6 +26,9 @@ pub struct DeferralPolicy {
     pub drop: DropRule,
     /// The rule for how long a batch is held back, unless option `when` chooses another.
     pub deferral: &'static dyn Deferral,
+    /// True if it serves each application of a model whose requests have run times of their own as
+    /// a model by itself.
+    pub by_application: bool,
 }
 
 impl Policy for DeferralPolicy {
@@ -47,14 +51,17 @@ impl Policy for DeferralPolicy {
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         let deferral = options.when.map_or(self.deferral, |rule| rule);
         let drop = options.drop.unwrap_or(self.drop);
-        let deferred = Deferred::new(workload, drop, deferral, options.setting);
-        match options.tuning.filter(|_| self.options.contains(&"tuning")) {
-            Some(prefer) => Box::new(Tuned {
-                deferred,
-                tuner: Tuner::new(workload, drop, deferral, options.setting, prefer),
-            }),
-            None => Box::new(deferred),
-        }
+        let make = |workload: &Workload| -> Box<dyn Scheduler> {
+            let deferred = Deferred::new(workload, drop, deferral, options.setting);
+            match options.tuning.filter(|_| self.options.contains(&"tuning")) {
+                Some(prefer) => Box::new(Tuned {
+                    deferred,
+                    tuner: Tuner::new(workload, drop, deferral, options.setting, prefer),
+                }),
+                None => Box::new(deferred),
+            }
+        };
+        if self.by_application { ByApplication::around(workload, make) } else { make(workload) }
     }
 
     fn deferral(&self) -> Option<&'static dyn Deferral> {

@@ -11,6 +11,7 @@
 //! `examples/custom_policy.rs` does. To add it to the engine, move it into a file of this folder
 //! and add a line to [`POLICIES`].
 
+mod by_application;
 mod clipper;
 mod clockwork;
 pub mod deferral_policy;
@@ -19,6 +20,7 @@ mod epoch;
 mod interface;
 mod nexus;
 pub mod options;
+mod orloj;
 mod pull;
 mod queue;
 mod registry;

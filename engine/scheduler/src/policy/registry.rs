@@ -3,7 +3,7 @@
 
 use super::interface::Policy;
 use super::{
-    clipper, clockwork, nexus, shepherd, symphony, symphony_published, triton, when, work_conserving,
+    clipper, clockwork, nexus, orloj, shepherd, symphony, symphony_published, triton, when, work_conserving,
 };
 use crate::deferral::Deferral;
 use alloc::vec::Vec;
@@ -18,6 +18,7 @@ pub static POLICIES: &[&dyn Policy] = &[
     &clockwork::Clockwork,
     &clipper::Clipper,
     &triton::Triton,
+    &orloj::Orloj,
 ];
 
 /// Returns the policy of this name.

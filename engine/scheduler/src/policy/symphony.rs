@@ -26,6 +26,7 @@ pub(super) static SYMPHONY: DeferralPolicy = DeferralPolicy {
     options: &["drop", "setting", "tuning", "prefer"],
     drop: DropRule::Exchange,
     deferral: &Weighed { spacing: true, lead: true, pool: true },
+    by_application: true,
 };
 
 /// The size from which on pools even out the demand on them by themselves (docs/scheduling.md, the

@@ -14,4 +14,5 @@ pub(super) static SYMPHONY_PUBLISHED: DeferralPolicy = DeferralPolicy {
     options: &["drop", "when"],
     drop: DropRule::Window,
     deferral: &FRONTRUN,
+    by_application: false,
 };

@@ -110,18 +110,10 @@ impl Batching for DynamicBatching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Arrival;
 
     fn batching(options: &TritonOptions) -> DynamicBatching {
         let ms = Nanos::from_millis;
-        let model = WorkloadModel {
-            name: "m".into(),
-            profile: Profile::linear(ms(1), ms(4), 30).unwrap(),
-            slo: ms(25),
-            class: symphony_transport::message::Class::HIGHEST,
-            share: 1.0,
-            arrival: Arrival::Poisson,
-        };
+        let model = WorkloadModel::new("m", Profile::linear(ms(1), ms(4), 30).unwrap(), ms(25));
         DynamicBatching { models: vec![Batcher::new(&model, Network::default(), options)] }
     }
 

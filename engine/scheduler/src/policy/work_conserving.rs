@@ -12,4 +12,5 @@ pub(super) static WORK_CONSERVING: DeferralPolicy = DeferralPolicy {
     options: &["drop"],
     drop: DropRule::Window,
     deferral: &when::WORK_CONSERVING,
+    by_application: false,
 };

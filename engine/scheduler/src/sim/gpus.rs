@@ -1,10 +1,11 @@
-//! The GPUs of a simulation: they take exactly what the profile says, or as much more as a
-//! [`Fault`] makes them. A scheduler's decisions go in, completions come out, and the report is
-//! built on the way.
+//! The GPUs of a simulation: they take exactly what the profile says, or what the requests' own run
+//! times make of it, or as much more as a [`Fault`] makes them. A scheduler's decisions go in,
+//! completions come out, and the report is built on the way.
 
 use super::observer::Observer;
 use super::report::ReportBuilder;
 use crate::policy::Decisions;
+use crate::run_time::VaryingModel;
 use crate::workload::Workload;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -56,6 +57,9 @@ pub(super) struct VirtualGpus<'a> {
     /// Empty vectors of requests, for reuse.
     spare: Vec<Vec<Request>>,
     fault: Fault,
+    /// How long each model's batches take, where requests have run times of their own.
+    varying: Vec<Option<VaryingModel>>,
+    seed: u64,
     random: Pcg64Mcg,
     pub(super) report: ReportBuilder,
     pub(super) observer: &'a mut dyn Observer,
@@ -73,6 +77,8 @@ impl<'a> VirtualGpus<'a> {
             stopped: Vec::new(),
             spare: Vec::new(),
             fault,
+            varying: workload.models.iter().map(|model| model.varying.clone()).collect(),
+            seed: workload.seed,
             random: Pcg64Mcg::seed_from_u64(workload.seed),
             report: ReportBuilder::new(workload),
             observer,
@@ -119,7 +125,7 @@ impl<'a> VirtualGpus<'a> {
         let start = batch.exec_at.max(self.free_at[gpu]);
         let started = (start <= batch.latest).then_some(start);
         let finished = match started {
-            Some(start) => start + self.run_time(batch.duration),
+            Some(start) => start + self.run_time(batch, requests),
             None => start,
         };
         self.free_at[gpu] = finished;
@@ -136,7 +142,15 @@ impl<'a> VirtualGpus<'a> {
     }
 
     /// Returns the time that a batch really takes.
-    fn run_time(&mut self, planned: Nanos) -> Nanos {
+    fn run_time(&mut self, batch: &BatchHeader, requests: (&[Request], &[Request])) -> Nanos {
+        let planned = match &self.varying[batch.model.0 as usize] {
+            Some(varying) => {
+                let drawn = |request: &Request| varying.draw(self.seed, request.id).run_time_ms;
+                let longest = requests.0.iter().chain(requests.1).map(drawn).fold(0.0, f64::max);
+                Nanos::from_millis_f64(varying.batch_ms(batch.size as usize, longest))
+            }
+            None => batch.duration,
+        };
         if self.fault.slowdown == 0.0 {
             return planned;
         }

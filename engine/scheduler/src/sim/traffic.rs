@@ -61,6 +61,10 @@ impl Traffic {
             },
             queue: ModelId(index as u32).only_queue(),
             class: workload.models[index].class,
+            application: match &workload.models[index].varying {
+                Some(varying) => varying.draw(workload.seed, id).application,
+                None => 0,
+            },
             ..Request::default()
         }
     }

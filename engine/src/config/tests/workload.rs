@@ -58,6 +58,60 @@ fn a_file_with_every_key_is_read_as_written() {
 }
 
 #[test]
+fn a_model_may_have_applications_with_run_times_of_their_own() {
+    let varying = |keys: &str, applications: &str| {
+        format!("{HEAD}[[models]]\nname = \"m\"\nslo_ms = 400\n{keys}\napplications = [{applications}]\n")
+    };
+    let normals = "{ share = 3, normals = [{ mean_ms = 10, deviation_ms = 1 }, { weight = 2, mean_ms = 40, deviation_ms = 4 }] }";
+    let workload = good(&varying(
+        "fixed_ms = 5\nper_request = 0.5\nestimate = \"p90\"",
+        &format!(
+            "{normals}, {{ log_normal = {{ median_ms = 20, sigma = 0.5 }} }}, {{ samples = \"t.txt\" }}"
+        ),
+    ));
+    let model = &workload.models[0];
+    let varying_model = model.varying.as_ref().unwrap();
+    assert_eq!((varying_model.fixed, varying_model.per_request), (Nanos::from_millis(5), 0.5));
+    let shares: Vec<f64> = varying_model.applications.iter().map(|one| one.share).collect();
+    assert_eq!(shares, [3.0, 1.0, 1.0]);
+    assert!((varying_model.applications[0].run_times.mean() - 30.0).abs() < 0.5);
+    // 16 requests of at most some 47 ms: 5 + 0.5 * 16 * 47.
+    assert!(model.profile.max_batch() < 16 && model.profile.latency(8) > Nanos::from_millis(150));
+    let histogram =
+        good(&varying("", "{ histogram = { lowest_ms = 1, width_ms = 2, weights = [1, 0, 3] } }"));
+    let mean = histogram.models[0].varying.as_ref().unwrap().applications[0].run_times.mean();
+    assert_eq!((mean, histogram.models[0].profile.latency(2)), (5.0, Nanos::from_millis(10)));
+    for (applications, says) in [
+        ("", "w.toml:6: models[0].applications: has 0 applications; give 1 to 256"),
+        (
+            "{ share = 1 }",
+            "w.toml:6: models[0].applications[0].log_normal: is missing; add `log_normal`, `normals`",
+        ),
+        (
+            "{ samples = \"t.txt\", log_normal = { median_ms = 1, sigma = 0 } }",
+            "is a second distribution; give one",
+        ),
+        ("{ samples = \"none.txt\" }", "models[0].applications[0].samples: the file none.txt can't be read"),
+        (
+            "{ histogram = { lowest_ms = 1, width_ms = 1, weights = [0] } }",
+            "it has no bin with a weight above 0",
+        ),
+        (
+            "{ log_normal = { median_ms = 900, sigma = 0.1 } }",
+            "models[0].slo_ms: is 400 ms, but a batch of one alone takes",
+        ),
+    ] {
+        let found = diagnostics(varying("", applications).as_bytes());
+        assert!(found[0].contains(says), "{found:?}");
+    }
+    let found = diagnostics(varying("estimate = \"p100\"", normals).as_bytes());
+    assert!(
+        found[0].contains("models[0].estimate: is \"p100\"; it must be \"mean\", or \"pNN\""),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn what_is_optional_has_its_documented_default() {
     let workload = good(&format!("{HEAD}{MODEL}"));
     assert_eq!(workload.seed, 1);

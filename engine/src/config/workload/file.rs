@@ -2,6 +2,7 @@
 //! key): TOML in, [`Workload`] out. `simulate`, `loadgen`, the benchmarks and the experiments read
 //! their files through here.
 
+use super::applications;
 use super::arrivals::{ARRIVAL_FORMS, ArrivalFileError, ArrivalSource, parse_arrival};
 use super::zoo::{self, ZooModel};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::run_time::VaryingModel;
 use symphony_scheduler::workload::{Arrival, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
@@ -93,8 +95,8 @@ fn read_entry(table: &TomlTable<'_>) -> Option<Vec<WorkloadEntry>> {
     let models = if table.has("zoo") { read_zoo(table) } else { read_one(table).map(|m| vec![m]) };
     let class = read_class(table);
     let (share, arrival, copies, class) = (share?, arrival?, copies?, class?);
-    let entry = |(name, profile, slo)| {
-        let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone() };
+    let entry = |EntryModel { name, profile, slo, varying }| {
+        let model = WorkloadModel { name, profile, slo, class, share, arrival: arrival.clone(), varying };
         WorkloadEntry {
             location: table.location(if table.has("zoo") { "zoo" } else { "name" }),
             model,
@@ -102,6 +104,14 @@ fn read_entry(table: &TomlTable<'_>) -> Option<Vec<WorkloadEntry>> {
         }
     };
     Some(models?.into_iter().map(entry).collect())
+}
+
+/// What tells the models of an entry apart.
+struct EntryModel {
+    name: String,
+    profile: Profile,
+    slo: Nanos,
+    varying: Option<VaryingModel>,
 }
 
 /// The priority, which is the lowest unless it is given where there are no deadlines.
@@ -127,7 +137,7 @@ fn read_slo(value: &TomlValue<'_>) -> Option<Nanos> {
     Some(NO_DEADLINE)
 }
 
-fn read_one(table: &TomlTable<'_>) -> Option<(String, Profile, Nanos)> {
+fn read_one(table: &TomlTable<'_>) -> Option<EntryModel> {
     let name = table.required("name", "the model's name, or `zoo`, a CSV file of models");
     let name = name.and_then(|value| {
         let name = value.text("the model's name")?;
@@ -137,11 +147,16 @@ fn read_one(table: &TomlTable<'_>) -> Option<(String, Profile, Nanos)> {
         }
         Some(name.to_string())
     });
-    let terms = linear_profile::read_terms(table);
+    let varies = table.has("applications");
+    let terms = if varies { None } else { linear_profile::read_terms(table) };
     let slo = table.required("slo_ms", "the latency promised, in ms, or \"none\"");
     let slo = slo.and_then(|value| read_slo(&value))?;
+    if varies {
+        let (varying, profile) = applications::read(table, slo)?;
+        return Some(EntryModel { name: name?, profile, slo, varying: Some(varying) });
+    }
     match linear_profile::profile(terms?, slo) {
-        Ok(profile) => Some((name?, profile, slo)),
+        Ok(profile) => Some(EntryModel { name: name?, profile, slo, varying: None }),
         Err((wrong, right)) => {
             table.report("slo_ms", wrong, right);
             None
@@ -150,7 +165,7 @@ fn read_one(table: &TomlTable<'_>) -> Option<(String, Profile, Nanos)> {
 }
 
 /// The models of the zoo that an entry names, those outside its filters left out.
-fn read_zoo(table: &TomlTable<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
+fn read_zoo(table: &TomlTable<'_>) -> Option<Vec<EntryModel>> {
     let ratio =
         |name, default| table.optional(name).map_or(Some(default), |v| v.number(Bounds::from(0.0, 1e9)));
     let above = ratio("min_beta_over_alpha", f64::NEG_INFINITY);
@@ -184,10 +199,10 @@ fn read_zoo(table: &TomlTable<'_>) -> Option<Vec<(String, Profile, Nanos)>> {
     Some(kept.into_iter().filter_map(|model| zoo_model(table, &path, model)).collect())
 }
 
-fn zoo_model(table: &TomlTable<'_>, path: &Path, model: ZooModel) -> Option<(String, Profile, Nanos)> {
+fn zoo_model(table: &TomlTable<'_>, path: &Path, model: ZooModel) -> Option<EntryModel> {
     let slo = Nanos::from_millis_f64(model.slo_ms);
     match linear_profile::profile((model.alpha_ms, model.beta_ms), slo) {
-        Ok(profile) => Some((model.name, profile, slo)),
+        Ok(profile) => Some(EntryModel { name: model.name, profile, slo, varying: None }),
         Err((wrong, right)) => {
             let (file, line) = (path.into(), model.line);
             table.add(Diagnostic { file, line, field: "slo_ms".into(), wrong, right });

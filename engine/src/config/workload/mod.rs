@@ -5,8 +5,10 @@
 //! | --- | --- |
 //! | `file.rs` | the workload file itself |
 //! | `zoo.rs` | a CSV file of models, which an entry may name |
+//! | `applications.rs` | models whose requests have run times of their own |
 //! | `arrivals.rs` | arrival processes, and the files of traces and of counts per minute |
 
+mod applications;
 mod arrivals;
 mod file;
 mod zoo;

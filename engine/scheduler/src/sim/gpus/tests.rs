@@ -24,6 +24,7 @@ fn workload() -> Workload {
             class: symphony_transport::message::Class::HIGHEST,
             share: 1.0,
             arrival: Arrival::Uniform,
+            varying: None,
         }],
     }
 }

@@ -1,0 +1,327 @@
+//! `orloj`: batches of requests whose run times are not known but whose applications' histograms
+//! are (Yu's dissertation, chapter 4, Algorithm 4.1). Whenever a GPU is idle, the batch size is the
+//! one that the most urgent request can still be served in, the largest of several, and the batch
+//! has those of the highest priority: requests that a batch of that size serves in time with the
+//! most probability, and of these the more urgent. Runs in the simulator.
+//!
+//! [`learned`] keeps the histograms, [`estimates`] derives from them how long batches take,
+//! [`score`] is the priority.
+//!
+//! What the text leaves open, or its printed algorithm has another way round: batch sizes are the
+//! powers of two; of sizes whose most urgent request is the same the largest goes first; several
+//! models share the GPUs, the one with the most urgent request first.
+
+mod estimates;
+mod learned;
+mod score;
+
+use super::interface::{Decisions, Policy, Scheduler};
+use super::options::{BatchSizes, PolicyOptions};
+use super::queue::DeadlineQueue;
+use crate::run_time::{MAX_APPLICATIONS, VaryingModel};
+use crate::workload::{Network, Workload, WorkloadModel};
+use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::{Ordering, Reverse};
+use estimates::Estimates;
+use learned::LearnedRunTimes;
+use symphony_transport::Nanos;
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+
+/// The batches of a model after which its estimates are made anew from what was learned.
+const REFRESH: u32 = 100;
+
+/// The policy.
+#[derive(Debug)]
+pub(super) struct Orloj;
+
+impl Policy for Orloj {
+    fn name(&self) -> &'static str {
+        "orloj"
+    }
+
+    fn about(&self) -> &'static str {
+        "priorities by the distribution of each application's run times (ORLOJ)"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn scheduler(&self, workload: &Workload, _options: &PolicyOptions) -> Box<dyn Scheduler> {
+        Box::new(OrlojScheduler {
+            models: workload.models.iter().map(OrlojModel::new).collect(),
+            idle: (0..workload.gpus).map(Reverse).collect(),
+            running: vec![RunningBatch::default(); workload.gpus],
+            network: workload.network,
+            batches: 0,
+        })
+    }
+}
+
+/// The scheduler of all models.
+struct OrlojScheduler {
+    models: Vec<OrlojModel>,
+    /// The idle GPUs, the lowest-numbered first.
+    idle: BinaryHeap<Reverse<usize>>,
+    /// The batch of each GPU that is not idle.
+    running: Vec<RunningBatch>,
+    network: Network,
+    batches: u64,
+}
+
+/// What is remembered of a batch until it has run.
+#[derive(Clone, Default)]
+struct RunningBatch {
+    size: usize,
+    /// The requests of each application.
+    counts: Vec<u32>,
+}
+
+/// A batch that could run: this many requests, the most urgent of which is due by `deadline`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SizeChoice {
+    deadline: Nanos,
+    /// The index of the batch size.
+    at: usize,
+}
+
+impl OrlojScheduler {
+    /// Gives idle GPUs a batch each, while there are any.
+    fn pull(&mut self, now: Nanos, out: &mut dyn Decisions) {
+        while !self.idle.is_empty() {
+            let network = self.network;
+            let choice = |(index, model): (usize, &mut OrlojModel)| {
+                model.drop_late(now, network, out);
+                Some((model.choose(now, network)?, index))
+            };
+            let choices = self.models.iter_mut().enumerate().filter_map(choice);
+            let Some((choice, index)) =
+                choices.min_by_key(|(choice, _)| (choice.deadline, Reverse(choice.at)))
+            else {
+                return;
+            };
+            self.run(now, index, choice, out);
+        }
+    }
+
+    fn run(&mut self, now: Nanos, index: usize, choice: SizeChoice, out: &mut dyn Decisions) {
+        let Some(Reverse(gpu)) = self.idle.pop() else { return };
+        let model = &mut self.models[index];
+        let size = model.estimates.sizes()[choice.at];
+        let exec_at = now + self.network.delay(size);
+        let taken = model.take_best(exec_at, choice.at);
+        let mut counts = vec![0; model.queues.len()];
+        taken.iter().for_each(|request| counts[model.queue_of(request)] += 1);
+        self.running[gpu] = RunningBatch { size, counts };
+        let batch = BatchHeader {
+            batch: self.batches,
+            exec_at,
+            latest: Nanos::MAX,
+            duration: model.estimates.expected(choice.at),
+            model: ModelId(index as u32),
+            gpu: GpuId(gpu as u32),
+            size: size as u32,
+            ..BatchHeader::default()
+        };
+        self.batches += 1;
+        out.run(batch, (&taken, &[]));
+    }
+}
+
+impl Scheduler for OrlojScheduler {
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
+        let model = &mut self.models[request.queue.0 as usize];
+        let queue = model.queue_of(&request);
+        match model.queues[queue].push(request) {
+            Ok(()) => self.pull(now, out),
+            Err(request) => out.end(&request, Ending::Overloaded, now),
+        }
+    }
+
+    fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
+        let gpu = completion.gpu.0 as usize;
+        let ran = core::mem::take(&mut self.running[gpu]);
+        self.models[completion.model.0 as usize].learn(&ran, completion.finished - completion.started);
+        self.idle.push(Reverse(gpu));
+        self.pull(now, out);
+    }
+
+    fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
+        self.pull(now, out);
+    }
+
+    fn next_timer(&self) -> Nanos {
+        Nanos::MAX
+    }
+}
+
+/// A model: its requests, and what is known of their run times.
+struct OrlojModel {
+    /// The requests of each application, by deadline.
+    queues: Vec<DeadlineQueue>,
+    /// `None` where all requests take the same time.
+    learned: Option<(VaryingModel, LearnedRunTimes)>,
+    estimates: Estimates,
+    /// The batches since the estimates were made.
+    learned_from: u32,
+}
+
+impl OrlojModel {
+    fn new(model: &WorkloadModel) -> OrlojModel {
+        let sizes = BatchSizes::PowersOfTwo.up_to(model.profile.max_batch());
+        let learned = model.varying.as_ref().map(|varying| (varying.clone(), LearnedRunTimes::new(varying)));
+        let estimates = match &learned {
+            Some((varying, learned)) => Estimates::of_distributions(&sizes, varying, learned),
+            None => Estimates::of_profile(&sizes, &model.profile),
+        };
+        let applications = model.varying.as_ref().map_or(1, |varying| varying.applications.len());
+        let queues = vec![DeadlineQueue::default(); applications.min(MAX_APPLICATIONS)];
+        OrlojModel { queues, learned, estimates, learned_from: 0 }
+    }
+
+    /// Returns the queue of a request's application.
+    fn queue_of(&self, request: &Request) -> usize {
+        usize::from(request.application).min(self.queues.len() - 1)
+    }
+
+    /// Takes the time that a batch took into account.
+    fn learn(&mut self, ran: &RunningBatch, took: Nanos) {
+        let Some((varying, learned)) = &mut self.learned else { return };
+        learned.note(&ran.counts, varying.longest_ms(ran.size, took.as_millis_f64()));
+        self.learned_from += 1;
+        if self.learned_from == REFRESH {
+            self.learned_from = 0;
+            self.estimates = Estimates::of_distributions(self.estimates.sizes(), varying, learned);
+        }
+    }
+
+    /// Returns the index of an application's first request that a batch of the size at `at` is
+    /// expected to serve in time, if it is decided on now: all behind it are served in time too.
+    fn first_feasible(&self, now: Nanos, network: Network, application: usize, at: usize) -> usize {
+        let starts = now + network.delay(self.estimates.sizes()[at]);
+        self.queues[application].first_due_from(starts + self.estimates.expected_with(at, application))
+    }
+
+    /// Ends the requests that not even a batch of one is expected to serve in time.
+    fn drop_late(&mut self, now: Nanos, network: Network, out: &mut dyn Decisions) {
+        for application in 0..self.queues.len() {
+            for _ in 0..self.first_feasible(now, network, application, 0) {
+                if let Some(request) = self.queues[application].pop() {
+                    out.end(&request, Ending::DroppedInQueue, now);
+                }
+            }
+        }
+    }
+
+    /// Chooses the batch size: the one with the most urgent request, and of several the largest.
+    fn choose(&self, now: Nanos, network: Network) -> Option<SizeChoice> {
+        let of_size = |at: usize| {
+            let mut deadline = Nanos::MAX;
+            let mut feasible = 0;
+            for (application, queue) in self.queues.iter().enumerate() {
+                let first = self.first_feasible(now, network, application, at);
+                feasible += queue.len() - first;
+                deadline = deadline.min(queue.deadline(first).unwrap_or(Nanos::MAX));
+            }
+            (feasible >= self.estimates.sizes()[at]).then_some(SizeChoice { deadline, at })
+        };
+        let sizes = 0..self.estimates.sizes().len();
+        sizes.filter_map(of_size).min_by_key(|choice| (choice.deadline, Reverse(choice.at)))
+    }
+
+    /// Takes the requests of the highest priority out of those that a batch of the size at `at`,
+    /// which starts at `exec_at`, is expected to serve in time.
+    fn take_best(&mut self, exec_at: Nanos, at: usize) -> Vec<Request> {
+        let size = self.estimates.sizes()[at];
+        let mut cursors: BinaryHeap<Cursor> =
+            (0..self.queues.len()).flat_map(|application| self.cursors(exec_at, application, at)).collect();
+        let mut best: Vec<(usize, usize)> = Vec::with_capacity(size);
+        while best.len() < size
+            && let Some(mut cursor) = cursors.pop()
+        {
+            best.push((cursor.application, cursor.next));
+            if self.advance(&mut cursor, exec_at, at) {
+                cursors.push(cursor);
+            }
+        }
+        // From the back, so that an index stays what it was.
+        best.sort_unstable_by_key(|&place| Reverse(place));
+        best.into_iter().filter_map(|(application, index)| self.queues[application].take(index)).collect()
+    }
+
+    /// Returns a cursor for each piece of an application's curve that has requests in it.
+    fn cursors(&self, exec_at: Nanos, application: usize, at: usize) -> impl Iterator<Item = Cursor> {
+        let queue = &self.queues[application];
+        let feasible = queue.first_due_from(exec_at + self.estimates.expected_with(at, application));
+        let first_after = move |left_ms: f64| match left_ms.is_finite() {
+            true => queue.first_due_from(exec_at + Nanos::from_millis_f64(left_ms)).max(feasible),
+            false => queue.len(),
+        };
+        let pieces = self.estimates.curve(at, application).pieces().iter();
+        pieces.filter_map(move |piece| {
+            let (from, to) = (first_after(piece.from_ms), first_after(piece.to_ms));
+            let next = if piece.rises { to.checked_sub(1)? } else { from };
+            let cursor = Cursor { score: 0.0, application, next, from, to, backwards: piece.rises };
+            (from < to).then(|| self.scored(cursor, exec_at, at))
+        })
+    }
+
+    fn scored(&self, cursor: Cursor, exec_at: Nanos, at: usize) -> Cursor {
+        let deadline = self.queues[cursor.application].deadline(cursor.next).unwrap_or(Nanos::ZERO);
+        let left_ms = (deadline - exec_at).as_millis_f64();
+        Cursor { score: self.estimates.curve(at, cursor.application).at(left_ms), ..cursor }
+    }
+
+    /// Moves a cursor to its next request. Returns false if there is none.
+    fn advance(&self, cursor: &mut Cursor, exec_at: Nanos, at: usize) -> bool {
+        if cursor.backwards {
+            cursor.to -= 1;
+        } else {
+            cursor.from += 1;
+        }
+        if cursor.from >= cursor.to {
+            return false;
+        }
+        cursor.next = if cursor.backwards { cursor.to - 1 } else { cursor.from };
+        *cursor = self.scored(*cursor, exec_at, at);
+        true
+    }
+}
+
+/// A place in an application's requests: those of a piece of the curve that are left, best first.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    score: f64,
+    application: usize,
+    /// The index of its best request.
+    next: usize,
+    from: usize,
+    to: usize,
+    backwards: bool,
+}
+
+impl Ord for Cursor {
+    fn cmp(&self, other: &Cursor) -> Ordering {
+        let place = |of: &Cursor| Reverse((of.application, of.next));
+        self.score.total_cmp(&other.score).then_with(|| place(self).cmp(&place(other)))
+    }
+}
+
+impl PartialOrd for Cursor {
+    fn partial_cmp(&self, other: &Cursor) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Cursor {
+    fn eq(&self, other: &Cursor) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Cursor {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+use crate::policy;
+use crate::run_time::{Application, Histogram, Mode, RunTimeEstimate};
+use crate::sim::simulate;
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+/// A model with applications of these mean run times, ms, each with as much of the rate.
+fn model(means: &[f64], slo_ms: f64) -> WorkloadModel {
+    let application = |&mean_ms: &f64| Application {
+        share: 1.0,
+        run_times: Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 10.0 }])
+            .unwrap(),
+    };
+    let applications = means.iter().map(application).collect::<Vec<_>>().into();
+    let varying = VaryingModel { fixed: Nanos::from_millis(5), per_request: 0.3, applications };
+    let profile = varying.profile(RunTimeEstimate::Mean, 16).unwrap();
+    WorkloadModel {
+        varying: Some(varying),
+        ..WorkloadModel::new("m", profile, Nanos::from_millis_f64(slo_ms))
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_best_are_those_that_a_sort_by_priority_finds(
+        requests in prop::collection::vec((0u8..3, 1u64..2_000), 1..60),
+        at in 0usize..4,
+    ) {
+        static MODEL: LazyLock<WorkloadModel> = LazyLock::new(|| model(&[20.0, 60.0, 200.0], 1_000.0));
+        let mut model = OrlojModel::new(&MODEL);
+        for (id, &(application, ms)) in (0..).zip(&requests) {
+            let deadline = Nanos::from_millis(ms);
+            let request = Request { id, application, deadline, ..Request::default() };
+            model.queues[usize::from(application)].push(request).unwrap();
+        }
+        let now = Nanos::from_millis(100);
+        let score = |request: &(u8, u64)| {
+            let (application, left) = (usize::from(request.0), request.1.checked_sub(100)?);
+            let feasible = Nanos::from_millis(left) >= model.estimates.expected_with(at, application);
+            feasible.then(|| model.estimates.curve(at, application).at(left as f64))
+        };
+        let mut scores: Vec<f64> = requests.iter().filter_map(score).collect();
+        scores.sort_by(|a, b| b.total_cmp(a));
+        scores.truncate(model.estimates.sizes()[at]);
+        let curves: Vec<_> = (0..3).map(|application| model.estimates.curve(at, application).clone()).collect();
+        let waiting: usize = model.queues.iter().map(DeadlineQueue::len).sum();
+        let taken = model.take_best(now, at);
+        prop_assert_eq!(model.queues.iter().map(DeadlineQueue::len).sum::<usize>(), waiting - taken.len());
+        let mut found: Vec<f64> = taken
+            .iter()
+            .map(|request| curves[usize::from(request.application)].at((request.deadline - now).as_millis_f64()))
+            .collect();
+        found.sort_by(|a, b| b.total_cmp(a));
+        prop_assert_eq!(found.len(), scores.len());
+        for (found, score) in found.iter().zip(&scores) {
+            prop_assert!((found - score).abs() < 1e-12, "{found} {score}");
+        }
+    }
+}
+
+#[test]
+fn the_most_urgent_request_decides_the_size() {
+    let network = Network::default();
+    let mut model = OrlojModel::new(&model(&[20.0], 1_000.0));
+    let push = |model: &mut OrlojModel, ms: u64, count: usize| {
+        (0..count).for_each(|_| {
+            let request = Request { deadline: Nanos::from_millis(ms), ..Request::default() };
+            model.queues[0].push(request).unwrap();
+        });
+    };
+    assert_eq!(model.choose(Nanos::ZERO, network), None);
+    push(&mut model, 500, 5);
+    // A batch of four takes some 30 ms.
+    assert_eq!(
+        model.choose(Nanos::ZERO, network),
+        Some(SizeChoice { deadline: Nanos::from_millis(500), at: 2 })
+    );
+    push(&mut model, 14, 1);
+    // One that only a batch of one still serves.
+    assert_eq!(
+        model.choose(Nanos::ZERO, network),
+        Some(SizeChoice { deadline: Nanos::from_millis(14), at: 0 })
+    );
+}
+
+#[test]
+fn more_requests_are_in_time_than_where_the_mean_stands_for_all() {
+    let mut model = model(&[20.0, 200.0], 600.0);
+    let varying = VaryingModel { fixed: Nanos::ZERO, per_request: 1.0, ..model.varying.unwrap() };
+    model.profile = varying.profile(RunTimeEstimate::Mean, 16).unwrap();
+    model.varying = Some(varying);
+    let mut workload = Workload::of_models(1, 6.0, vec![model]);
+    workload.duration = Nanos::from_secs(300);
+    let of = |name: &str| {
+        let policy = policy::by_name(name).unwrap();
+        1.0 - simulate(&workload, policy, &PolicyOptions::default()).unwrap().bad_rate
+    };
+    let [orloj, clockwork, default] = ["orloj", "clockwork", "symphony"].map(of);
+    assert!(orloj > clockwork + 0.05, "{orloj} {clockwork}");
+    // By application, and by what three in four batches do not exceed.
+    assert!(default > orloj - 0.01, "{default} {orloj}");
+}
+
+#[test]
+fn requests_of_one_run_time_are_served_as_well_as_by_others() {
+    let profile = crate::profile::Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 16).unwrap();
+    let model = WorkloadModel::new("m", profile, Nanos::from_millis(25));
+    let workload = Workload::of_models(2, 800.0, vec![model]);
+    let report = simulate(&workload, &Orloj, &PolicyOptions::default()).unwrap();
+    assert!(report.bad_rate < 0.01, "{}", report.bad_rate);
+}

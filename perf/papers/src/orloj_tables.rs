@@ -1,0 +1,287 @@
+//! Tables C.1 to C.7 of Yu's dissertation (Figures 4.7 to 4.11): the share of requests that finish
+//! in time where their run times differ, by the SLO in multiples of the 99th percentile of the run
+//! times, for Clipper, Nexus, Clockwork and ORLOJ; and for this engine's default.
+//!
+//! The dissertation gives a mean and a 99th percentile for the real workloads, the number of modes
+//! and their standard deviation for the synthetic ones, and neither c0 and c1 of its GPU nor the
+//! load. So here: one GPU; a batch of k takes half the mean run time, and half of k times the
+//! longest; Poisson arrivals at the rate at which the GPU would be busy with requests of the mean
+//! run time one by one; run times as [`Case::applications`] says. A scheduler that wants one number
+//! for each batch size has the mean run time's.
+//!
+//! Under 30 s of one core.
+
+use super::systems::{CLIPPER, CLOCKWORK_POW2, DEFAULT, NEXUS, System};
+use super::table::Table;
+use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
+use symphony_perf::charts::{Axis, Figure, Panel, Shape};
+use symphony_scheduler::run_time::{Application, Histogram, Mode, RunTimeEstimate, VaryingModel};
+use symphony_scheduler::workload::{Workload, WorkloadModel};
+use symphony_transport::Nanos;
+
+/// The dissertation's rows: table, case, SLO over the 99th percentile, and the share that finishes
+/// under each system.
+const ROWS: &str = include_str!("../data/orloj.csv");
+
+/// ORLOJ.
+const ORLOJ: System = System::new("orloj", "ORLOJ", "orloj", 5);
+
+const SYSTEMS: [System; 5] = [CLIPPER, NEXUS, CLOCKWORK_POW2, ORLOJ, DEFAULT];
+
+/// The mean run time of synthetic cases, ms.
+const SYNTHETIC_MS: f64 = 100.0;
+
+/// The largest batch.
+const MAX_BATCH: usize = 16;
+
+/// The requests of a run, and under `--full`.
+const REQUESTS: (f64, f64) = (5_000.0, 50_000.0);
+
+/// The samples from which a distribution's halves are made.
+const QUANTILES: usize = 2_000;
+
+/// The cases whose curves are drawn.
+const DRAWN: [&str; 6] =
+    ["std-1", "eight-modal", "resnet-imagenet", "skipnet-imagenet", "gpt-cornell", "bart-cnn"];
+
+/// A row of the dissertation.
+#[derive(Clone, Copy, Debug)]
+struct PaperRow {
+    table: &'static str,
+    case: &'static str,
+    slo: &'static str,
+    /// The shares of Clipper, Nexus, Clockwork and ORLOJ.
+    finished: [&'static str; 4],
+}
+
+fn rows() -> impl Iterator<Item = PaperRow> {
+    ROWS.lines().skip(1).map(|line| {
+        let mut cells = line.split(',');
+        let mut next = || cells.next().expect("the file has seven columns");
+        PaperRow { table: next(), case: next(), slo: next(), finished: std::array::from_fn(|_| next()) }
+    })
+}
+
+impl PaperRow {
+    /// What the dissertation has for a system; empty for the default.
+    fn of(&self, system: &str) -> &'static str {
+        let at = SYSTEMS.iter().position(|one| one.name == system);
+        at.and_then(|at| self.finished.get(at)).copied().unwrap_or_default()
+    }
+}
+
+/// The distribution of a case's run times.
+enum Case {
+    /// All the same.
+    Constant,
+    /// Normal distributions of these means and standard deviations, each an application.
+    Modes(Vec<(f64, f64)>),
+    /// A log-normal distribution of this mean and 99th percentile, ms; its shorter and its longer
+    /// half are an application each, as the dissertation groups requests (section 4.5.2).
+    Real(f64, f64),
+}
+
+impl Case {
+    /// Returns the case of this name: Table 4.1's mean and 99th percentile for the real workloads.
+    /// Modes lie evenly between a tenth of the longest and the longest; `std-A/B` has A for the
+    /// first.
+    fn of(name: &str) -> Case {
+        const COUNTS: [&str; 8] = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+        // The means of modes between 1 and 10, the unit of their standard deviations.
+        let means = |count: usize| (0..count).map(move |at| 1.0 + 9.0 * (at as f64 + 0.5) / count as f64);
+        if let Some(deviations) = name.strip_prefix("std-") {
+            let (first, second) = deviations.split_once('/').unwrap_or((deviations, deviations));
+            let deviations = [first, second].map(|text| text.parse().expect("a number"));
+            return Case::Modes(means(2).zip(deviations).collect());
+        }
+        if let Some(count) = name.strip_suffix("-modal") {
+            let count = COUNTS.iter().position(|one| *one == count).expect("one to eight") + 1;
+            return Case::Modes(means(count).map(|mean| (mean, 1.0)).collect());
+        }
+        match name {
+            "rdinet-cifar" => Case::Real(683.15, 2667.54),
+            "skipnet-imagenet" => Case::Real(3.24, 5.56),
+            "blenderbot-convAI" => Case::Real(200.39, 242.27),
+            "blenderbot-cornell" => Case::Real(203.22, 247.04),
+            "gpt-convAI" => Case::Real(79.47, 143.40),
+            "gpt-cornell" => Case::Real(94.84, 161.69),
+            "bart-cnn" => Case::Real(774.66, 1101.99),
+            "t5-cnn" => Case::Real(552.91, 797.28),
+            "fsmt-wmt" => Case::Real(189.30, 319.31),
+            "mbart-wmt" => Case::Real(432.38, 729.87),
+            _ => Case::Constant,
+        }
+    }
+
+    /// Returns the applications, each with as many requests.
+    fn applications(&self) -> Vec<Application> {
+        let application = |run_times| Application { share: 1.0, run_times };
+        let of_mode = |mean_ms: f64, deviation_ms: f64| {
+            Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms }]).expect("a distribution")
+        };
+        match self {
+            Case::Constant => vec![application(of_mode(SYNTHETIC_MS, 0.0))],
+            Case::Modes(modes) => {
+                let mean = modes.iter().map(|mode| mode.0).sum::<f64>() / modes.len() as f64;
+                let scale = SYNTHETIC_MS / mean;
+                modes
+                    .iter()
+                    .map(|(mean, deviation)| application(of_mode(mean * scale, deviation * scale)))
+                    .collect()
+            }
+            Case::Real(mean, high) => {
+                let (median, sigma) = log_normal(*mean, *high);
+                let whole = Histogram::log_normal(median, sigma).expect("a distribution");
+                let half = |from: f64| {
+                    let part = |at: usize| from + 0.5 * (at as f64 + 0.5) / QUANTILES as f64;
+                    let samples: Vec<f64> = (0..QUANTILES).map(|at| whole.quantile(part(at))).collect();
+                    application(Histogram::of_samples(&samples).expect("there are samples"))
+                };
+                vec![half(0.0), half(0.5)]
+            }
+        }
+    }
+}
+
+/// Returns the median and sigma of the log-normal distribution of this mean and 99th percentile:
+/// ln(high / mean) = z sigma - sigma^2 / 2, the smaller solution.
+fn log_normal(mean: f64, high: f64) -> (f64, f64) {
+    /// The 99th percentile of the standard normal distribution.
+    const Z: f64 = 2.326_347_9;
+    let sigma = Z - (Z * Z - 2.0 * (high / mean).ln()).sqrt();
+    (mean * (-sigma * sigma / 2.0).exp(), sigma)
+}
+
+fn workload(row: PaperRow, effort: Effort) -> Workload {
+    let applications = Case::of(row.case).applications();
+    let unscaled = VaryingModel { fixed: Nanos::ZERO, per_request: 0.5, applications: applications.into() };
+    let mixture = unscaled.mixture();
+    let mean = mixture.mean();
+    let varying = VaryingModel { fixed: Nanos::from_millis_f64(mean / 2.0), ..unscaled };
+    let times: f64 = row.slo.parse().expect("a number");
+    // What a request takes alone.
+    let high = varying.batch_ms(1, mixture.quantile(0.99));
+    let profile = varying.profile(RunTimeEstimate::Mean, MAX_BATCH).expect("run times are above 0");
+    let rate = 1e3 / varying.batch_ms(1, mean);
+    let model = WorkloadModel::new(row.case, profile, Nanos::from_millis_f64(times * high));
+    let mut workload = Workload::of_models(1, rate, vec![WorkloadModel { varying: Some(varying), ..model }]);
+    workload.seed = effort.seed;
+    workload.warmup = Nanos::from_secs_f64(200.0 / rate);
+    workload.duration = Nanos::from_secs_f64(effort.choose(REQUESTS.0, REQUESTS.1) / rate);
+    workload
+}
+
+/// The tables.
+pub(super) struct FinishRates;
+
+impl Experiment for FinishRates {
+    fn name(&self) -> &'static str {
+        "orloj-tables"
+    }
+
+    fn about(&self) -> &'static str {
+        "ORLOJ, Tables C.1 to C.7: requests in time where run times differ"
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        &["table", "case", "slo", "system", "finished", "paper"]
+    }
+
+    fn jobs(&self, effort: Effort) -> Vec<Job> {
+        let pairs = rows().flat_map(|row| SYSTEMS.map(|system| (row, system)));
+        let job = |(row, system): (PaperRow, System)| {
+            Job::new(effort.choose(REQUESTS.0, REQUESTS.1), move || {
+                let finished = 1.0 - system.run(&workload(row, effort))?.bad_rate;
+                let texts = [row.table, row.case, row.slo, system.name].map(str::to_owned);
+                Ok(vec![
+                    texts.into_iter().chain([cell(finished, 3), row.of(system.name).to_owned()]).collect(),
+                ])
+            })
+        };
+        pairs.map(job).collect()
+    }
+
+    fn figure(&self, table: &Table) -> Figure {
+        let panel = |case: &str| Panel {
+            title: case.to_owned(),
+            x: Axis::up_to("SLO over the 99th percentile", 5.0),
+            y: Axis::up_to("requests in time (%)", 100.0),
+            series: SYSTEMS
+                .iter()
+                .map(|system| {
+                    let points = table.points(&[("case", case), ("system", system.name)], "slo", "finished");
+                    let points: Vec<_> = points.into_iter().map(|(slo, part)| (slo, part * 100.0)).collect();
+                    system.series(Shape::Marked, points)
+                })
+                .collect(),
+        };
+        Figure { title: self.about().to_owned(), columns: 3, panels: DRAWN.map(panel).into() }
+    }
+
+    fn claims(&self, table: &Table) -> Vec<Claim> {
+        let here = |row: &PaperRow, system: &str| {
+            let keys = [("case", row.case), ("slo", row.slo), ("system", system)];
+            table.number(&keys, "finished")
+        };
+        let mean = |of: &[PaperRow], part: &dyn Fn(&PaperRow) -> f64| {
+            of.iter().map(part).sum::<f64>() / of.len() as f64
+        };
+        let all: Vec<PaperRow> = rows().collect();
+        let in_paper =
+            |row: &PaperRow, system: System| -> f64 { row.of(system.name).parse().expect("a number") };
+        let mut claims = Vec::new();
+        for of_case in all.chunk_by(|a, b| a.case == b.case) {
+            let PaperRow { table, case, .. } = of_case[0];
+            let [orloj, default] =
+                [ORLOJ, DEFAULT].map(|system| mean(of_case, &|row| here(row, system.name)));
+            let paper = Paper::Is(mean(of_case, &|row| in_paper(row, ORLOJ)));
+            let what = |label: &str| format!("Table {table}, {case}, mean of five SLOs: {label}");
+            claims.push(Claim::new(what(ORLOJ.label), paper, orloj, Unit::Percent));
+            claims.push(Claim::new(what(DEFAULT.label), Paper::Silent, default, Unit::Percent));
+        }
+        for system in [CLIPPER, NEXUS, CLOCKWORK_POW2] {
+            let (paper, ours) =
+                (mean(&all, &|row| in_paper(row, system)), mean(&all, &|row| here(row, system.name)));
+            let what = format!("mean of all rows: {}", system.label);
+            claims.push(Claim::new(what, Paper::Is(paper), ours, Unit::Percent));
+        }
+        let count = |holds: &dyn Fn(&PaperRow) -> bool| all.iter().filter(|row| holds(row)).count() as f64;
+        let near = count(&|row| {
+            let paper: f64 = in_paper(row, ORLOJ);
+            (here(row, ORLOJ.name) - paper).abs() <= 0.05
+        });
+        let as_good = count(&|row| here(row, DEFAULT.name) >= here(row, ORLOJ.name) - 0.005);
+        let rows = all.len();
+        let near_what = format!("rows of {rows} in which ORLOJ is within 0.05 of the paper's");
+        let good_what =
+            format!("rows of {rows} in which the default serves as many as ORLOJ, to half a percent");
+        claims.push(Claim::new(near_what, Paper::Silent, near, Unit::Count));
+        claims.push(Claim::new(good_what, Paper::Silent, as_good, Unit::Count));
+        claims
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_read_and_its_workload_has_the_mean_and_the_percentile() {
+        assert_eq!(rows().count(), 125);
+        for row in rows() {
+            assert!(row.finished.iter().all(|text| text.parse::<f64>().is_ok()), "{row:?}");
+            if let Case::Real(mean, high) = Case::of(row.case) {
+                let applications = Case::of(row.case).applications().into();
+                let model = VaryingModel { fixed: Nanos::ZERO, per_request: 1.0, applications };
+                let mixture = model.mixture();
+                assert!((mixture.mean() / mean - 1.0).abs() < 0.02, "{} {}", row.case, mixture.mean());
+                assert!(
+                    (mixture.quantile(0.99) / high - 1.0).abs() < 0.03,
+                    "{} {}",
+                    row.case,
+                    mixture.quantile(0.99)
+                );
+            }
+        }
+    }
+}
