@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 mod both_threads;
 mod model_queue;
+mod orloj;
 mod rank_state;
 mod rings_and_timers;
 
@@ -79,6 +80,7 @@ pub fn all() -> Vec<Operation> {
     operations.extend(model_queue::operations());
     operations.extend(rank_state::operations());
     operations.extend(both_threads::operations());
+    operations.extend(orloj::operations());
     operations
 }
 

@@ -56,16 +56,6 @@ impl DeadlineQueue {
         front_slices(&self.0, count)
     }
 
-    /// Returns the index of the first request whose deadline is not before this.
-    pub(super) fn first_due_from(&self, deadline: Nanos) -> usize {
-        self.0.partition_point(|request| request.deadline < deadline)
-    }
-
-    /// Removes the request at this index, if there is one.
-    pub(super) fn take(&mut self, at: usize) -> Option<Request> {
-        self.0.remove(at)
-    }
-
     /// Removes the first request.
     pub(super) fn pop(&mut self) -> Option<Request> {
         self.0.pop_front()

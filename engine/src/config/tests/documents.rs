@@ -234,7 +234,12 @@ fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
 fn every_key_of_a_workload_is_in_the_documents_and_the_reverse() {
     let documented = documented(&document("workloads.md"));
     let given = format!(
-        "[[models]]\nname = \"m\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 25\n{UNKNOWN}[[models]]\nzoo = \"z.csv\"\n{UNKNOWN}"
+        "[[models]]\nname = \"m\"\nalpha_ms = 1\nbeta_ms = 1\nslo_ms = 25\n{UNKNOWN}[[models]]\nzoo = \"z.csv\"\n{UNKNOWN}\
+         [[models]]\nname = \"v\"\nslo_ms = 25\n{UNKNOWN}applications = [\
+         {{ log_normal = {{ median_ms = 1, sigma = 0 }}, qqqqqqqq = 1 }},\
+         {{ normals = [{{ mean_ms = 1, deviation_ms = 0 }}], qqqqqqqq = 1 }},\
+         {{ histogram = {{ lowest_ms = 1, width_ms = 1, weights = [1] }}, qqqqqqqq = 1 }},\
+         {{ samples = \"z.csv\", qqqqqqqq = 1 }}]\n"
     );
     let text = with_unknown_keys(&documented, &given);
     let zoo = b"model,alpha_ms,beta_ms,slo_ms\nz,1,1,25\n";

@@ -5,7 +5,7 @@
 //! most probability, and of these the more urgent. Runs in the simulator.
 //!
 //! [`learned`] keeps the histograms, [`estimates`] derives from them how long batches take,
-//! [`score`] is the priority.
+//! [`score`] is the priority, [`waiting`] keeps the requests.
 //!
 //! What the text leaves open, or its printed algorithm has another way round: batch sizes are the
 //! powers of two; of sizes whose most urgent request is the same the largest goes first; several
@@ -14,20 +14,22 @@
 mod estimates;
 mod learned;
 mod score;
+mod waiting;
 
 use super::interface::{Decisions, Policy, Scheduler};
 use super::options::{BatchSizes, PolicyOptions};
-use super::queue::DeadlineQueue;
 use crate::run_time::{MAX_APPLICATIONS, VaryingModel};
 use crate::workload::{Network, Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
+use core::ops::Range;
 use estimates::Estimates;
 use learned::LearnedRunTimes;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
+use waiting::{Place, WaitingRequests};
 
 /// The batches of a model after which its estimates are made anew from what was learned.
 const REFRESH: u32 = 100;
@@ -134,7 +136,7 @@ impl Scheduler for OrlojScheduler {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
         let model = &mut self.models[request.queue.0 as usize];
         let queue = model.queue_of(&request);
-        match model.queues[queue].push(request) {
+        match model.queues[queue].add(request) {
             Ok(()) => self.pull(now, out),
             Err(request) => out.end(&request, Ending::Overloaded, now),
         }
@@ -160,7 +162,7 @@ impl Scheduler for OrlojScheduler {
 /// A model: its requests, and what is known of their run times.
 struct OrlojModel {
     /// The requests of each application, by deadline.
-    queues: Vec<DeadlineQueue>,
+    queues: Vec<WaitingRequests>,
     /// `None` where all requests take the same time.
     learned: Option<(VaryingModel, LearnedRunTimes)>,
     estimates: Estimates,
@@ -177,7 +179,7 @@ impl OrlojModel {
             None => Estimates::of_profile(&sizes, &model.profile),
         };
         let applications = model.varying.as_ref().map_or(1, |varying| varying.applications.len());
-        let queues = vec![DeadlineQueue::default(); applications.min(MAX_APPLICATIONS)];
+        let queues = vec![WaitingRequests::default(); applications.min(MAX_APPLICATIONS)];
         OrlojModel { queues, learned, estimates, learned_from: 0 }
     }
 
@@ -197,20 +199,19 @@ impl OrlojModel {
         }
     }
 
-    /// Returns the index of an application's first request that a batch of the size at `at` is
-    /// expected to serve in time, if it is decided on now: all behind it are served in time too.
-    fn first_feasible(&self, now: Nanos, network: Network, application: usize, at: usize) -> usize {
+    /// Returns the least deadline of an application's requests that a batch of the size at `at` is
+    /// expected to keep, if it is decided on now.
+    fn feasible_from(&self, now: Nanos, network: Network, application: usize, at: usize) -> Nanos {
         let starts = now + network.delay(self.estimates.sizes()[at]);
-        self.queues[application].first_due_from(starts + self.estimates.expected_with(at, application))
+        starts + self.estimates.expected_with(at, application)
     }
 
     /// Ends the requests that not even a batch of one is expected to serve in time.
     fn drop_late(&mut self, now: Nanos, network: Network, out: &mut dyn Decisions) {
         for application in 0..self.queues.len() {
-            for _ in 0..self.first_feasible(now, network, application, 0) {
-                if let Some(request) = self.queues[application].pop() {
-                    out.end(&request, Ending::DroppedInQueue, now);
-                }
+            let feasible = self.feasible_from(now, network, application, 0);
+            while let Some(request) = self.queues[application].take_before(feasible) {
+                out.end(&request, Ending::DroppedInQueue, now);
             }
         }
     }
@@ -218,14 +219,14 @@ impl OrlojModel {
     /// Chooses the batch size: the one with the most urgent request, and of several the largest.
     fn choose(&self, now: Nanos, network: Network) -> Option<SizeChoice> {
         let of_size = |at: usize| {
-            let mut deadline = Nanos::MAX;
-            let mut feasible = 0;
-            for (application, queue) in self.queues.iter().enumerate() {
-                let first = self.first_feasible(now, network, application, at);
-                feasible += queue.len() - first;
-                deadline = deadline.min(queue.deadline(first).unwrap_or(Nanos::MAX));
-            }
-            (feasible >= self.estimates.sizes()[at]).then_some(SizeChoice { deadline, at })
+            let size = self.estimates.sizes()[at];
+            let of_application = |(application, queue): (usize, &WaitingRequests)| {
+                queue.from(self.feasible_from(now, network, application, at), size)
+            };
+            let feasible = self.queues.iter().enumerate().map(of_application);
+            let both = |sum: (Nanos, usize), one: (Nanos, usize)| (sum.0.min(one.0), sum.1 + one.1);
+            let (deadline, count) = feasible.fold((Nanos::MAX, 0), both);
+            (count >= size).then_some(SizeChoice { deadline, at })
         };
         let sizes = 0..self.estimates.sizes().len();
         sizes.filter_map(of_size).min_by_key(|choice| (choice.deadline, Reverse(choice.at)))
@@ -237,74 +238,67 @@ impl OrlojModel {
         let size = self.estimates.sizes()[at];
         let mut cursors: BinaryHeap<Cursor> =
             (0..self.queues.len()).flat_map(|application| self.cursors(exec_at, application, at)).collect();
-        let mut best: Vec<(usize, usize)> = Vec::with_capacity(size);
+        let mut best: Vec<(usize, Place)> = Vec::with_capacity(size);
         while best.len() < size
-            && let Some(mut cursor) = cursors.pop()
+            && let Some(cursor) = cursors.pop()
         {
-            best.push((cursor.application, cursor.next));
-            if self.advance(&mut cursor, exec_at, at) {
-                cursors.push(cursor);
-            }
+            best.push((cursor.application, cursor.place));
+            cursors.extend(self.next_of(&cursor, exec_at, at));
         }
-        // From the back, so that an index stays what it was.
-        best.sort_unstable_by_key(|&place| Reverse(place));
-        best.into_iter().filter_map(|(application, index)| self.queues[application].take(index)).collect()
+        best.into_iter().filter_map(|(application, place)| self.queues[application].take(place)).collect()
     }
 
     /// Returns a cursor for each piece of an application's curve that has requests in it.
     fn cursors(&self, exec_at: Nanos, application: usize, at: usize) -> impl Iterator<Item = Cursor> {
-        let queue = &self.queues[application];
-        let feasible = queue.first_due_from(exec_at + self.estimates.expected_with(at, application));
-        let first_after = move |left_ms: f64| match left_ms.is_finite() {
-            true => queue.first_due_from(exec_at + Nanos::from_millis_f64(left_ms)).max(feasible),
-            false => queue.len(),
+        let feasible = exec_at + self.estimates.expected_with(at, application);
+        let after = move |left_ms: f64| match left_ms.is_finite() {
+            true => (exec_at + Nanos::from_millis_f64(left_ms)).max(feasible),
+            false => Nanos::MAX,
         };
         let pieces = self.estimates.curve(at, application).pieces().iter();
         pieces.filter_map(move |piece| {
-            let (from, to) = (first_after(piece.from_ms), first_after(piece.to_ms));
-            let next = if piece.rises { to.checked_sub(1)? } else { from };
-            let cursor = Cursor { score: 0.0, application, next, from, to, backwards: piece.rises };
-            (from < to).then(|| self.scored(cursor, exec_at, at))
+            let range = after(piece.from_ms)..after(piece.to_ms);
+            let place = self.queues[application].end_of(range.clone(), piece.rises)?;
+            Some(self.cursor(application, place, range, piece.rises, exec_at, at))
         })
     }
 
-    fn scored(&self, cursor: Cursor, exec_at: Nanos, at: usize) -> Cursor {
-        let deadline = self.queues[cursor.application].deadline(cursor.next).unwrap_or(Nanos::ZERO);
-        let left_ms = (deadline - exec_at).as_millis_f64();
-        Cursor { score: self.estimates.curve(at, cursor.application).at(left_ms), ..cursor }
+    /// Returns the cursor that follows: at the next request of its piece.
+    fn next_of(&self, cursor: &Cursor, exec_at: Nanos, at: usize) -> Option<Cursor> {
+        let Cursor { application, ref range, backwards, .. } = *cursor;
+        let place = self.queues[application].beside(cursor.place, range.clone(), backwards)?;
+        Some(self.cursor(application, place, range.clone(), backwards, exec_at, at))
     }
 
-    /// Moves a cursor to its next request. Returns false if there is none.
-    fn advance(&self, cursor: &mut Cursor, exec_at: Nanos, at: usize) -> bool {
-        if cursor.backwards {
-            cursor.to -= 1;
-        } else {
-            cursor.from += 1;
-        }
-        if cursor.from >= cursor.to {
-            return false;
-        }
-        cursor.next = if cursor.backwards { cursor.to - 1 } else { cursor.from };
-        *cursor = self.scored(*cursor, exec_at, at);
-        true
+    fn cursor(
+        &self,
+        application: usize,
+        place: Place,
+        range: Range<Nanos>,
+        backwards: bool,
+        exec_at: Nanos,
+        at: usize,
+    ) -> Cursor {
+        let score = self.estimates.curve(at, application).at((place.0 - exec_at).as_millis_f64());
+        Cursor { score, application, place, range, backwards }
     }
 }
 
 /// A place in an application's requests: those of a piece of the curve that are left, best first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Cursor {
     score: f64,
     application: usize,
-    /// The index of its best request.
-    next: usize,
-    from: usize,
-    to: usize,
+    /// The place of its best request.
+    place: Place,
+    /// The deadlines of the piece.
+    range: Range<Nanos>,
     backwards: bool,
 }
 
 impl Ord for Cursor {
     fn cmp(&self, other: &Cursor) -> Ordering {
-        let place = |of: &Cursor| Reverse((of.application, of.next));
+        let place = |of: &Cursor| Reverse((of.application, of.place));
         self.score.total_cmp(&other.score).then_with(|| place(self).cmp(&place(other)))
     }
 }
