@@ -1,18 +1,16 @@
 //! Outputs of both libraries against those of ONNX Runtime's Python package, which ran each row
 //! alone in the file as it is: for small networks as exporters write them, and the light networks.
 
-#[path = "../../engine/tests/harness/exported_models.rs"]
-mod exported;
 #[path = "../../engine/tests/harness/onnx_library.rs"]
 mod library;
 #[path = "../../engine/tests/harness/light_models.rs"]
 mod light;
 
-use exported::exported_models;
 use library::onnx_library;
 use light::light_models;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use symphony_gpu::{
     CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
 };
@@ -29,6 +27,21 @@ const NOT_ON_RTEN: [&str; 3] = ["light_bvlc_alexnet", "light_inception_v1", "lig
 
 /// The light networks that take the least computing, one of which rten can't run.
 const QUICK: [&str; 3] = ["light_bvlc_alexnet", "light_shufflenet", "light_squeezenet"];
+
+/// Returns the folder of the exported networks, which `.ci/exported_models` makes; its folder
+/// `references` has a folder for each model. It is run here if it has not been yet.
+fn exported_models() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = root.join("target/exported_models");
+    if !folder.is_dir() {
+        let status = Command::new(root.join(".ci/exported_models")).status();
+        assert!(
+            status.is_ok_and(|status| status.success()),
+            "this test needs the networks that .ci/exported_models could not make; mend what it says"
+        );
+    }
+    folder
+}
 
 /// Loads the model at `path` for a batch of every row.
 fn load(executor: &str, path: &Path) -> Result<Box<dyn HostModel>, LoadError> {
