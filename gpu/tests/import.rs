@@ -288,7 +288,13 @@ fn hostile_files_are_errors() {
         include_bytes!("../../engine/fuzz/seeds/onnx_import/weights_announce_2_55_bytes"),
     )
     .unwrap();
+    // Half of a sound file: the nodes are there, the rest is not.
+    let sound = named("sound", &[identity()], &[], &[1, 4]);
+    let bytes = std::fs::read(&sound).unwrap();
+    let truncated = folder.path().join("truncated.onnx");
+    std::fs::write(&truncated, &bytes[..bytes.len() / 2]).unwrap();
     let files = [
+        (truncated, ""),
         (announces, "a constant is damaged"),
         (deep_file, "nested more than 32 deep"),
         (named("cycle", &cycle, &[], &[1, 4]), ""),

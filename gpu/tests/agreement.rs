@@ -1,0 +1,179 @@
+//! Outputs of both libraries against those of ONNX Runtime's Python package, which ran each row
+//! alone in the file as it is: for small networks as exporters write them, and the light networks.
+
+#[path = "../../engine/tests/harness/onnx_library.rs"]
+mod library;
+#[path = "../../engine/tests/harness/light_models.rs"]
+mod light;
+
+use library::onnx_library;
+use light::light_models;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use symphony_gpu::{
+    CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
+};
+
+/// The rows of each reference.
+const ROWS: usize = 3;
+
+/// The largest difference of an output, as a part of its largest element. ONNX Runtime sums a batch
+/// in another order than a row alone; rten has kernels of its own.
+const TOLERANCE: [(&str, f32); 2] = [("cpu", 1e-3), ("onnxruntime", 1e-4)];
+
+/// The networks with an operator that rten lacks: local response normalisation.
+const NOT_ON_RTEN: [&str; 3] = ["light_bvlc_alexnet", "light_inception_v1", "light_zfnet512"];
+
+/// The light networks that take the least computing, one of which rten can't run.
+const QUICK: [&str; 3] = ["light_bvlc_alexnet", "light_shufflenet", "light_squeezenet"];
+
+/// Returns the folder of the exported networks, which `.ci/exported_models` makes; its folder
+/// `references` has a folder for each model. It is run here if it has not been yet.
+fn exported_models() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = root.join("target/exported_models");
+    if !folder.is_dir() {
+        let status = Command::new(root.join(".ci/exported_models")).status();
+        assert!(
+            status.is_ok_and(|status| status.success()),
+            "this test needs the networks that .ci/exported_models could not make; mend what it says"
+        );
+    }
+    folder
+}
+
+/// Loads the model at `path` for a batch of every row.
+fn load(executor: &str, path: &Path) -> Result<Box<dyn HostModel>, LoadError> {
+    if executor == "cpu" {
+        return Ok(Box::new(CpuModel::load(path, ROWS)?));
+    }
+    let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
+    Ok(Box::new(OnnxRuntimeModel::load(path, ROWS, &options)?))
+}
+
+/// Returns the rows of the reference's tensors `role`, laid out as the signature says.
+fn reference(
+    folder: &Path,
+    role: &str,
+    specs: &[TensorSpec],
+    row_bytes: usize,
+    range: impl Fn(usize) -> Range<usize>,
+) -> Vec<Vec<u8>> {
+    let mut rows = vec![vec![0; row_bytes]; ROWS];
+    for (index, spec) in specs.iter().enumerate() {
+        let path = folder.join(format!("{role}{index}.bin"));
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), ROWS * spec.bytes(), "{} for {spec:?}", path.display());
+        for (row, from) in rows.iter_mut().zip(bytes.chunks_exact(spec.bytes())) {
+            row[range(index)].copy_from_slice(from);
+        }
+    }
+    let after = folder.join(format!("{role}{}.bin", specs.len()));
+    assert!(!after.exists(), "the model has no {}", after.display());
+    rows
+}
+
+/// Runs these rows in one batch and returns their outputs.
+fn outputs(model: &mut dyn HostModel, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    inputs.iter().enumerate().for_each(|(at, row)| model.stage(at, row));
+    model.run(inputs.len()).unwrap();
+    let bytes = model.signature().output_bytes();
+    let output = |row| {
+        let mut output = vec![0; bytes];
+        model.unstage(row, &mut output);
+        output
+    };
+    (0..inputs.len()).map(output).collect()
+}
+
+/// Asserts that an output is as expected: FP32 within `tolerance` of the largest element, other
+/// types exactly.
+fn assert_near(spec: &TensorSpec, found: &[u8], expected: &[u8], tolerance: f32, what: &str) {
+    if spec.datatype != DataType::Fp32 {
+        assert_eq!(found, expected, "{what}");
+        return;
+    }
+    let numbers = |bytes: &[u8]| -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    };
+    let (found, expected) = (numbers(found), numbers(expected));
+    let largest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
+    for (found, expected) in found.iter().zip(&expected) {
+        // NaN is no nearer than anything else.
+        let is_near = (found - expected).abs() <= tolerance * largest;
+        assert!(is_near, "{what}: {found} for {expected}, and the largest is {largest}");
+    }
+}
+
+/// Runs one row, then all, and compares each with its reference.
+fn assert_agrees(model: &mut dyn HostModel, folder: &Path, tolerance: f32, what: &str) {
+    let signature = model.signature().clone();
+    let inputs = reference(folder, "input", &signature.inputs, signature.input_bytes(), |at| {
+        signature.input_range(at)
+    });
+    let expected = reference(folder, "output", &signature.outputs, signature.output_bytes(), |at| {
+        signature.output_range(at)
+    });
+    for rows in [1, ROWS] {
+        let found = outputs(model, &inputs[..rows]);
+        for (row, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            for (at, spec) in signature.outputs.iter().enumerate() {
+                let range = signature.output_range(at);
+                let what = format!("{what}, {}, row {row} of {rows}", spec.name);
+                assert_near(spec, &found[range.clone()], &expected[range], tolerance, &what);
+            }
+        }
+    }
+}
+
+/// Compares these models on each library that has their operators.
+fn assert_all_agree(paths: &[PathBuf]) {
+    let folder = exported_models();
+    for path in paths {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        for (executor, tolerance) in TOLERANCE {
+            match load(executor, path) {
+                Ok(mut model) => {
+                    let what = format!("{name} on {executor}");
+                    assert_eq!(model.max_batch(), ROWS, "{what}: {:?}", model.import_note());
+                    assert_agrees(&mut *model, &folder.join("references").join(name), tolerance, &what);
+                }
+                Err(error) => assert!(executor == "cpu" && NOT_ON_RTEN.contains(&name), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn exported_networks_agree_with_the_python_package_alone_and_in_a_batch() {
+    let folder = exported_models();
+    assert_all_agree(&["encoder", "speech", "vision"].map(|name| folder.join(name).with_extension("onnx")));
+}
+
+#[test]
+fn quick_light_networks_agree_with_the_python_package_alone_and_in_a_batch() {
+    let quick = |path: &PathBuf| QUICK.iter().any(|name| path.ends_with(format!("{name}.onnx")));
+    let paths: Vec<PathBuf> = light_models().into_iter().filter(quick).collect();
+    assert_eq!(paths.len(), QUICK.len(), "{paths:?}");
+    assert_all_agree(&paths);
+}
+
+#[test]
+#[ignore = "takes a minute on one core; the quick ones run always"]
+fn every_light_network_agrees_with_the_python_package_alone_and_in_a_batch() {
+    assert_all_agree(&light_models());
+}
+
+#[test]
+fn a_row_may_be_a_single_element_and_outputs_differ_in_rank() {
+    let folder = exported_models();
+    let shapes = |specs: &[TensorSpec]| specs.iter().map(|spec| spec.shape.clone()).collect::<Vec<_>>();
+    for (executor, _) in TOLERANCE {
+        let encoder = load(executor, &folder.join("encoder.onnx")).unwrap();
+        assert_eq!(shapes(&encoder.signature().outputs), [vec![32, 64], vec![64], vec![]], "{executor}");
+        let speech = load(executor, &folder.join("speech.onnx")).unwrap();
+        assert_eq!(shapes(&speech.signature().inputs), [vec![2, 256], vec![]], "{executor}");
+        assert_eq!(shapes(&speech.signature().outputs), [vec![16, 29], vec![]], "{executor}");
+    }
+}

@@ -1,0 +1,166 @@
+"""Writes three small networks as exporters write them, with seeded weights, for tests.
+
+Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all of them.
+
+- encoder.onnx, like BERT: token numbers and a mask, INT64; the hidden states, the pooled state and a
+  score, which is a single element of each row.
+- vision.onnx, like ViT: an image of 32 x 32; a class token that is expanded to the batch; logits.
+- speech.onnx: sound of several channels and its length, a single element of each row; the logarithms of
+  the letters' probabilities for each step, and the number of steps.
+
+The encoder's sequence, and the speech model's channels and samples, are fixed to SIZES; with --dynamic
+they are dynamic too.
+"""
+
+import argparse
+import pathlib
+
+import numpy
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SEED = 1
+OPSET = 17
+FORMAT = 8
+HIDDEN = 64
+HEADS = 4
+LAYERS = 2
+WORDS = 1000
+LONGEST = 512
+CLASSES = 10
+LETTERS = 29
+PATCH = 8
+IMAGE = 32
+SIZES = {"sequence": 32, "channels": 2, "samples": 256}
+
+
+class Graph:
+    """A graph that grows node by node; each step returns the name of the tensor that it made."""
+
+    def __init__(self):
+        self.random = numpy.random.default_rng(SEED)
+        self.nodes, self.constants = [], []
+
+    def node(self, operator, *inputs, name=None, **attributes):
+        out = name or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [out], **attributes))
+        return out
+
+    def constant(self, values, dtype=numpy.float32):
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(numpy.array(values, dtype), name))
+        return name
+
+    def whole(self, values):
+        return self.constant(values, numpy.int64)
+
+    def weights(self, *shape):
+        # Keeps activations of about the same size from layer to layer.
+        return self.constant(self.random.normal(0, shape[0] ** -0.5, shape))
+
+    def linear(self, x, inputs, outputs):
+        product = self.node("MatMul", x, self.weights(inputs, outputs))
+        return self.node("Add", product, self.constant(self.random.normal(0, 0.1, outputs)))
+
+    def normalized(self, x):
+        gain, shift = self.random.normal(1, 0.1, HIDDEN), self.random.normal(0, 0.1, HIDDEN)
+        return self.node("LayerNormalization", x, self.constant(gain), self.constant(shift), axis=-1)
+
+    def gelu(self, x):
+        erf = self.node("Erf", self.node("Div", x, self.constant(2**0.5)))
+        return self.node("Mul", self.node("Mul", x, self.node("Add", erf, self.constant(1))), self.constant(0.5))
+
+    def heads(self, x, order):
+        split = self.node("Reshape", self.linear(x, HIDDEN, HIDDEN), self.whole([0, 0, HEADS, HIDDEN // HEADS]))
+        return self.node("Transpose", split, perm=order)
+
+    def attention(self, x, bias):
+        scores = self.node("MatMul", self.heads(x, [0, 2, 1, 3]), self.heads(x, [0, 2, 3, 1]))
+        scores = self.node("Div", scores, self.constant((HIDDEN // HEADS) ** 0.5))
+        shares = self.node("Softmax", self.node("Add", scores, bias) if bias else scores, axis=-1)
+        mixed = self.node("MatMul", shares, self.heads(x, [0, 2, 1, 3]))
+        joined = self.node("Reshape", self.node("Transpose", mixed, perm=[0, 2, 1, 3]), self.whole([0, 0, HIDDEN]))
+        return self.linear(joined, HIDDEN, HIDDEN)
+
+    def layers(self, x, bias=None):
+        for _ in range(LAYERS):
+            x = self.normalized(self.node("Add", x, self.attention(x, bias)))
+            inner = self.gelu(self.linear(x, HIDDEN, 2 * HIDDEN))
+            x = self.normalized(self.node("Add", x, self.linear(inner, 2 * HIDDEN, HIDDEN)))
+        return x
+
+    def size(self, x, dimension):
+        """Returns the size of a dimension as a vector of one element."""
+        return self.node("Gather", self.node("Shape", x), self.whole([dimension]))
+
+    def model(self, inputs, outputs):
+        values = [
+            [helper.make_tensor_value_info(name, element, shape) for name, element, shape in side]
+            for side in (inputs, outputs)
+        ]
+        graph = helper.make_graph(self.nodes, "exported", *values, self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=FORMAT)
+        onnx.checker.check_model(model)
+        return model
+
+
+def encoder(sizes):
+    g, sequence = Graph(), sizes["sequence"]
+    words = g.node("Gather", g.constant(g.random.normal(0, 1, (WORDS, HIDDEN))), "input_ids")
+    table = g.constant(g.random.normal(0, 1, (LONGEST, HIDDEN)))
+    places = g.node("Slice", table, g.whole([0]), g.size("input_ids", 1), g.whole([0]))
+    mask = g.node("Unsqueeze", g.node("Cast", "attention_mask", to=TensorProto.FLOAT), g.whole([1, 2]))
+    bias = g.node("Mul", g.node("Sub", g.constant(1), mask), g.constant(-10_000))
+    states = g.layers(g.normalized(g.node("Add", words, places)), bias)
+    states = g.node("Identity", states, name="last_hidden_state")
+    first = g.node("Gather", states, g.whole(0), axis=1)
+    pooled = g.node("Tanh", g.linear(first, HIDDEN, HIDDEN), name="pooler_output")
+    g.node("Squeeze", g.linear(pooled, HIDDEN, 1), g.whole([1]), name="score")
+    inputs = [(name, TensorProto.INT64, ["batch", sequence]) for name in ("input_ids", "attention_mask")]
+    shapes = {"last_hidden_state": ["batch", sequence, HIDDEN], "pooler_output": ["batch", HIDDEN], "score": ["batch"]}
+    return g.model(inputs, [(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()])
+
+
+def vision(_):
+    g, patches = Graph(), (IMAGE // PATCH) ** 2
+    kernel = g.constant(g.random.normal(0, (3 * PATCH * PATCH) ** -0.5, (HIDDEN, 3, PATCH, PATCH)))
+    patch = g.node("Conv", "pixel_values", kernel, kernel_shape=[PATCH, PATCH], strides=[PATCH, PATCH])
+    x = g.node("Transpose", g.node("Reshape", patch, g.whole([0, HIDDEN, -1])), perm=[0, 2, 1])
+    token = g.constant(g.random.normal(0, 1, (1, 1, HIDDEN)))
+    shape = g.node("Concat", g.size("pixel_values", 0), g.whole([1, HIDDEN]), axis=0)
+    x = g.node("Concat", g.node("Expand", token, shape), x, axis=1)
+    x = g.node("Add", x, g.constant(g.random.normal(0, 1, (1, patches + 1, HIDDEN))))
+    first = g.node("Gather", g.layers(x), g.whole(0), axis=1)
+    g.node("Identity", g.linear(first, HIDDEN, CLASSES), name="logits")
+    inputs = [("pixel_values", TensorProto.FLOAT, ["batch", 3, IMAGE, IMAGE])]
+    return g.model(inputs, [("logits", TensorProto.FLOAT, ["batch", CLASSES])])
+
+
+def speech(sizes):
+    g, steps = Graph(), "steps" if isinstance(sizes["samples"], str) else sizes["samples"] // 16
+    x = g.node("ReduceMean", "sound", axes=[1], keepdims=1)
+    for channels, out in ((1, HIDDEN), (HIDDEN, HIDDEN)):
+        kernel = g.constant(g.random.normal(0, (4 * channels) ** -0.5, (out, channels, 4)))
+        x = g.gelu(g.node("Conv", x, kernel, kernel_shape=[4], strides=[4]))
+    states = g.layers(g.node("Transpose", x, perm=[0, 2, 1]))
+    g.node("LogSoftmax", g.linear(states, HIDDEN, LETTERS), axis=-1, name="log_probabilities")
+    g.node("Div", "length", g.whole(16), name="steps")
+    sound = ["batch", sizes["channels"], sizes["samples"]]
+    inputs = [("sound", TensorProto.FLOAT, sound), ("length", TensorProto.INT64, ["batch"])]
+    probabilities = ("log_probabilities", TensorProto.FLOAT, ["batch", steps, LETTERS])
+    return g.model(inputs, [probabilities, ("steps", TensorProto.INT64, ["batch"])])
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes three small networks as exporters write them.")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--dynamic", action="store_true", help="leave every size open, not the batch alone")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    sizes = {name: name for name in SIZES} if arguments.dynamic else SIZES
+    for make in (encoder, vision, speech):
+        onnx.save(make(sizes), arguments.folder / f"{make.__name__}.onnx")
+
+
+if __name__ == "__main__":
+    main()
