@@ -1,7 +1,8 @@
 //! The shared state of all API cores: the counts of each of them, the health of the engine's
-//! threads and the last seconds' history.
+//! threads, the last seconds' history and the drift of profiles.
 
 use super::advice;
+use super::drift::ProfileDrifts;
 use super::health::{NotReady, ThreadHealth};
 use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
 use super::metrics::{CoreCounts, CoreTurns, Metrics, ModelRequests};
@@ -30,6 +31,7 @@ pub struct Telemetry {
     cores: Mutex<Vec<Arc<CoreCounts>>>,
     health: Mutex<ThreadHealth>,
     history: Mutex<LoadHistory>,
+    drifts: Mutex<ProfileDrifts>,
     traces: Option<Arc<TraceCounts>>,
 }
 
@@ -45,6 +47,7 @@ impl Telemetry {
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
             history: Mutex::default(),
+            drifts: Mutex::default(),
             traces: None,
         }
     }
@@ -60,6 +63,7 @@ impl Telemetry {
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(&[])),
             history: Mutex::default(),
+            drifts: Mutex::default(),
             traces: None,
         }
     }
@@ -169,8 +173,14 @@ impl Telemetry {
         self.history(LoadHistory::load).map(|load| advice::advised_gpus(&load))
     }
 
-    /// Samples the progress of the engine's threads and the load of its GPUs. It must be called
-    /// several times a second. `dead` is the name of a thread that has died.
+    /// Returns the time that a model's recent batches took as a ratio to its profile; `None` before
+    /// enough of them have run.
+    pub fn profile_drift(&self, model: ModelId) -> Option<f64> {
+        lock(&self.drifts).of(model)
+    }
+
+    /// Samples the progress of the engine's threads, the load of its GPUs and the batches that ran.
+    /// It must be called several times a second. `dead` is the name of a thread that has died.
     pub fn observe(&self, dead: Option<&str>) {
         let now = self.now();
         lock(&self.health).observe(now, &self.counters, dead);
@@ -178,6 +188,7 @@ impl Telemetry {
             let (second, busy) = self.sample(now);
             lock(&self.history).add(second, busy);
         }
+        lock(&self.drifts).observe(self.counters.executions(), &self.models());
     }
 
     /// Returns the counts up to now, and the time that each GPU was busy.

@@ -5,8 +5,17 @@ use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
 /// Fields whose values JSON may have as strings, since they have 64 bits or are words.
-const WITHOUT_QUOTES: [&str; 7] =
-    ["batch_size", "count", "data_type", "dims", "max_batch_size", "num_versions", "versions"];
+const WITHOUT_QUOTES: [&str; 9] = [
+    "batch_size",
+    "count",
+    "data_type",
+    "default_priority_level",
+    "dims",
+    "max_batch_size",
+    "num_versions",
+    "priority_levels",
+    "versions",
+];
 
 /// Fields that are maps: an object in JSON, entries with a key and a value in the text format.
 const MAPS: [&str; 5] = ["cc_model_filenames", "inputs", "metric_tags", "model_filename", "parameters"];

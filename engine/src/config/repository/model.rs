@@ -100,7 +100,9 @@ impl VersionReader<'_> {
     fn without_toml(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
         let location =
             |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
-        let slo = self.repository.slo.ok_or_else(|| {
+        let given = self.triton.slo.clone();
+        let of_repository = || self.repository.slo.map(|slo| (slo, location("slo_ms")));
+        let (slo, slo_location) = given.or_else(of_repository).ok_or_else(|| {
             let right =
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
             location("slo_ms").diagnostic("there is no such file", right)
@@ -118,7 +120,7 @@ impl VersionReader<'_> {
             source: self.onnx(of_version, executor)?,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
-            priority: 0,
+            priority: self.triton.class.unwrap_or_default().number(),
             profile,
             declared: self.triton.declared.clone(),
             warmup: self.triton.warmup.clone(),
@@ -128,7 +130,7 @@ impl VersionReader<'_> {
                     line: 1,
                     field: "file".into(),
                 },
-                slo: location("slo_ms"),
+                slo: slo_location,
                 max_batch: location("max_batch"),
             },
         })
@@ -139,17 +141,12 @@ impl VersionReader<'_> {
         let of_version = self.folder.join(version.to_string());
         let default = || Some(self.default_kind());
         let kind = root.optional("executor").map_or_else(default, |value| read_kind(&value));
-        let slo = match (root.optional("slo_ms"), self.repository.slo) {
-            (Some(value), _) => value.number(linear_profile::SLO).map(Nanos::from_millis_f64),
-            (None, Some(slo)) => Some(slo),
-            (None, None) => {
-                let right = "add the latency promised, in ms; or for all models in [repository] of CONFIG";
-                root.report("slo_ms", "is missing", right);
-                None
-            }
-        };
+        let (slo, slo_location) = self.slo(root);
         let max_batch = root.optional("max_batch").map(|value| value.count(1..=limits::MAX_BATCH));
-        let priority = root.optional("priority").map_or(Some(0), |value| value.integer(0..=3));
+        let priority = match (root.optional("priority"), self.triton.class) {
+            (Some(value), class) if class.is_none() || !self.triton.of_client => value.integer(0..=3),
+            (_, class) => Some(u64::from(class.unwrap_or_default().number())),
+        };
         let kind = kind?;
         if !self.kinds.contains(&kind) {
             let wrong = format!("the model runs on \"{}\", and there is no such executor", kind.name());
@@ -182,7 +179,7 @@ impl VersionReader<'_> {
         let (profile, max_batch) = limit_batch(profile?, asked);
         let locations = ModelLocations {
             file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
-            slo: root.location("slo_ms"),
+            slo: slo_location,
             max_batch: root.location("max_batch"),
         };
         let declared = match kind {
@@ -202,6 +199,26 @@ impl VersionReader<'_> {
             warmup: self.triton.warmup.clone(),
             locations,
         })
+    }
+
+    /// Reads the SLO from `model.toml`, else from `config.pbtxt`, else from CONFIG: what a load
+    /// brings comes first. Returns where it is given too.
+    fn slo(&self, root: &TomlTable<'_>) -> (Option<Nanos>, Location) {
+        let own = root.optional("slo_ms");
+        if let Some((slo, location)) = &self.triton.slo
+            && (own.is_none() || self.triton.of_client)
+        {
+            return (Some(*slo), location.clone());
+        }
+        let slo = match own {
+            Some(value) => value.number(linear_profile::SLO).map(Nanos::from_millis_f64),
+            None => self.repository.slo,
+        };
+        if slo.is_none() && !root.has("slo_ms") {
+            let right = "add the latency promised, in ms; or for all models in [repository] of CONFIG";
+            root.report("slo_ms", "is missing", right);
+        }
+        (slo, root.location("slo_ms"))
     }
 
     /// Reads an emulated model's tensors from `model.toml`, else from `config.pbtxt`.

@@ -1,6 +1,7 @@
 //! Triton's `config.pbtxt`, read for what applies here: which versions are served, the largest
 //! batch, the file's name, the tensors, which are checked against the model once it is loaded, and
-//! the samples that warm it up.
+//! the samples that warm it up; the SLO, among the parameters, and the class of requests that name
+//! none, in `dynamic_batching`.
 //! A field that another server would use and this one does not is noted once, with its line, and
 //! passed over. `model.rs` calls this.
 
@@ -8,15 +9,22 @@ use super::json_config;
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
 use super::warmup_samples::WarmupContext;
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+use crate::config::linear_profile;
 use crate::config::models::{DeclaredTensor, DeclaredTensors, WarmupSample};
+use std::borrow::Cow;
 use std::path::Path;
 use symphony_gpu::DataType;
 use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+use symphony_transport::message::Class;
+
+/// What does the work of `dynamic_batching`.
+const BATCHES: &str = "batches form by deadlines here: set slo_ms in model.toml";
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where
 /// something does.
-pub(in crate::config) const PASSED_OVER: [(&str, &str); 19] = [
-    ("dynamic_batching", "batches form by deadlines here: set slo_ms in model.toml"),
+pub(in crate::config) const PASSED_OVER: [(&str, &str); 18] = [
+    ("dynamic_batching", BATCHES),
     ("sequence_batching", "requests are independent of each other here"),
     ("ensemble_scheduling", "there are no ensembles here"),
     ("instance_group", "what runs models is [[executors]] of CONFIG"),
@@ -28,7 +36,6 @@ pub(in crate::config) const PASSED_OVER: [(&str, &str); 19] = [
     ("response_cache", "nothing is cached here"),
     ("metric_tags", "metrics are labelled by model and version here"),
     ("model_metrics", "metrics are chosen by the server here"),
-    ("parameters", "there is no backend here that takes parameters"),
     ("batch_input", "there are no ragged batches here"),
     ("batch_output", "there are no ragged batches here"),
     ("cc_model_filenames", "there are no compute capabilities here"),
@@ -68,6 +75,10 @@ pub(in crate::config) struct TritonConfig {
     pub(in crate::config) is_onnxruntime: bool,
     /// The largest batch, if given.
     pub(in crate::config) max_batch: Option<usize>,
+    /// The latency promised, if given, and where.
+    pub(in crate::config) slo: Option<(Nanos, Location)>,
+    /// The class of requests that name none, if given.
+    pub(in crate::config) class: Option<Class>,
     pub(in crate::config) versions: VersionPolicy,
     /// The name of the file in each version's folder.
     pub(in crate::config) filename: String,
@@ -83,6 +94,8 @@ impl Default for TritonConfig {
         TritonConfig {
             is_onnxruntime: false,
             max_batch: None,
+            slo: None,
+            class: None,
             versions: VersionPolicy::Latest(1),
             filename: "model.onnx".to_owned(),
             declared: DeclaredTensors::default(),
@@ -165,8 +178,12 @@ impl TritonReader<'_> {
 
     /// Notes that the field has no effect.
     fn pass_over(&mut self, field: &PbtxtField<'_>, why: &str) {
-        let at = format!("{}:{}", self.path.display(), field.line);
-        self.notes.push(format!("{at}: {} is passed over: {why}", field.name));
+        self.note(field, format_args!("{} is passed over: {why}", field.name));
+    }
+
+    /// Adds a line about the field.
+    fn note(&mut self, field: &PbtxtField<'_>, what: std::fmt::Arguments<'_>) {
+        self.notes.push(format!("{}:{}: {what}", self.path.display(), field.line));
     }
 
     fn read(&mut self, fields: &[PbtxtField<'_>], model: &str) -> TritonConfig {
@@ -179,6 +196,9 @@ impl TritonReader<'_> {
                 "max_batch_size" => config.max_batch = self.max_batch(field),
                 "default_model_filename" => self.filename(field, &mut config),
                 "version_policy" => self.versions(field, &mut config),
+                "parameters" => self.parameters(field, &mut config),
+                "dynamic_batching" => config.class = self.class(field),
+                "instance_group" => self.instances(field),
                 "input" | "output" | "model_warmup" => {}
                 other => {
                     let known = PASSED_OVER.iter().find(|(name, _)| *name == other);
@@ -244,6 +264,93 @@ impl TritonReader<'_> {
         match policy {
             Some(policy) => config.versions = policy,
             None => self.refuse(field, RIGHT),
+        }
+    }
+
+    /// Reads parameters, of which `slo_ms` means something here.
+    fn parameters(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
+        for entry in field.value.each() {
+            let Some((key, value)) = parameter(entry) else {
+                self.refuse(field, "{ key: \"slo_ms\" value: { string_value: \"50\" } }");
+                continue;
+            };
+            match &*key {
+                "slo_ms" => {
+                    let location = Location { field: "parameters.slo_ms".to_owned(), ..self.location(field) };
+                    match value.parse().ok().filter(|&ms| linear_profile::SLO.contain(ms)) {
+                        Some(ms) => config.slo = Some((Nanos::from_millis_f64(ms), location)),
+                        None => {
+                            let wrong = format!("is {:?}", shortened(&value));
+                            let right = format!("it must be {}, in a string", linear_profile::SLO);
+                            self.diagnostics.push(location.diagnostic(wrong, right));
+                        }
+                    }
+                }
+                key => {
+                    let why = match key {
+                        "intra_op_thread_count" => "set threads in [onnxruntime] of CONFIG",
+                        _ => "no such parameter is known here",
+                    };
+                    let key = shortened(key);
+                    self.note(field, format_args!("parameters {key:?} is passed over: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Reads the class of requests that name none from `dynamic_batching`. Levels count from 1, and
+    /// those that there are no classes for are the lowest.
+    fn class(&mut self, field: &PbtxtField<'_>) -> Option<Class> {
+        const LEVELS: &str = "priority_levels";
+        const DEFAULT: &str = "default_priority_level";
+        let parts = field.value.fields().unwrap_or_default();
+        if !parts.iter().any(|part| [LEVELS, DEFAULT].contains(&part.name)) {
+            self.pass_over(field, BATCHES);
+            return None;
+        }
+        let (mut levels, mut default) = (None, None);
+        for part in parts {
+            match part.name {
+                LEVELS => levels = self.count(part),
+                DEFAULT => default = self.count(part).map(|level| (part, level)),
+                _ => self.pass_over(part, BATCHES),
+            }
+        }
+        let (part, level) = default.filter(|&(_, level)| level > 0)?;
+        let Some(levels) = levels.filter(|&levels| levels > 0) else {
+            self.pass_over(part, "there are no priority_levels");
+            return None;
+        };
+        if level > levels {
+            self.refuse(part, format_args!("at most {levels}, the number of {LEVELS}"));
+            return None;
+        }
+        let classes = Class::COUNT as u64;
+        if level > classes {
+            self.note(part, format_args!("{DEFAULT} {level} is taken as {classes}, the lowest here"));
+        }
+        Class::new((level.min(classes) - 1) as u8)
+    }
+
+    /// Reads a whole number from 0 on.
+    fn count(&mut self, field: &PbtxtField<'_>) -> Option<u64> {
+        let count = field.value.whole().and_then(|count| u64::try_from(count).ok());
+        if count.is_none() {
+            self.refuse(field, "a whole number from 0");
+        }
+        count
+    }
+
+    /// Notes what does the work of `instance_group`: every executor here runs every model.
+    fn instances(&mut self, field: &PbtxtField<'_>) {
+        let why = "what runs models is [[executors]] of CONFIG";
+        match field.value.each().iter().map(cpu_instances).fold(0, u64::saturating_add) {
+            0 => self.pass_over(field, why),
+            count => {
+                let there =
+                    format!("{why}, shared by all of them; {count} on the CPU are count = {count} there");
+                self.pass_over(field, &there);
+            }
         }
     }
 
@@ -353,6 +460,37 @@ fn version_policy(fields: &[PbtxtField<'_>]) -> Option<VersionPolicy> {
         }
         _ => None,
     }
+}
+
+/// Returns the key and the text of an entry of `parameters`; `None` if it has no key.
+fn parameter<'v>(entry: &'v PbtxtValue<'_>) -> Option<(Cow<'v, str>, Cow<'v, str>)> {
+    let fields = entry.fields()?;
+    let key = named(fields, "key")?.value.text()?;
+    let value = named(fields, "value").and_then(|value| named(value.value.fields()?, "string_value"));
+    Some((key, value.and_then(|value| value.value.text()).unwrap_or_default()))
+}
+
+/// Returns the start of a text, for a message.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 40;
+    text.chars().take(LONGEST).collect()
+}
+
+/// Returns the number of instances on the CPU that an entry of `instance_group` asks for, which is
+/// 1 if it gives none.
+fn cpu_instances(group: &PbtxtValue<'_>) -> u64 {
+    let fields = group.fields().unwrap_or_default();
+    let kind = named(fields, "kind").and_then(|kind| kind.value.word());
+    if kind != Some("KIND_CPU") {
+        return 0;
+    }
+    let count = named(fields, "count").and_then(|count| u64::try_from(count.value.whole()?).ok());
+    count.unwrap_or(1)
+}
+
+/// Returns the first field of this name.
+fn named<'v, 't>(fields: &'v [PbtxtField<'t>], name: &str) -> Option<&'v PbtxtField<'t>> {
+    fields.iter().find(|field| field.name == name)
 }
 
 /// True if `name` names a file in a folder, and none outside of it.

@@ -224,6 +224,7 @@ fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
         "model_warmup",
         "name",
         "output",
+        "parameters",
         "platform",
     ];
     let others: Vec<&str> = fields.difference(&passed_over).copied().collect();

@@ -11,6 +11,7 @@ use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 
 const ONNX: &str = "1/model.onnx";
+const ONNX_OF_M: &str = "m/1/model.onnx";
 const SLO: &str = "slo_ms = 50\n";
 const CONFIG: &str =
     "[[executors]]\nkind = \"cpu\"\n[[executors]]\nkind = \"emulated\"\n[repository]\npath = \"models\"\n";
@@ -163,8 +164,59 @@ fn what_means_nothing_here_is_noted_once_with_its_line() {
     let file = folder.path().join("models/m/config.pbtxt");
     let expected = [
         (1, "dynamic_batching is passed over: batches form by deadlines here: set slo_ms in model.toml"),
-        (5, "instance_group is passed over: what runs models is [[executors]] of CONFIG"),
+        (
+            5,
+            "instance_group is passed over: what runs models is [[executors]] of CONFIG, shared by all of \
+             them; 2 on the CPU are count = 2 there",
+        ),
         (6, "wibble is passed over: no such field is known here"),
+    ];
+    assert_eq!(notes, expected.map(|(line, text)| format!("{}:{line}: {text}", file.display())));
+}
+
+#[test]
+fn an_slo_and_a_class_may_stand_in_tritons_words_and_ours_come_first() {
+    let pbtxt = "parameters { key: \"slo_ms\" value { string_value: \"80.5\" } }\n\
+                 dynamic_batching { priority_levels: 3 default_priority_level: 2 }\n";
+    let model = |files: &[(&str, &str)]| {
+        let config = good(&format!("{CONFIG}slo_ms = 40\n"), files);
+        (config.models[0].slo, config.models[0].priority)
+    };
+    let (onnx, tritons) = ((ONNX_OF_M, "x"), ("m/config.pbtxt", pbtxt));
+    assert_eq!(model(&[onnx, tritons]), (Nanos::from_micros(80_500), 1));
+    assert_eq!(model(&[onnx, tritons, ("m/model.toml", "")]), (Nanos::from_micros(80_500), 1));
+    let ours = ("m/model.toml", "slo_ms = 50\npriority = 3\n");
+    assert_eq!(model(&[onnx, tritons, ours]), (Nanos::from_millis(50), 3));
+    let folder = repository(CONFIG, &[onnx, tritons, ours]);
+    let config = read_config(folder.path()).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    let json = r#"{"parameters":{"slo_ms":{"string_value":"60"}},
+                   "dynamic_batching":{"priority_levels":"2","default_priority_level":"1"}}"#;
+    let loaded = config.repository.unwrap().read_model("m", &[ExecutorKind::Cpu], Some(json)).unwrap();
+    let version = &loaded.versions[0];
+    assert_eq!(
+        (version.slo, version.priority),
+        (Nanos::from_millis(60), 0),
+        "what a load brings comes first"
+    );
+}
+
+#[test]
+fn parameters_and_levels_that_mean_nothing_here_are_noted() {
+    let pbtxt = "parameters [\n { key: \"intra_op_thread_count\" value { string_value: \"2\" } },\n\
+                 { key: \"wibble\" } ]\ndynamic_batching {\n preferred_batch_size: 4\n priority_levels: 9\n\
+                 default_priority_level: 7\n}\n";
+    let folder = repository(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), (ONNX_OF_M, "x")]);
+    let mut notes = Vec::new();
+    let flags = RepositoryFlags::default();
+    let config =
+        read_config_with(Some(folder.path()), &flags, &mut |line| notes.push(line.to_owned())).unwrap();
+    assert_eq!(config.models[0].priority, 3);
+    let file = folder.path().join("models/m/config.pbtxt");
+    let expected = [
+        (1, "parameters \"intra_op_thread_count\" is passed over: set threads in [onnxruntime] of CONFIG"),
+        (1, "parameters \"wibble\" is passed over: no such parameter is known here"),
+        (5, "preferred_batch_size is passed over: batches form by deadlines here: set slo_ms in model.toml"),
+        (7, "default_priority_level 7 is taken as 4, the lowest here"),
     ];
     assert_eq!(notes, expected.map(|(line, text)| format!("{}:{line}: {text}", file.display())));
 }
@@ -174,7 +226,7 @@ fn every_error_is_reported_with_its_file_and_line() {
     let rendered = |pbtxt: &str, toml: &str| {
         diagnostics(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
     };
-    let cases: [(&str, &str, &str); 13] = [
+    let cases: [(&str, &str, &str); 16] = [
         (
             "name: \"other\"",
             SLO,
@@ -212,6 +264,21 @@ fn every_error_is_reported_with_its_file_and_line() {
             "max_batch_size: 0\ninput { name: \"x\" data_type: TYPE_FP32 dims: 3 }",
             SLO,
             "config.pbtxt:2: input: has dims [3]",
+        ),
+        (
+            "parameters { key: \"slo_ms\" value { string_value: \"0\" } }",
+            "",
+            "config.pbtxt:1: parameters.slo_ms: is \"0\"; it must be a number above 0 and up to 3600000, in a",
+        ),
+        (
+            "parameters { value { } }",
+            SLO,
+            "config.pbtxt:1: parameters: is a message; it must be { key: \"slo",
+        ),
+        (
+            "dynamic_batching {\n priority_levels: 2\n default_priority_level: 3 }",
+            SLO,
+            "config.pbtxt:3: default_priority_level: is 3; it must be at most 2, the number of priority_levels",
         ),
         ("input {", SLO, "config.pbtxt:1: config.pbtxt: unexpected end of input"),
         ("", "slo_ms = 50\nfile = \"x\"\n", "models/m/model.toml:2: file: is no field that is known here"),

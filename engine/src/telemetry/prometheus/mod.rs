@@ -147,6 +147,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
             text.sample(&of.labels(), value(of));
         }
     }
+    drifts(&mut text, telemetry, &models);
     latencies(&mut text, &models);
     sizes(&mut text, &models);
     gpus(&mut text, telemetry);
@@ -216,6 +217,17 @@ fn outcomes(text: &mut Exposition, models: &[ModelSample<'_>]) {
     for of in models {
         for outcome in InferOutcome::ALL {
             text.sample(&of.with("outcome", outcome.name()), of.requests.ended(outcome));
+        }
+    }
+}
+
+/// Adds how true profiles are, of the models of which enough batches ran.
+fn drifts(text: &mut Exposition, telemetry: &Telemetry, models: &[ModelSample<'_>]) {
+    let help = "The time that 95 % of the last batches did not exceed, as a ratio to the profile.";
+    text.family("symphony_model_profile_drift", MetricKind::Gauge, help);
+    for of in models {
+        if let Some(ratio) = telemetry.profile_drift(of.model.id) {
+            text.sample(&of.labels(), ratio);
         }
     }
 }
