@@ -90,8 +90,8 @@ impl OnnxRuntimeModel {
     ///
     /// # Errors
     /// If there is no library, if the file cannot be read or is no ONNX model, if its first
-    /// dimensions are not the batch's, if another is dynamic and has no size, if an element type is not supported, or if it fails on
-    /// zeros.
+    /// dimensions are not the batch's, if another is dynamic and has no size, if an element type is
+    /// not supported, or if it fails on zeros.
     pub fn load<'a>(
         file: impl Into<SizedFile<'a>>,
         max_batch: usize,
