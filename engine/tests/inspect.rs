@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn inspect(model: &Path, library: &Path) -> Output {
+    inspect_with(&[], model, library)
+}
+
+fn inspect_with(flags: &[&str], model: &Path, library: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
-    command.args(["inspect", "--library"]).arg(library).arg(model).output().unwrap()
+    command.arg("inspect").args(flags).arg("--library").arg(library).arg(model).output().unwrap()
 }
 
 fn fixture(name: &str) -> PathBuf {
@@ -39,7 +43,24 @@ fn a_file_is_described_with_what_each_executor_makes_of_it() {
     let output = inspect(&fixture("dynamic_width.onnx"), &onnx_library());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains(", width], dimensions [0, 2] are dynamic"), "{said}");
-    assert_eq!(output.status.code(), Some(2), "its width is not fixed");
+    assert!(said.contains("sizes = [{ dimension = \"width\", size = 128 }]"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "its width has no size");
+}
+
+#[test]
+fn a_dynamic_dimension_is_tried_at_the_size_that_is_asked_for() {
+    let sized = |size| inspect_with(&["--size", size], &fixture("dynamic_width.onnx"), &onnx_library());
+    let output = sized("width=6");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("\n  cpu: runs batches of up to 8") && said.contains("\n  onnxruntime: runs"),
+        "{said}"
+    );
+    assert!(said.ends_with("sizes = [{ dimension = \"width\", size = 6 }]\n"), "{said}");
+    let wrong = sized("width=0");
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(!wrong.status.success() && said.contains("like sequence=128"), "{said}");
 }
 
 #[test]

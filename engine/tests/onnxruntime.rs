@@ -143,6 +143,30 @@ fn a_model_that_may_mix_rows_is_served_one_row_at_a_time_whatever_its_profile_sa
 }
 
 #[test]
+fn a_dynamic_dimension_is_served_at_the_size_of_its_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Path::new(DATA).join("dynamic_width.onnx");
+    let models: [(&str, &Path, &str); 2] = [("ours", &file, "cpu"), ("theirs", &file, "onnxruntime")];
+    let sized = "max_batch = 8\nsizes = [{ dimension = \"width\", size = 4 }]\n";
+    let text = serving(&["onnxruntime", "cpu"], &models).replace("max_batch = 8\n", sized);
+    let (engine, mut frontend) = start(config(folder.path(), &text));
+    for (at, model) in engine.models().iter().enumerate() {
+        assert_eq!(model.signature.inputs[0].shape, [3, 4], "{}", model.name);
+        assert_eq!(model.signature.outputs[0].shape, [3, 4], "{}", model.name);
+        let row = |sign: f32| (1..=12).flat_map(|x| (sign * x as f32).to_le_bytes()).collect::<Vec<u8>>();
+        let outputs = ask_rows(&mut frontend, ModelId(at as u32), &[row(1.0), row(-1.0)]);
+        let expected: Vec<f32> = (1..=12).map(|x| x as f32).collect();
+        assert_eq!(outputs, [expected, vec![0.0; 12]], "{}: negative numbers become 0", model.name);
+    }
+    engine.stop();
+    let unsized_text = serving(&["cpu"], &models[..1]);
+    let output = check(&unsized_text, Path::new(""));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("sizes = [{ dimension = \"width\", size = 128 }]"), "{said}");
+}
+
+#[test]
 fn a_model_that_hangs_is_given_up_and_its_run_is_ended() {
     let folder = tempfile::tempdir().unwrap();
     let loops = folder.path().join("loops.onnx");

@@ -5,7 +5,7 @@
 mod buffer;
 
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
-use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, OnnxSource};
+use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, OnnxSource, SizedFile};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
 use rten::{
@@ -51,34 +51,40 @@ struct StagedInput {
 }
 
 impl CpuModel {
-    /// Loads the ONNX file at `path` for batches of at most `max_batch`, with a [`ComputeThread`]
+    /// Loads an ONNX file for batches of at most `max_batch`, with a [`ComputeThread`]
     /// of its own: pin the calling thread first.
     ///
     /// # Errors
     /// Those of [`CpuModel::load_on`].
-    pub fn load(path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
-        CpuModel::load_on(&ComputeThread::new(), path, max_batch)
+    pub fn load<'a>(file: impl Into<SizedFile<'a>>, max_batch: usize) -> Result<CpuModel, LoadError> {
+        CpuModel::load_on(&ComputeThread::new(), file, max_batch)
     }
 
-    /// Loads the ONNX file at `path` for batches of at most `max_batch`, to compute on `thread`.
+    /// Loads an ONNX file for batches of at most `max_batch`, to compute on `thread`.
     /// The model is run on zeros with one row and with two, to find the outputs' shapes and to
     /// check that it keeps rows apart by the first dimension.
     ///
     /// # Errors
     /// If the file cannot be read or is no ONNX model, if it has an operator or an element type
-    /// that is not supported, if its first dimensions are not the batch's, or if it fails on zeros.
+    /// that is not supported, if its first dimensions are not the batch's, if another is dynamic
+    /// and has no size, or if it fails on zeros.
     /// A file that makes the loader panic is an error too.
-    pub fn load_on(thread: &ComputeThread, path: &Path, max_batch: usize) -> Result<CpuModel, LoadError> {
+    pub fn load_on<'a>(
+        thread: &ComputeThread,
+        file: impl Into<SizedFile<'a>>,
+        max_batch: usize,
+    ) -> Result<CpuModel, LoadError> {
+        let file = file.into();
         let import = || {
             let (mut model, note) =
-                import::load(path, max_batch, |source, max_batch| load(thread.clone(), source, max_batch))?;
+                import::load(file, max_batch, |source, max_batch| load(thread.clone(), source, max_batch))?;
             model.import_note = note;
             Ok(model)
         };
         let load = || thread.run(import);
         // rten keeps nothing between loads, so a panic leaves nothing half done behind.
         catch_unwind(AssertUnwindSafe(load))
-            .unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))
+            .unwrap_or_else(|_| Err(LoadError::Panicked { path: file.path.into() }))
     }
 }
 

@@ -210,7 +210,7 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
         ("scalar", "input `x` has the shape []"),
         ("unsupported_operator", "LRN"),
         ("unsupported_operator", "an operator is not supported by the executor \"cpu\""),
-        ("dynamic_width", "dimension 2 of input `x` is \"width\"; export with every dimension but the first"),
+        ("dynamic_width", "dimension 2 of input `x` is dynamic, with the name \"width\", and has no size"),
         ("reshape_to_one", "output `y` has the shape [1, 2, 2], whose first dimension"),
         ("sums_the_batch", "output `y` has the shape [1, 4], whose first dimension"),
         ("splits_rows", "failed on a batch of 1 rows of zeros (output `y` is tensor(f32) [2, 2]"),

@@ -13,9 +13,10 @@ use library::onnx_library;
 use light::light_models;
 use onnx::{FLOAT, constant, external_constant, file, graph, node, number_attribute, tensor, whole_numbers};
 use proptest::prelude::*;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use symphony_gpu::import::rewrite_bytes;
+use symphony_gpu::import::{DimensionSizes, SizedFile, rewrite_bytes};
 use symphony_gpu::{CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
 
 /// The light networks with an operator that rten lacks: local response normalisation.
@@ -366,4 +367,55 @@ proptest! {
             prop_assert!(rewrite_bytes(&rewritten).is_none());
         }
     }
+}
+
+/// The sizes of these dimensions.
+fn sizes(of: &[(&str, u32)]) -> DimensionSizes {
+    of.iter().map(|&(name, size)| (name.to_owned(), NonZeroU32::new(size).unwrap())).collect()
+}
+
+#[test]
+fn a_dynamic_dimension_has_the_size_that_is_given_and_the_outputs_follow_it() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dynamic_width.onnx");
+    let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
+    for width in [1, 5, 64] {
+        let sizes = sizes(&[("width", width)]);
+        let file = SizedFile { path: &path, sizes: &sizes };
+        let on_rten = Box::new(CpuModel::load(file, 4).unwrap()) as Box<dyn HostModel>;
+        let on_onnxruntime = Box::new(OnnxRuntimeModel::load(file, 4, &options).unwrap());
+        for mut model in [on_rten, on_onnxruntime] {
+            assert_eq!(model.signature().inputs[0].shape, [3, width as usize]);
+            assert_eq!(model.signature().outputs[0].shape, [3, width as usize]);
+            assert_eq!((model.max_batch(), model.import_note()), (4, None));
+            let bytes = model.signature().inputs[0].bytes();
+            let row: Vec<u8> = (0..bytes / 4).flat_map(|at| (at as f32 - 4.0).to_le_bytes()).collect();
+            let expected: Vec<f32> = (0..bytes / 4).map(|at| (at as f32 - 4.0).max(0.0)).collect();
+            let padded = [&row[..], &vec![0; model.signature().input_bytes() - bytes]].concat();
+            assert_eq!(outputs(&mut *model, &vec![padded; 4]), vec![expected; 4]);
+        }
+    }
+}
+
+#[test]
+fn a_batch_fixed_to_one_becomes_dynamic_beside_a_dimension_that_is_given_a_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), &[node("Relu", &["x"], &["y"], &[])], &[], &[1, 3, 0], &[1, 3, 0]);
+    // The harness names a dynamic dimension N, in field 2. In field 3 the text is no name.
+    let unnamed = std::fs::read(&path).unwrap();
+    let unnamed: Vec<u8> =
+        unnamed.windows(3).map(|of| if of == [0x12, 1, b'N'] { 0x1A } else { of[0] }).collect();
+    let end = std::fs::read(&path).unwrap().split_off(unnamed.len());
+    std::fs::write(&path, [unnamed, end].concat()).unwrap();
+    let sizes = sizes(&[("x.2", 7)]);
+    let model = CpuModel::load(SizedFile { path: &path, sizes: &sizes }, 4).unwrap();
+    assert_eq!((model.max_batch(), &model.signature().outputs[0].shape[..]), (4, &[3, 7][..]));
+    assert!(model.import_note().unwrap().contains("was made the batch's"));
+}
+
+#[test]
+fn a_size_for_no_dimension_names_those_that_there_are() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dynamic_width.onnx");
+    let sizes = sizes(&[("height", 2), ("width", 2)]);
+    let error = CpuModel::load(SizedFile { path: &path, sizes: &sizes }, 4).err().unwrap().to_string();
+    assert!(error.contains("no dynamic dimension \"height\"") && error.ends_with("[\"width\"]"), "{error}");
 }

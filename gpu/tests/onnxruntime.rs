@@ -134,7 +134,7 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
     let cases = [
         ("no_such_model", "there is no such file"),
         ("scalar", "input `x` has the shape []"),
-        ("dynamic_width", "dimension 2 of input `x` is dynamic; export with every dimension but the first"),
+        ("dynamic_width", "dimension 2 of input `x` is dynamic, with the name \"width\", and has no size"),
         ("strings", "tensor `x` has elements of type"),
         ("no_inputs", "has no inputs"),
         ("reshape_to_one", "output `y` has the shape [1, 2, 2], whose first dimension"),

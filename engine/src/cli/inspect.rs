@@ -3,9 +3,10 @@
 
 use super::failure::CommandFailure;
 use clap::Args;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use symphony_gpu::import::{OnnxSummary, TensorSummary, summarise};
+use symphony_gpu::import::{DimensionSizes, OnnxSummary, SizedFile, TensorSummary, summarise};
 use symphony_gpu::{
     ComputeThread, CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, RunError,
 };
@@ -24,6 +25,9 @@ pub(super) struct InspectArguments {
     /// The largest batch to load it for
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
+    /// A size for a dynamic dimension beyond the batch; may be given several times
+    #[arg(long = "size", value_name = "NAME=N", value_parser = read_size)]
+    sizes: Vec<(String, NonZeroU32)>,
     /// The file of libonnxruntime.so; by default it is looked for as `serve` does
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -47,19 +51,18 @@ struct TrialResult {
 ///
 /// Errors: the file can't be read or no executor runs it, exit code 2.
 pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure> {
-    let InspectArguments { model, max_batch, library } = arguments;
+    let InspectArguments { model, max_batch, sizes, library } = arguments;
     let summary = summarise(&model).map_err(|error| CommandFailure::Input(error.to_string()))?;
     print_summary(&model, &summary);
+    let sizes: DimensionSizes = sizes.into_iter().collect();
+    let file = SizedFile { path: &model, sizes: &sizes };
     let (max_batch, compute) = (max_batch as usize, ComputeThread::new());
     let options = OnnxRuntimeOptions { library, ..OnnxRuntimeOptions::default() };
     let trials = [
-        Trial {
-            executor: "cpu",
-            result: attempt(&compute, || CpuModel::load_on(&compute, &model, max_batch)),
-        },
+        Trial { executor: "cpu", result: attempt(&compute, || CpuModel::load_on(&compute, file, max_batch)) },
         Trial {
             executor: "onnxruntime",
-            result: attempt(&compute, || OnnxRuntimeModel::load(&model, max_batch, &options)),
+            result: attempt(&compute, || OnnxRuntimeModel::load(file, max_batch, &options)),
         },
     ];
     println!("executors");
@@ -67,11 +70,18 @@ pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure>
     let runs = trials.iter().filter_map(|trial| Some((trial.executor, trial.result.as_ref().ok()?)));
     match runs.min_by_key(|(_, result)| result.alone) {
         Some((executor, result)) => {
-            println!("model.toml\n{}", proposal(executor, result));
+            println!("model.toml\n{}", proposal(executor, result, &sizes));
             Ok(())
         }
         None => Err(CommandFailure::Input(format!("{}: no executor runs it, see above", model.display()))),
     }
+}
+
+/// Reads a size of a dimension, like `sequence=128`.
+fn read_size(text: &str) -> Result<(String, NonZeroU32), String> {
+    let wrong = || format!("\"{text}\" is no dimension and size; give them like sequence=128");
+    let (name, size) = text.rsplit_once('=').ok_or_else(wrong)?;
+    Ok((name.to_owned(), size.parse().map_err(|_| wrong())?))
 }
 
 fn print_summary(path: &Path, summary: &OnnxSummary) {
@@ -142,11 +152,16 @@ fn line(trial: &Trial) -> String {
 }
 
 /// Returns a `model.toml` for the fastest executor.
-fn proposal(executor: &str, result: &TrialResult) -> String {
+fn proposal(executor: &str, result: &TrialResult, sizes: &DimensionSizes) -> String {
     let slo = (result.alone.as_secs_f64() * 1e3 * SLO_RUNS).ceil().max(1.0);
+    let sizes = sizes.iter().map(|(name, size)| format!("{{ dimension = {name:?}, size = {size} }}"));
+    let sizes = match sizes.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        sizes => format!("\n  sizes = [{sizes}]"),
+    };
     format!(
         "  executor = \"{executor}\"\n  slo_ms = {slo}        # {SLO_RUNS} times one request alone on this \
-         machine\n  max_batch = {}",
+         machine\n  max_batch = {}{sizes}",
         result.max_batch
     )
 }

@@ -57,6 +57,15 @@ pub enum LoadError {
     #[error("{path}: dimension {index} of input `{tensor}` is {found}; export with every dimension but the \
              first fixed and above 0", path = path.display())]
     Dimension { path: PathBuf, tensor: String, index: usize, found: String },
+    /// A dynamic dimension beyond the batch has no size.
+    #[error("{path}: dimension {index} of input `{tensor}` is dynamic, with the name \"{name}\", and has no \
+             size; give it one in sizes = [{{ dimension = \"{name}\", size = 128 }}], or export with it fixed",
+            path = path.display())]
+    Unsized { path: PathBuf, tensor: String, index: usize, name: String },
+    /// A size is given for a dimension that the inputs do not have.
+    #[error("{path}: has no dynamic dimension \"{name}\" beyond the batch, for which a size is given; its \
+             inputs have {known:?}", path = path.display())]
+    NoDimension { path: PathBuf, name: String, known: Vec<String> },
     /// An element type is not supported by the executor.
     #[error("{path}: tensor `{tensor}` has {found}; export with one of {supported}", path = path.display())]
     DataType { path: PathBuf, tensor: String, found: String, supported: String },

@@ -2,7 +2,7 @@
 //! tensors have it in front, and what has to change for it to have any size.
 
 use super::facts::{Fact, Facts, initializer_names, is_standard};
-use super::rewrite::{Changes, ReshapeChange, SoftmaxChange};
+use super::rewrite::{Changes, ReshapeChange, SizeChange, SoftmaxChange};
 use super::rules::{NodeEffect, effect};
 use rten_onnx::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use std::collections::HashSet;
@@ -151,13 +151,18 @@ fn softmaxes(model: &ModelProto, graph: &GraphProto) -> Vec<SoftmaxChange> {
     graph.node.iter().enumerate().filter_map(change).collect()
 }
 
-/// Returns the changes to a model's file: for its batch, if that was found, for the initializers
-/// among its inputs and for its softmaxes.
-pub(super) fn changes(model: &ModelProto, batch: Option<Vec<ReshapeChange>>) -> Changes {
+/// Returns the changes to a model's file: for its batch, if that was found, for these sizes, for
+/// the initializers among its inputs and for its softmaxes.
+pub(super) fn changes(
+    model: &ModelProto,
+    batch: Option<Vec<ReshapeChange>>,
+    sizes: &[SizeChange],
+) -> Changes {
     let Some(graph) = &model.graph else { return Changes::default() };
     Changes {
         initializers: listed_initializers(graph),
         batch: batch.is_some(),
+        sizes: sizes.to_vec(),
         reshapes: batch.unwrap_or_default(),
         softmaxes: softmaxes(model, graph),
     }

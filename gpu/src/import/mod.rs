@@ -16,11 +16,13 @@ mod number;
 mod proto;
 mod rewrite;
 mod rules;
+mod sizes;
 mod source;
 mod structure;
 mod summary;
 
 pub(crate) use declared::{DeclaredTypes, ElementType};
+pub use sizes::{DimensionSizes, SizedFile};
 pub(crate) use source::{BatchDimension, OnnxSource};
 pub use summary::{OnnxSummary, OperatorCount, TensorSummary, summarise};
 
@@ -30,19 +32,20 @@ use file::OnnxFile;
 use rten_onnx::onnx::ModelProto;
 use std::path::Path;
 
-/// Loads the file at `path` for batches of at most `max_batch` by `load`, and returns the model
+/// Loads a file for batches of at most `max_batch` by `load`, and returns the model
 /// with a note about its batch, where there is something to say.
 ///
-/// Errors: the file can't be read, or `load` refuses it.
+/// Errors: the file can't be read, a dynamic dimension beyond the batch has no size, a size no
+/// dimension, or `load` refuses the file.
 pub(crate) fn load<M: HostModel>(
-    path: &Path,
+    SizedFile { path, sizes }: SizedFile<'_>,
     max_batch: usize,
     load: impl Fn(OnnxSource, usize) -> Result<M, LoadError>,
 ) -> Result<(M, Option<String>), LoadError> {
     if max_batch == 0 {
         return Err(LoadError::MaxBatch { path: path.into() });
     }
-    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path);
+    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path, sizes)?;
     match batch {
         PreparedBatch::Declared => Ok((load(unchanged, max_batch)?, None)),
         PreparedBatch::Fixed(why) => Ok((load(unchanged, 1)?, Some(fixed(&why)))),
@@ -79,7 +82,8 @@ enum PreparedBatch {
 }
 
 impl Prepared {
-    fn of(file: OnnxFile, path: &Path) -> Prepared {
+    fn of(file: OnnxFile, path: &Path, sizes: &DimensionSizes) -> Result<Prepared, LoadError> {
+        let sizes = sizes::changes(&file.model, sizes, path)?;
         let source = |rewritten, batch| OnnxSource {
             path: path.into(),
             rewritten,
@@ -88,9 +92,9 @@ impl Prepared {
             weights_bytes: file.weights_bytes,
             batch,
         };
-        let rewritten = |batch| rewritten(&file.bytes, &file.model, batch);
+        let rewritten = |batch| rewritten(&file.bytes, &file.model, batch, &sizes);
         let unchanged = |batch| source(rewritten(None), batch);
-        match batch::find(&file.model) {
+        Ok(match batch::find(&file.model) {
             FirstDimension::Declared => {
                 Prepared { unchanged: unchanged(BatchDimension::Dynamic), batch: PreparedBatch::Declared }
             }
@@ -102,7 +106,7 @@ impl Prepared {
                 let batch = PreparedBatch::Dynamic(Box::new(changed));
                 Prepared { unchanged: unchanged(BatchDimension::One), batch }
             }
-        }
+        })
     }
 }
 
@@ -123,8 +127,9 @@ fn rewritten(
     bytes: &[u8],
     model: &ModelProto,
     batch: Option<Vec<rewrite::ReshapeChange>>,
+    sizes: &[rewrite::SizeChange],
 ) -> Option<Vec<u8>> {
-    let changes = batch::changes(model, batch);
+    let changes = batch::changes(model, batch, sizes);
     if changes == rewrite::Changes::default() {
         return None;
     }
@@ -140,5 +145,5 @@ pub fn rewrite_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
         FirstDimension::CanBeBatch(changes) => Some(changes),
         _ => None,
     };
-    rewritten(bytes, &model, batch)
+    rewritten(bytes, &model, batch, &[])
 }

@@ -25,6 +25,7 @@ pub(super) const TYPE_SEQUENCE: u64 = 4;
 pub(super) const SEQUENCE_ELEMENT: u64 = 1;
 pub(super) const TENSOR_SHAPE: u64 = 2;
 pub(super) const SHAPE_DIMENSION: u64 = 1;
+pub(super) const DIMENSION_SIZE: u64 = 1;
 pub(super) const DIMENSION_NAME: u64 = 2;
 pub(super) const TENSOR_FLOATS: u64 = 4;
 pub(super) const TENSOR_INT32: u64 = 5;

@@ -3,6 +3,7 @@
 
 use super::number;
 use super::proto::ProtoMessage;
+use std::num::NonZeroU32;
 
 /// The name of the dimension that is the batch.
 const BATCH: &str = "batch";
@@ -36,6 +37,16 @@ pub(super) struct SoftmaxChange {
     pub(super) names: [String; 3],
 }
 
+/// A size for a dynamic dimension of an input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct SizeChange {
+    /// The input's index, initializers counted.
+    pub(super) input: usize,
+    /// The dimension's index.
+    pub(super) index: usize,
+    pub(super) size: NonZeroU32,
+}
+
 /// The changes to a model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Changes {
@@ -43,6 +54,8 @@ pub(super) struct Changes {
     pub(super) initializers: Vec<usize>,
     /// True if the first dimension of all other inputs and of all outputs becomes the batch's.
     pub(super) batch: bool,
+    /// The sizes of inputs' dimensions.
+    pub(super) sizes: Vec<SizeChange>,
     pub(super) reshapes: Vec<ReshapeChange>,
     /// The softmaxes that change, in the order of the nodes.
     pub(super) softmaxes: Vec<SoftmaxChange>,
@@ -54,6 +67,12 @@ pub(super) fn rewrite(bytes: &[u8], ir_version: i64, changes: &Changes) -> Optio
     let version = u64::try_from(ir_version).unwrap_or(0).max(SEPARATE_INITIALIZERS);
     model.set_number(number::MODEL_IR_VERSION, version);
     model.change(number::MODEL_GRAPH, 0, |graph| {
+        for SizeChange { input, index, size } in &changes.sizes {
+            let mut fixed = ProtoMessage::default();
+            fixed.push_number(number::DIMENSION_SIZE, u64::from(size.get()));
+            let fixed = fixed.encode();
+            graph.change(number::GRAPH_INPUT, *input, |value| set_dimension(value, *index, fixed))?;
+        }
         graph.retain(number::GRAPH_INPUT, |at| !changes.initializers.contains(&at));
         for reshape in &changes.reshapes {
             change_reshape(graph, reshape)?;
@@ -62,9 +81,11 @@ pub(super) fn rewrite(bytes: &[u8], ir_version: i64, changes: &Changes) -> Optio
         for softmax in changes.softmaxes.iter().rev() {
             graph.splice(number::GRAPH_NODE, softmax.node, unfolded_softmax(softmax))?;
         }
-        if changes.batch {
-            // What they declare of the insides is of a batch of one.
+        if changes.batch || !changes.sizes.is_empty() {
+            // What they declare of the insides is of a batch of one, or of no size.
             graph.retain(number::GRAPH_VALUE_INFO, |_| false);
+        }
+        if changes.batch {
             for values in [number::GRAPH_INPUT, number::GRAPH_OUTPUT] {
                 let count = graph.contents(values).count();
                 (0..count).try_for_each(|at| graph.change(values, at, make_dynamic))?;
@@ -125,15 +146,20 @@ fn initializer(name: &str, values: &[i64]) -> ProtoMessage<'static> {
 
 /// Makes the first dimension of an input or output the batch's, where it has a shape.
 fn make_dynamic(value: &mut ProtoMessage<'_>) -> Option<()> {
+    let mut batch = ProtoMessage::default();
+    batch.push(number::DIMENSION_NAME, BATCH.as_bytes().to_vec());
+    set_dimension(value, 0, batch.encode())
+}
+
+/// Replaces a dimension of an input or output, where it has a shape.
+fn set_dimension(value: &mut ProtoMessage<'_>, index: usize, dimension: Vec<u8>) -> Option<()> {
     value.change_only(number::VALUE_TYPE, |of| {
         of.change_only(number::TYPE_TENSOR, |tensor| {
             if tensor.contents(number::TENSOR_SHAPE).next().is_none() {
                 return Some(());
             }
             tensor.change_only(number::TENSOR_SHAPE, |shape| {
-                let mut batch = ProtoMessage::default();
-                batch.push(number::DIMENSION_NAME, BATCH.as_bytes().to_vec());
-                shape.replace(number::SHAPE_DIMENSION, 0, batch.encode())
+                shape.replace(number::SHAPE_DIMENSION, index, dimension)
             })
         })
     })

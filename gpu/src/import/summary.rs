@@ -2,6 +2,7 @@
 
 use super::batch::listed_initializers;
 use super::file::OnnxFile;
+use super::sizes::dynamic_name;
 use crate::host::LoadError;
 use rten_onnx::onnx::{DataType, Dimension, GraphProto, NodeProto, ValueInfoProto};
 use std::collections::BTreeMap;
@@ -33,7 +34,8 @@ pub struct TensorSummary {
     pub name: String,
     /// The element type in ONNX's words.
     pub datatype: String,
-    /// The sizes; the name of a dynamic one, or `?`. `None` where no shape is declared.
+    /// The sizes; the name of a dynamic one, by which it is given a size, or `?` for an unnamed
+    /// batch. `None` where no shape is declared.
     pub shape: Option<Vec<String>>,
     /// The indices of the dynamic dimensions.
     pub dynamic: Vec<usize>,
@@ -74,16 +76,16 @@ fn tensor(value: &ValueInfoProto) -> TensorSummary {
     let datatype =
         tensor.and_then(|tensor| tensor.elem_type).map_or("no tensor".into(), |of: DataType| of.to_string());
     let dimensions = tensor.and_then(|tensor| tensor.shape.as_ref()).map(|shape| &shape.dim);
-    let size = |of: &Dimension| match (&of.dim_value, &of.dim_param) {
+    let size = |(at, of): (usize, &Dimension)| match (&of.dim_value, &of.dim_param) {
         (Some(size), _) => size.to_string(),
         (None, Some(name)) if !name.is_empty() => name.clone(),
-        _ => "?".to_owned(),
+        _ => dynamic_name(value, at, of).unwrap_or_else(|| "?".to_owned()),
     };
     let is_dynamic = |(at, of): (usize, &Dimension)| of.dim_value.is_none().then_some(at);
     TensorSummary {
         name: value.name.clone().unwrap_or_default(),
         datatype,
-        shape: dimensions.map(|all| all.iter().map(size).collect()),
+        shape: dimensions.map(|all| all.iter().enumerate().map(size).collect()),
         dynamic: dimensions
             .map_or_else(Vec::new, |all| all.iter().enumerate().filter_map(is_dynamic).collect()),
     }

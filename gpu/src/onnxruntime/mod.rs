@@ -7,7 +7,7 @@ mod library;
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
-use crate::import::{self, BatchDimension, OnnxSource};
+use crate::import::{self, BatchDimension, OnnxSource, SizedFile};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
@@ -84,24 +84,26 @@ impl HostGraph for RunHandle {
 }
 
 impl OnnxRuntimeModel {
-    /// Loads the ONNX file at `path` for batches of at most `max_batch`. The model is run on zeros
+    /// Loads an ONNX file for batches of at most `max_batch`. The model is run on zeros
     /// with one row and with two, to find the outputs' shapes and to check that it keeps rows apart
     /// by the first dimension.
     ///
     /// # Errors
     /// If there is no library, if the file cannot be read or is no ONNX model, if its first
-    /// dimensions are not the batch's, if an element type is not supported, or if it fails on
-    /// zeros.
-    pub fn load(
-        path: &Path,
+    /// dimensions are not the batch's, if another is dynamic and has no size, if an element type is
+    /// not supported, or if it fails on zeros.
+    pub fn load<'a>(
+        file: impl Into<SizedFile<'a>>,
         max_batch: usize,
         options: &OnnxRuntimeOptions,
     ) -> Result<OnnxRuntimeModel, LoadError> {
+        let file = file.into();
+        let path = file.path;
         let environment = open_library(options.library.as_deref())
             .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
         let load = |source, max_batch| Self::load_source(source, max_batch, options.threads, &environment);
         // The import keeps nothing between loads, so a panic leaves nothing half done behind.
-        let imported = catch_unwind(AssertUnwindSafe(|| import::load(path, max_batch, load)));
+        let imported = catch_unwind(AssertUnwindSafe(|| import::load(file, max_batch, load)));
         let (mut model, note) =
             imported.unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))?;
         model.import_note = note;

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `model.rs` | a model: its name, SLO, batch limit and priority |
 //! | `source.rs` | an ONNX file, or the signature of an emulated model |
+//! | `sizes.rs` | sizes of dynamic dimensions in an ONNX file |
 //! | `tensors.rs` | the tensors of an emulated model |
 //! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
 //! | `declared.rs` | the tensors that a `config.pbtxt` declares |
@@ -13,6 +14,7 @@
 mod declared;
 mod model;
 mod profile;
+mod sizes;
 mod source;
 mod tensors;
 mod warmup;
@@ -25,4 +27,5 @@ pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
 pub(super) use model::{is_model_name, read_models};
 pub(super) use profile::{limit_batch, read_profile};
+pub(super) use sizes::read_sizes;
 pub(super) use source::{emulated_source, read_emulated_model};

@@ -1,11 +1,13 @@
 //! The source of a model: an ONNX file, or the signature of an emulated model.
 
+use super::sizes::read_sizes;
 use super::tensors::{MAX_ROW_BYTES, read_tensors};
 use crate::config::executors::ExecutorKind;
 use crate::config::toml_reader::TomlTable;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use symphony_gpu::import::DimensionSizes;
 use symphony_gpu::{Signature, TensorSpec};
 
 /// The source of a model.
@@ -18,6 +20,8 @@ pub enum ModelSource {
         file: PathBuf,
         /// The kind: one that runs files.
         executor: ExecutorKind,
+        /// The sizes of its dynamic dimensions beyond the batch.
+        sizes: DimensionSizes,
     },
     /// The emulated GPUs answer zeros of this signature's outputs.
     Emulated {
@@ -42,11 +46,12 @@ pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> 
             table.report(name, "is given for a model with a file", "leave it out: the file says it");
         }
     }
+    let sizes = read_sizes(table);
     let value = table.required("file", "the model's ONNX file")?;
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
     match is_empty(&file) {
-        Ok(false) => Some(ModelSource::File { file, executor }),
+        Ok(false) => Some(ModelSource::File { file, executor, sizes: sizes? }),
         Ok(true) => {
             value.report(format!("{} is empty", file.display()), right);
             None
@@ -71,6 +76,9 @@ fn is_empty(file: &Path) -> std::io::Result<bool> {
 pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<ModelSource> {
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
+    }
+    if table.optional("sizes").is_some() {
+        table.report("sizes", "is given for an emulated model", "leave it out: inputs has its shapes");
     }
     let (inputs, outputs) =
         (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));

@@ -8,10 +8,11 @@ use crate::config::executors::{ExecutorKind, read_kind};
 use crate::config::linear_profile;
 use crate::config::models::{
     DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    emulated_source, limit_batch, read_emulated_model, read_profile,
+    emulated_source, limit_batch, read_emulated_model, read_profile, read_sizes,
 };
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
+use symphony_gpu::import::DimensionSizes;
 use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
@@ -117,7 +118,7 @@ impl VersionReader<'_> {
         Ok(ModelConfig {
             name: self.name.to_owned(),
             version,
-            source: self.onnx(of_version, executor)?,
+            source: self.onnx(of_version, executor, DimensionSizes::new())?,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
             priority: self.triton.class.unwrap_or_default().number(),
@@ -166,7 +167,8 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version, of_files).map_err(|diagnostic| root.add(diagnostic)).ok()
+                let sizes = read_sizes(root)?;
+                self.onnx(&of_version, of_files, sizes).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds. What a load brings overrides them.
@@ -247,13 +249,20 @@ impl VersionReader<'_> {
         }
     }
 
-    /// Returns the ONNX file in a version's folder, for executors of this kind.
-    fn onnx(&self, of_version: &Path, executor: ExecutorKind) -> Result<ModelSource, Diagnostic> {
+    /// Returns the ONNX file in a version's folder, for executors of this kind, with these sizes.
+    fn onnx(
+        &self,
+        of_version: &Path,
+        executor: ExecutorKind,
+        sizes: DimensionSizes,
+    ) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
-            Ok(about) if about.is_file() && about.len() > 0 => Ok(ModelSource::File { file, executor }),
+            Ok(about) if about.is_file() && about.len() > 0 => {
+                Ok(ModelSource::File { file, executor, sizes })
+            }
             Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
             Ok(_) => Err(location.diagnostic("it is no file", right)),
             Err(error) => Err(location.diagnostic(format!("the file can't be read ({error})"), right)),

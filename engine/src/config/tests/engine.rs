@@ -92,9 +92,14 @@ fn a_file_with_every_key_is_read_as_written() {
          [[executors]]\nkind = \"cpu\"\ncores = [0, 0]\n\
          [[executors]]\nkind = \"emulated\"\ncount = 10000\n\
          [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nexecutor = \"cpu\"\nslo_ms = 7.5\nmax_batch = 8\npriority = 3\n\
-         profile = \"p.csv\"\n\
+         profile = \"p.csv\"\nsizes = [{ dimension = \"width\", size = 64 }]\n\
          [[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\nprofile = { alpha_ms = 1, beta_ms = 5 }\n\
          inputs = [{ name = \"a\", datatype = \"UINT8\", shape = [3, 32] }]\noutputs = [{ name = \"b\", datatype = \"FP32\", shape = [] }]",
+    );
+    let ModelSource::File { sizes, .. } = &config.models[0].source else { panic!("it has a file") };
+    assert_eq!(
+        sizes.iter().map(|(name, size)| (name.as_str(), size.get())).collect::<Vec<_>>(),
+        [("width", 64)]
     );
     assert_eq!((config.policy, config.drop), ("work-conserving", DropRule::Fcfs));
     assert_eq!((config.network.control, config.network.result), (Nanos(10_000), Nanos(20_000)));

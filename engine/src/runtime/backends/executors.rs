@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use symphony_gpu::import::SizedFile;
 use symphony_gpu::{
     ComputeThread, CpuExecutor, CpuModel, HostModel, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
     ProfileTable, Signature, measure,
@@ -273,7 +274,8 @@ pub fn load_file(
     compute: &ComputeThread,
     onnxruntime: &OnnxRuntimeOptions,
 ) -> Result<Option<Box<dyn HostModel>>, Diagnostic> {
-    let ModelSource::File { file, executor } = &model.source else { return Ok(None) };
+    let ModelSource::File { file, executor, sizes } = &model.source else { return Ok(None) };
+    let file = SizedFile { path: file, sizes };
     let loaded = match executor {
         ExecutorKind::OnnxRuntime => compute
             .run(|| OnnxRuntimeModel::load(file, model.max_batch, onnxruntime))

@@ -182,7 +182,7 @@ mod tests {
         let mut config = read_config(&file).unwrap();
         let emulated_model = config.models.pop().unwrap();
         let mut cpu_model = emulated_model.clone();
-        cpu_model.source = ModelSource::File { file, executor: ExecutorKind::Cpu };
+        cpu_model.source = ModelSource::File { file, executor: ExecutorKind::Cpu, sizes: Default::default() };
         let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new() };
         config.executors =
             vec![executors(ExecutorKind::Cpu, cpu.0), executors(ExecutorKind::Emulated, emulated.0)];
