@@ -11,6 +11,7 @@ use light::light_models;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use symphony_gpu::import::{DimensionSizes, SizedFile};
 use symphony_gpu::{
     CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
 };
@@ -43,13 +44,13 @@ fn exported_models() -> PathBuf {
     folder
 }
 
-/// Loads the model at `path` for a batch of every row.
-fn load(executor: &str, path: &Path) -> Result<Box<dyn HostModel>, LoadError> {
+/// Loads a model for a batch of every row.
+fn load<'a>(executor: &str, file: impl Into<SizedFile<'a>>) -> Result<Box<dyn HostModel>, LoadError> {
     if executor == "cpu" {
-        return Ok(Box::new(CpuModel::load(path, ROWS)?));
+        return Ok(Box::new(CpuModel::load(file, ROWS)?));
     }
     let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
-    Ok(Box::new(OnnxRuntimeModel::load(path, ROWS, &options)?))
+    Ok(Box::new(OnnxRuntimeModel::load(file, ROWS, &options)?))
 }
 
 /// Returns the rows of the reference's tensors `role`, laid out as the signature says.
@@ -127,13 +128,14 @@ fn assert_agrees(model: &mut dyn HostModel, folder: &Path, tolerance: f32, what:
     }
 }
 
-/// Compares these models on each library that has their operators.
-fn assert_all_agree(paths: &[PathBuf]) {
+/// Compares these models, at these sizes of their dynamic dimensions, on each library that has
+/// their operators.
+fn assert_all_agree(paths: &[PathBuf], sizes: &DimensionSizes) {
     let folder = exported_models();
     for path in paths {
         let name = path.file_stem().unwrap().to_str().unwrap();
         for (executor, tolerance) in TOLERANCE {
-            match load(executor, path) {
+            match load(executor, SizedFile { path, sizes }) {
                 Ok(mut model) => {
                     let what = format!("{name} on {executor}");
                     assert_eq!(model.max_batch(), ROWS, "{what}: {:?}", model.import_note());
@@ -148,7 +150,18 @@ fn assert_all_agree(paths: &[PathBuf]) {
 #[test]
 fn exported_networks_agree_with_the_python_package_alone_and_in_a_batch() {
     let folder = exported_models();
-    assert_all_agree(&["encoder", "speech", "vision"].map(|name| folder.join(name).with_extension("onnx")));
+    let paths = ["encoder", "speech", "vision"].map(|name| folder.join(name).with_extension("onnx"));
+    assert_all_agree(&paths, &DimensionSizes::new());
+}
+
+#[test]
+fn networks_with_dynamic_dimensions_agree_at_the_sizes_that_they_are_given() {
+    let folder = exported_models().join("dynamic");
+    let sizes = |sizes: &[(&str, u32)]| -> DimensionSizes {
+        sizes.iter().map(|&(name, size)| (name.to_owned(), size.try_into().unwrap())).collect()
+    };
+    assert_all_agree(&[folder.join("encoder.onnx")], &sizes(&[("sequence", 32)]));
+    assert_all_agree(&[folder.join("speech.onnx")], &sizes(&[("channels", 2), ("samples", 256)]));
 }
 
 #[test]
@@ -156,13 +169,13 @@ fn quick_light_networks_agree_with_the_python_package_alone_and_in_a_batch() {
     let quick = |path: &PathBuf| QUICK.iter().any(|name| path.ends_with(format!("{name}.onnx")));
     let paths: Vec<PathBuf> = light_models().into_iter().filter(quick).collect();
     assert_eq!(paths.len(), QUICK.len(), "{paths:?}");
-    assert_all_agree(&paths);
+    assert_all_agree(&paths, &DimensionSizes::new());
 }
 
 #[test]
 #[ignore = "takes a minute on one core; the quick ones run always"]
 fn every_light_network_agrees_with_the_python_package_alone_and_in_a_batch() {
-    assert_all_agree(&light_models());
+    assert_all_agree(&light_models(), &DimensionSizes::new());
 }
 
 #[test]
