@@ -83,10 +83,10 @@ fn a_model_may_have_applications_with_run_times_of_their_own() {
     let two = histogram.models[0].profile.latency(2).as_millis_f64();
     assert!(mean == 5.0 && (two - 10.0).abs() < 0.01, "{mean} {two}");
     for (applications, says) in [
-        ("", "w.toml:6: models[0].applications: has 0 applications; give 1 to 256"),
+        ("", "w.toml:7: models[0].applications: has 0 applications; give 1 to 256"),
         (
             "{ share = 1 }",
-            "w.toml:6: models[0].applications[0].log_normal: is missing; add `log_normal`, `normals`",
+            "w.toml:7: models[0].applications[0].log_normal: is missing; add `log_normal`, `normals`",
         ),
         (
             "{ samples = \"t.txt\", log_normal = { median_ms = 1, sigma = 0 } }",
