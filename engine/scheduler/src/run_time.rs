@@ -38,7 +38,7 @@ pub struct Application {
     /// The application's part of the model's requests, compared with the others'.
     pub share: f64,
     /// The run times of its requests.
-    pub run_times: Histogram,
+    pub run_times: RunTimeHistogram,
 }
 
 /// What a simulation knows of a request that no scheduler does.
@@ -77,11 +77,14 @@ impl VaryingModel {
     }
 
     /// Returns the histogram of all applications' requests together.
-    pub fn mixture(&self) -> Histogram {
+    pub fn mixture(&self) -> RunTimeHistogram {
         let least = self.applications.iter().map(|one| one.run_times.lowest_ms).fold(f64::INFINITY, f64::min);
         let most = self.applications.iter().map(|one| one.run_times.highest_ms()).fold(0.0, f64::max);
-        let mut mixture =
-            Histogram { lowest_ms: least, width_ms: (most - least) / BINS as f64, parts: vec![0.0; BINS] };
+        let mut mixture = RunTimeHistogram {
+            lowest_ms: least,
+            width_ms: (most - least) / BINS as f64,
+            parts: vec![0.0; BINS],
+        };
         let total: f64 = self.applications.iter().map(|one| one.share).sum();
         for one in &*self.applications {
             let binned = one.run_times.binned(mixture.lowest_ms, mixture.width_ms, BINS);
@@ -118,7 +121,7 @@ pub enum RunTimeEstimate {
 
 /// A distribution of run times, in bins of one width: within a bin all are equally likely.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Histogram {
+pub struct RunTimeHistogram {
     /// The lower edge of the first bin, ms.
     pub lowest_ms: f64,
     /// The width of a bin, ms.
@@ -150,11 +153,15 @@ pub struct Mode {
     pub deviation_ms: f64,
 }
 
-impl Histogram {
+impl RunTimeHistogram {
     /// Returns the histogram of bins from `lowest_ms` on, with these weights.
     ///
     /// Errors: numbers that make none.
-    pub fn of_weights(lowest_ms: f64, width_ms: f64, weights: &[f64]) -> Result<Histogram, HistogramError> {
+    pub fn of_weights(
+        lowest_ms: f64,
+        width_ms: f64,
+        weights: &[f64],
+    ) -> Result<RunTimeHistogram, HistogramError> {
         let number = |name, value: f64, above: bool| {
             let right = if above { "above 0" } else { "of 0 or more" };
             let is_right = value.is_finite() && (value > 0.0 || (!above && value == 0.0));
@@ -167,13 +174,17 @@ impl Histogram {
         if total <= 0.0 {
             return Err(HistogramError::Empty);
         }
-        Ok(Histogram { lowest_ms, width_ms, parts: weights.iter().map(|weight| weight / total).collect() })
+        Ok(RunTimeHistogram {
+            lowest_ms,
+            width_ms,
+            parts: weights.iter().map(|weight| weight / total).collect(),
+        })
     }
 
     /// Returns a mixture of normal distributions.
     ///
     /// Errors: numbers that make none.
-    pub fn of_modes(modes: &[Mode]) -> Result<Histogram, HistogramError> {
+    pub fn of_modes(modes: &[Mode]) -> Result<RunTimeHistogram, HistogramError> {
         let total: f64 = modes.iter().map(|mode| mode.weight).sum();
         let mut random = Pcg64Mcg::seed_from_u64(1);
         let mut samples = Vec::with_capacity(SAMPLES);
@@ -188,28 +199,28 @@ impl Histogram {
             let least = mode.mean_ms / 100.0;
             samples.extend(normal.sample_iter(&mut random).filter(|&sample| sample >= least).take(count));
         }
-        Histogram::of_samples(&samples)
+        RunTimeHistogram::of_samples(&samples)
     }
 
     /// Returns a log-normal distribution of this median, ms, and this standard deviation of the
     /// logarithm.
     ///
     /// Errors: numbers that make none.
-    pub fn log_normal(median_ms: f64, sigma: f64) -> Result<Histogram, HistogramError> {
+    pub fn log_normal(median_ms: f64, sigma: f64) -> Result<RunTimeHistogram, HistogramError> {
         if !(median_ms.is_finite() && median_ms > 0.0) {
             return Err(HistogramError::Number("the median", median_ms, "above 0"));
         }
         let distribution = LogNormal::new(median_ms.ln(), sigma)
             .map_err(|_| HistogramError::Number("sigma", sigma, "of 0 or more"))?;
         let random = Pcg64Mcg::seed_from_u64(1);
-        Histogram::of_samples(&distribution.sample_iter(random).take(SAMPLES).collect::<Vec<_>>())
+        RunTimeHistogram::of_samples(&distribution.sample_iter(random).take(SAMPLES).collect::<Vec<_>>())
     }
 
     /// Returns the histogram of samples, ms. The thousandth that is longest is counted into the
     /// last bin.
     ///
     /// Errors: there is none.
-    pub fn of_samples(samples: &[f64]) -> Result<Histogram, HistogramError> {
+    pub fn of_samples(samples: &[f64]) -> Result<RunTimeHistogram, HistogramError> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (Some(&least), Some(&most)) =
@@ -223,7 +234,7 @@ impl Histogram {
         for sample in sorted {
             weights[(((sample - least) / width) as usize).min(BINS - 1)] += 1.0;
         }
-        Histogram::of_weights(least, width, &weights)
+        RunTimeHistogram::of_weights(least, width, &weights)
     }
 
     /// Returns the upper edge of the last bin, ms.
@@ -274,8 +285,8 @@ mod tests {
 
     fn bimodal() -> VaryingModel {
         let mode = |weight, mean_ms| Mode { weight, mean_ms, deviation_ms: 1.0 };
-        let short = Histogram::of_modes(&[mode(1.0, 10.0)]).unwrap();
-        let long = Histogram::of_modes(&[mode(1.0, 100.0)]).unwrap();
+        let short = RunTimeHistogram::of_modes(&[mode(1.0, 10.0)]).unwrap();
+        let long = RunTimeHistogram::of_modes(&[mode(1.0, 100.0)]).unwrap();
         let applications =
             [Application { share: 3.0, run_times: short }, Application { share: 1.0, run_times: long }];
         VaryingModel { fixed: Nanos::from_millis(5), per_request: 0.5, applications: applications.into() }
@@ -319,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_quantile_is_the_inverse_of_the_share_below() {
-        for histogram in [bimodal().mixture(), Histogram::log_normal(20.0, 0.5).unwrap()] {
+        for histogram in [bimodal().mixture(), RunTimeHistogram::log_normal(20.0, 0.5).unwrap()] {
             for probability in [0.01, 0.3, 0.5, 0.9, 0.99] {
                 let ms = histogram.quantile(probability);
                 assert!((histogram.below(ms) - probability).abs() < 1e-9, "{probability}: {ms}");
@@ -330,10 +341,12 @@ mod tests {
 
     #[test]
     fn numbers_that_are_no_distribution_are_refused() {
-        assert_eq!(Histogram::of_weights(0.0, 1.0, &[0.0, 0.0]), Err(HistogramError::Empty));
-        assert!(Histogram::of_weights(0.0, 0.0, &[1.0]).is_err());
-        assert!(Histogram::of_weights(0.0, 1.0, &[-1.0]).is_err());
-        assert!(Histogram::of_modes(&[Mode { weight: 1.0, mean_ms: 0.0, deviation_ms: 1.0 }]).is_err());
-        assert!(Histogram::log_normal(f64::NAN, 1.0).is_err());
+        assert_eq!(RunTimeHistogram::of_weights(0.0, 1.0, &[0.0, 0.0]), Err(HistogramError::Empty));
+        assert!(RunTimeHistogram::of_weights(0.0, 0.0, &[1.0]).is_err());
+        assert!(RunTimeHistogram::of_weights(0.0, 1.0, &[-1.0]).is_err());
+        assert!(
+            RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms: 0.0, deviation_ms: 1.0 }]).is_err()
+        );
+        assert!(RunTimeHistogram::log_normal(f64::NAN, 1.0).is_err());
     }
 }

@@ -6,8 +6,8 @@
 //! and their standard deviation for the synthetic ones, and neither c0 and c1 of its GPU nor the
 //! load. So here: one GPU; a batch of k takes half the mean run time, and half of k times the
 //! longest; Poisson arrivals at the rate at which the GPU would be busy with requests of the mean
-//! run time one by one; run times as [`Case::applications`] says. A scheduler that wants one number
-//! for each batch size has the mean run time's.
+//! run time one by one; run times as [`RunTimeCase::applications`] says. A scheduler that wants one
+//! number for each batch size has the mean run time's.
 //!
 //! Under 30 s of one core.
 
@@ -15,7 +15,7 @@ use super::systems::{CLIPPER, CLOCKWORK_POW2, DEFAULT, NEXUS, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, Figure, Panel, Shape};
-use symphony_scheduler::run_time::{Application, Histogram, Mode, RunTimeEstimate, VaryingModel};
+use symphony_scheduler::run_time::{Application, Mode, RunTimeEstimate, RunTimeHistogram, VaryingModel};
 use symphony_scheduler::workload::{Workload, WorkloadModel};
 use symphony_transport::Nanos;
 
@@ -71,7 +71,7 @@ impl PaperRow {
 }
 
 /// The distribution of a case's run times.
-enum Case {
+enum RunTimeCase {
     /// All the same.
     Constant,
     /// Normal distributions of these means and standard deviations, each an application.
@@ -81,35 +81,35 @@ enum Case {
     Real(f64, f64),
 }
 
-impl Case {
+impl RunTimeCase {
     /// Returns the case of this name: Table 4.1's mean and 99th percentile for the real workloads.
     /// Modes lie evenly between a tenth of the longest and the longest; `std-A/B` has A for the
     /// first.
-    fn of(name: &str) -> Case {
+    fn of(name: &str) -> RunTimeCase {
         const COUNTS: [&str; 8] = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
         // The means of modes between 1 and 10, the unit of their standard deviations.
         let means = |count: usize| (0..count).map(move |at| 1.0 + 9.0 * (at as f64 + 0.5) / count as f64);
         if let Some(deviations) = name.strip_prefix("std-") {
             let (first, second) = deviations.split_once('/').unwrap_or((deviations, deviations));
             let deviations = [first, second].map(|text| text.parse().expect("a number"));
-            return Case::Modes(means(2).zip(deviations).collect());
+            return RunTimeCase::Modes(means(2).zip(deviations).collect());
         }
         if let Some(count) = name.strip_suffix("-modal") {
             let count = COUNTS.iter().position(|one| *one == count).expect("one to eight") + 1;
-            return Case::Modes(means(count).map(|mean| (mean, 1.0)).collect());
+            return RunTimeCase::Modes(means(count).map(|mean| (mean, 1.0)).collect());
         }
         match name {
-            "rdinet-cifar" => Case::Real(683.15, 2667.54),
-            "skipnet-imagenet" => Case::Real(3.24, 5.56),
-            "blenderbot-convAI" => Case::Real(200.39, 242.27),
-            "blenderbot-cornell" => Case::Real(203.22, 247.04),
-            "gpt-convAI" => Case::Real(79.47, 143.40),
-            "gpt-cornell" => Case::Real(94.84, 161.69),
-            "bart-cnn" => Case::Real(774.66, 1101.99),
-            "t5-cnn" => Case::Real(552.91, 797.28),
-            "fsmt-wmt" => Case::Real(189.30, 319.31),
-            "mbart-wmt" => Case::Real(432.38, 729.87),
-            _ => Case::Constant,
+            "rdinet-cifar" => RunTimeCase::Real(683.15, 2667.54),
+            "skipnet-imagenet" => RunTimeCase::Real(3.24, 5.56),
+            "blenderbot-convAI" => RunTimeCase::Real(200.39, 242.27),
+            "blenderbot-cornell" => RunTimeCase::Real(203.22, 247.04),
+            "gpt-convAI" => RunTimeCase::Real(79.47, 143.40),
+            "gpt-cornell" => RunTimeCase::Real(94.84, 161.69),
+            "bart-cnn" => RunTimeCase::Real(774.66, 1101.99),
+            "t5-cnn" => RunTimeCase::Real(552.91, 797.28),
+            "fsmt-wmt" => RunTimeCase::Real(189.30, 319.31),
+            "mbart-wmt" => RunTimeCase::Real(432.38, 729.87),
+            _ => RunTimeCase::Constant,
         }
     }
 
@@ -117,11 +117,12 @@ impl Case {
     fn applications(&self) -> Vec<Application> {
         let application = |run_times| Application { share: 1.0, run_times };
         let of_mode = |mean_ms: f64, deviation_ms: f64| {
-            Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms }]).expect("a distribution")
+            RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms }])
+                .expect("a distribution")
         };
         match self {
-            Case::Constant => vec![application(of_mode(SYNTHETIC_MS, 0.0))],
-            Case::Modes(modes) => {
+            RunTimeCase::Constant => vec![application(of_mode(SYNTHETIC_MS, 0.0))],
+            RunTimeCase::Modes(modes) => {
                 let mean = modes.iter().map(|mode| mode.0).sum::<f64>() / modes.len() as f64;
                 let scale = SYNTHETIC_MS / mean;
                 modes
@@ -129,13 +130,13 @@ impl Case {
                     .map(|(mean, deviation)| application(of_mode(mean * scale, deviation * scale)))
                     .collect()
             }
-            Case::Real(mean, high) => {
+            RunTimeCase::Real(mean, high) => {
                 let (median, sigma) = log_normal(*mean, *high);
-                let whole = Histogram::log_normal(median, sigma).expect("a distribution");
+                let whole = RunTimeHistogram::log_normal(median, sigma).expect("a distribution");
                 let half = |from: f64| {
                     let part = |at: usize| from + 0.5 * (at as f64 + 0.5) / QUANTILES as f64;
                     let samples: Vec<f64> = (0..QUANTILES).map(|at| whole.quantile(part(at))).collect();
-                    application(Histogram::of_samples(&samples).expect("there are samples"))
+                    application(RunTimeHistogram::of_samples(&samples).expect("there are samples"))
                 };
                 vec![half(0.0), half(0.5)]
             }
@@ -153,7 +154,7 @@ fn log_normal(mean: f64, high: f64) -> (f64, f64) {
 }
 
 fn workload(row: PaperRow, effort: Effort) -> Workload {
-    let applications = Case::of(row.case).applications();
+    let applications = RunTimeCase::of(row.case).applications();
     let unscaled = VaryingModel { fixed: Nanos::ZERO, per_request: 0.5, applications: applications.into() };
     let mixture = unscaled.mixture();
     let mean = mixture.mean();
@@ -270,8 +271,8 @@ mod tests {
         assert_eq!(rows().count(), 125);
         for row in rows() {
             assert!(row.finished.iter().all(|text| text.parse::<f64>().is_ok()), "{row:?}");
-            if let Case::Real(mean, high) = Case::of(row.case) {
-                let applications = Case::of(row.case).applications().into();
+            if let RunTimeCase::Real(mean, high) = RunTimeCase::of(row.case) {
+                let applications = RunTimeCase::of(row.case).applications().into();
                 let model = VaryingModel { fixed: Nanos::ZERO, per_request: 1.0, applications };
                 let mixture = model.mixture();
                 assert!((mixture.mean() / mean - 1.0).abs() < 0.02, "{} {}", row.case, mixture.mean());

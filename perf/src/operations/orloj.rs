@@ -3,7 +3,7 @@
 use super::{Operation, Repeat};
 use std::hint::black_box;
 use symphony_scheduler::policy::{self, Decisions, PolicyOptions};
-use symphony_scheduler::run_time::{Application, Histogram, RunTimeEstimate, VaryingModel};
+use symphony_scheduler::run_time::{Application, RunTimeEstimate, RunTimeHistogram, VaryingModel};
 use symphony_scheduler::workload::{Workload, WorkloadModel};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
@@ -54,7 +54,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn workload() -> Workload {
     let application = |median_ms| Application {
         share: 1.0,
-        run_times: Histogram::log_normal(median_ms, 0.3).expect("the numbers are a distribution's"),
+        run_times: RunTimeHistogram::log_normal(median_ms, 0.3).expect("the numbers are a distribution's"),
     };
     let applications = [application(0.01), application(0.05)].into();
     let varying = VaryingModel { fixed: Nanos::from_micros(10), per_request: 0.5, applications };

@@ -7,7 +7,7 @@ use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::run_time::{
-    Application, Histogram, HistogramError, MAX_APPLICATIONS, Mode, RunTimeEstimate, VaryingModel,
+    Application, HistogramError, MAX_APPLICATIONS, Mode, RunTimeEstimate, RunTimeHistogram, VaryingModel,
 };
 use symphony_transport::Nanos;
 
@@ -100,7 +100,7 @@ fn read_application(table: &TomlTable<'_>) -> Option<Application> {
         "log_normal" => value.table(|table| {
             let median = table.required("median_ms", "the median, in ms")?.number(RUN_TIME);
             let sigma = table.required("sigma", "the standard deviation of the logarithm")?;
-            kept(&value, Histogram::log_normal(median?, sigma.number(Bounds::from(0.0, 10.0))?))
+            kept(&value, RunTimeHistogram::log_normal(median?, sigma.number(Bounds::from(0.0, 10.0))?))
         }),
         "normals" => {
             let modes: Vec<Option<Mode>> = value
@@ -108,7 +108,7 @@ fn read_application(table: &TomlTable<'_>) -> Option<Application> {
                 .iter()
                 .map(|item| item.table(|table| read_mode(table)))
                 .collect();
-            kept(&value, Histogram::of_modes(&modes.into_iter().collect::<Option<Vec<_>>>()?))
+            kept(&value, RunTimeHistogram::of_modes(&modes.into_iter().collect::<Option<Vec<_>>>()?))
         }
         "histogram" => value.table(|table| {
             let lowest = table.required("lowest_ms", "the lower edge of the first bin, in ms")?;
@@ -119,7 +119,7 @@ fn read_application(table: &TomlTable<'_>) -> Option<Application> {
                 weights.iter().map(|one| one.number(Bounds::from(0.0, 1e12))).collect();
             let weights = weights.into_iter().collect::<Option<Vec<_>>>()?;
             let (lowest, width) = (lowest.number(linear_profile::TERM)?, width.number(RUN_TIME)?);
-            kept(&value, Histogram::of_weights(lowest, width, &weights))
+            kept(&value, RunTimeHistogram::of_weights(lowest, width, &weights))
         }),
         _ => read_samples(&value, table.folder()),
     };
@@ -135,7 +135,7 @@ fn read_mode(table: &TomlTable<'_>) -> Option<Mode> {
 }
 
 /// Reads a file of measured run times, one in ms on each line.
-fn read_samples(value: &TomlValue<'_>, folder: &Path) -> Option<Histogram> {
+fn read_samples(value: &TomlValue<'_>, folder: &Path) -> Option<RunTimeHistogram> {
     let path = folder.join(value.text("a file of run times, one in ms on each line")?);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
@@ -156,10 +156,13 @@ fn read_samples(value: &TomlValue<'_>, folder: &Path) -> Option<Histogram> {
             }
         }
     }
-    kept(value, Histogram::of_samples(&samples))
+    kept(value, RunTimeHistogram::of_samples(&samples))
 }
 
 /// Reports numbers that are no distribution.
-fn kept(value: &TomlValue<'_>, histogram: Result<Histogram, HistogramError>) -> Option<Histogram> {
+fn kept(
+    value: &TomlValue<'_>,
+    histogram: Result<RunTimeHistogram, HistogramError>,
+) -> Option<RunTimeHistogram> {
     histogram.inspect_err(|error| value.report(format!("is no distribution: {error}"), "correct it")).ok()
 }

@@ -8,7 +8,7 @@
 use super::learned::LearnedRunTimes;
 use super::score::ScoreCurve;
 use crate::profile::Profile;
-use crate::run_time::{Histogram, VaryingModel};
+use crate::run_time::{RunTimeHistogram, VaryingModel};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -41,7 +41,7 @@ impl Estimates {
         let of_size = |&size: &usize| {
             let expected = profile.latency(size);
             let ms = expected.as_millis_f64();
-            let times = Histogram { lowest_ms: ms, width_ms: ms * KNOWN_WIDTH, parts: vec![1.0] };
+            let times = RunTimeHistogram { lowest_ms: ms, width_ms: ms * KNOWN_WIDTH, parts: vec![1.0] };
             let curve = ScoreCurve::new(&times, ms);
             SizeEstimate { expected, of_applications: vec![ApplicationEstimate { expected, curve }] }
         };
@@ -95,7 +95,7 @@ impl Estimates {
 
 /// Returns the distribution of the longest run time of `size` requests: one of `own` and the others
 /// of `others`, which has the same bins.
-fn longest(own: &Histogram, others: &Histogram, size: usize) -> Histogram {
+fn longest(own: &RunTimeHistogram, others: &RunTimeHistogram, size: usize) -> RunTimeHistogram {
     let (mut own_below, mut others_below, mut before) = (0.0, 0.0, 0.0);
     let bin = |(own, other): (&f64, &f64)| {
         own_below += own;
@@ -105,13 +105,13 @@ fn longest(own: &Histogram, others: &Histogram, size: usize) -> Histogram {
         before = below;
         part
     };
-    Histogram { parts: own.parts.iter().zip(&others.parts).map(bin).collect(), ..own.clone() }
+    RunTimeHistogram { parts: own.parts.iter().zip(&others.parts).map(bin).collect(), ..own.clone() }
 }
 
 /// Returns the distribution of the time of a batch of `size` whose longest run time is so
 /// distributed (equation 4.9).
-fn batch_times(model: &VaryingModel, size: usize, longest: &Histogram) -> Histogram {
-    Histogram {
+fn batch_times(model: &VaryingModel, size: usize, longest: &RunTimeHistogram) -> RunTimeHistogram {
+    RunTimeHistogram {
         lowest_ms: model.batch_ms(size, longest.lowest_ms),
         width_ms: model.per_request * size as f64 * longest.width_ms,
         parts: longest.parts.clone(),
@@ -127,8 +127,12 @@ mod tests {
     fn the_mean_time_of_batches_is_that_of_drawn_ones() {
         let application = |mean_ms: f64| Application {
             share: 1.0,
-            run_times: Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 8.0 }])
-                .unwrap(),
+            run_times: RunTimeHistogram::of_modes(&[Mode {
+                weight: 1.0,
+                mean_ms,
+                deviation_ms: mean_ms / 8.0,
+            }])
+            .unwrap(),
         };
         let applications = [application(20.0), application(80.0)];
         let model = VaryingModel {

@@ -4,7 +4,7 @@
 //! expected to have been, given where the longest was, and older batches fade. This is the
 //! expectation-maximisation algorithm, one batch a step.
 
-use crate::run_time::{Histogram, VaryingModel};
+use crate::run_time::{RunTimeHistogram, VaryingModel};
 use alloc::vec::Vec;
 
 /// The bins that the run times of a model's applications are counted in.
@@ -39,7 +39,7 @@ impl LearnedRunTimes {
     pub(super) fn new(model: &VaryingModel) -> LearnedRunTimes {
         let most = model.mixture().highest_ms() * (1.0 + ROOM);
         let width_ms = most / BINS as f64;
-        let counted = |of: &Histogram| {
+        let counted = |of: &RunTimeHistogram| {
             let parts = of.binned(0.0, width_ms, BINS);
             core::array::from_fn(|at| KNOWN * parts[at].max(LEAST))
         };
@@ -53,19 +53,19 @@ impl LearnedRunTimes {
     }
 
     /// Returns the run times of an application.
-    pub(super) fn of(&self, application: usize) -> Histogram {
+    pub(super) fn of(&self, application: usize) -> RunTimeHistogram {
         let counted = &self.counted[application];
-        Histogram::of_weights(self.lowest_ms, self.width_ms, counted).expect("no bin is empty")
+        RunTimeHistogram::of_weights(self.lowest_ms, self.width_ms, counted).expect("no bin is empty")
     }
 
     /// Returns the run times of all applications together.
-    pub(super) fn mixture(&self) -> Histogram {
+    pub(super) fn mixture(&self) -> RunTimeHistogram {
         let mut weights = [0.0; BINS];
         for (counted, requests) in self.counted.iter().zip(&self.requests) {
             let total: f64 = counted.iter().sum();
             weights.iter_mut().zip(counted).for_each(|(sum, part)| *sum += part * requests / total);
         }
-        Histogram::of_weights(self.lowest_ms, self.width_ms, &weights).expect("no bin is empty")
+        RunTimeHistogram::of_weights(self.lowest_ms, self.width_ms, &weights).expect("no bin is empty")
     }
 
     /// Notes a batch with so many requests of each application, of which the longest took
@@ -126,8 +126,12 @@ mod tests {
     fn model(means: &[f64]) -> VaryingModel {
         let application = |&mean_ms: &f64| Application {
             share: 1.0,
-            run_times: Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 10.0 }])
-                .unwrap(),
+            run_times: RunTimeHistogram::of_modes(&[Mode {
+                weight: 1.0,
+                mean_ms,
+                deviation_ms: mean_ms / 10.0,
+            }])
+            .unwrap(),
         };
         let applications = means.iter().map(application).collect::<Vec<_>>();
         VaryingModel { fixed: Nanos::ZERO, per_request: 1.0, applications: applications.into() }

@@ -55,7 +55,7 @@ impl Policy for Orloj {
         Box::new(OrlojScheduler {
             models: workload.models.iter().map(OrlojModel::new).collect(),
             idle: (0..workload.gpus).map(Reverse).collect(),
-            running: vec![RunningBatch::default(); workload.gpus],
+            running: vec![OrlojBatch::default(); workload.gpus],
             network: workload.network,
             batches: 0,
         })
@@ -68,14 +68,14 @@ struct OrlojScheduler {
     /// The idle GPUs, the lowest-numbered first.
     idle: BinaryHeap<Reverse<usize>>,
     /// The batch of each GPU that is not idle.
-    running: Vec<RunningBatch>,
+    running: Vec<OrlojBatch>,
     network: Network,
     batches: u64,
 }
 
 /// What is remembered of a batch until it has run.
 #[derive(Clone, Default)]
-struct RunningBatch {
+struct OrlojBatch {
     size: usize,
     /// The requests of each application.
     counts: Vec<u32>,
@@ -116,7 +116,7 @@ impl OrlojScheduler {
         let taken = model.take_best(exec_at, choice.at);
         let mut counts = vec![0; model.queues.len()];
         taken.iter().for_each(|request| counts[model.queue_of(request)] += 1);
-        self.running[gpu] = RunningBatch { size, counts };
+        self.running[gpu] = OrlojBatch { size, counts };
         let batch = BatchHeader {
             batch: self.batches,
             exec_at,
@@ -189,7 +189,7 @@ impl OrlojModel {
     }
 
     /// Takes the time that a batch took into account.
-    fn learn(&mut self, ran: &RunningBatch, took: Nanos) {
+    fn learn(&mut self, ran: &OrlojBatch, took: Nanos) {
         let Some((varying, learned)) = &mut self.learned else { return };
         learned.note(&ran.counts, varying.longest_ms(ran.size, took.as_millis_f64()));
         self.learned_from += 1;

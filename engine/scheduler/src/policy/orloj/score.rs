@@ -9,7 +9,7 @@
 //! ones. So requests stay in the order of their deadlines, and the best of each rising or falling
 //! piece is at one end of a range, found by bisection.
 
-use crate::run_time::Histogram;
+use crate::run_time::RunTimeHistogram;
 use alloc::vec::Vec;
 
 /// b: the rate of the exponential distribution of the anticipated delay, in 1/ms (section 4.4.4).
@@ -44,8 +44,8 @@ pub(super) struct Piece {
 impl ScoreCurve {
     /// Returns the curve of requests whose batch takes as long as `batch_times` says, where a batch
     /// takes `expected_ms` on average.
-    pub(super) fn new(batch_times: &Histogram, expected_ms: f64) -> ScoreCurve {
-        let Histogram { lowest_ms, width_ms, ref parts } = *batch_times;
+    pub(super) fn new(batch_times: &RunTimeHistogram, expected_ms: f64) -> ScoreCurve {
+        let RunTimeHistogram { lowest_ms, width_ms, ref parts } = *batch_times;
         let density: Vec<f64> = parts.iter().map(|part| part / width_ms).collect();
         let grown = |ms: f64| (DELAY_RATE * ms).exp();
         let edge = |at: usize| lowest_ms + width_ms * at as f64;
@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Equation 4.2, bin by bin, with the deadline at `left` and the time at 0.
-    fn equation(histogram: &Histogram, expected: f64, left: f64) -> f64 {
+    fn equation(histogram: &RunTimeHistogram, expected: f64, left: f64) -> f64 {
         let b = DELAY_RATE;
         let bin = |(at, part): (usize, &f64)| {
             let (l1, l2) = (
@@ -121,7 +121,7 @@ mod tests {
             width in 0.01f64..50.0,
         ) {
             prop_assume!(weights.iter().sum::<f64>() > 0.01);
-            let histogram = Histogram::of_weights(lowest, width, &weights).unwrap();
+            let histogram = RunTimeHistogram::of_weights(lowest, width, &weights).unwrap();
             let curve = ScoreCurve::new(&histogram, histogram.mean());
             let times = (0..400).map(|at| histogram.highest_ms() * 1.5 * f64::from(at) / 400.0);
             for left in times {

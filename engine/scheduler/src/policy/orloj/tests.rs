@@ -1,6 +1,6 @@
 use super::*;
 use crate::policy;
-use crate::run_time::{Application, Histogram, Mode, RunTimeEstimate};
+use crate::run_time::{Application, Mode, RunTimeEstimate, RunTimeHistogram};
 use crate::sim::simulate;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 fn model(means: &[f64], slo_ms: f64) -> WorkloadModel {
     let application = |&mean_ms: &f64| Application {
         share: 1.0,
-        run_times: Histogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 10.0 }])
+        run_times: RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 10.0 }])
             .unwrap(),
     };
     let applications = means.iter().map(application).collect::<Vec<_>>().into();
