@@ -5,12 +5,14 @@
 mod library;
 #[path = "../../engine/tests/harness/light_models.rs"]
 mod light;
+#[path = "harness/model_rows.rs"]
+mod model_rows;
 
 use library::onnx_library;
-use light::light_models;
+use light::{NOT_ON_RTEN, light_models, made_folder};
+use model_rows::run_rows;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use symphony_gpu::import::{DimensionSizes, SizedFile};
 use symphony_gpu::{
     CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
@@ -23,25 +25,13 @@ const ROWS: usize = 3;
 /// in another order than a row alone; rten has kernels of its own.
 const TOLERANCE: [(&str, f32); 2] = [("cpu", 1e-3), ("onnxruntime", 1e-4)];
 
-/// The networks with an operator that rten lacks: local response normalisation.
-const NOT_ON_RTEN: [&str; 3] = ["light_bvlc_alexnet", "light_inception_v1", "light_zfnet512"];
-
 /// The light networks that take the least computing, one of which rten can't run.
 const QUICK: [&str; 3] = ["light_bvlc_alexnet", "light_shufflenet", "light_squeezenet"];
 
-/// Returns the folder of the exported networks, which `.ci/exported_models` makes; its folder
-/// `references` has a folder for each model. It is run here if it has not been yet.
+/// Returns the folder of the exported networks; its folder `references` has a folder for each
+/// model.
 fn exported_models() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folder = root.join("target/exported_models");
-    if !folder.is_dir() {
-        let status = Command::new(root.join(".ci/exported_models")).status();
-        assert!(
-            status.is_ok_and(|status| status.success()),
-            "this test needs the networks that .ci/exported_models could not make; mend what it says"
-        );
-    }
-    folder
+    made_folder("exported_models")
 }
 
 /// Loads a model for a batch of every row.
@@ -75,19 +65,6 @@ fn reference(
     rows
 }
 
-/// Runs these rows in one batch and returns their outputs.
-fn outputs(model: &mut dyn HostModel, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    inputs.iter().enumerate().for_each(|(at, row)| model.stage(at, row));
-    model.run(inputs.len()).unwrap();
-    let bytes = model.signature().output_bytes();
-    let output = |row| {
-        let mut output = vec![0; bytes];
-        model.unstage(row, &mut output);
-        output
-    };
-    (0..inputs.len()).map(output).collect()
-}
-
 /// Asserts that an output is as expected: FP32 within `tolerance` of the largest element, other
 /// types exactly.
 fn assert_near(spec: &TensorSpec, found: &[u8], expected: &[u8], tolerance: f32, what: &str) {
@@ -117,7 +94,7 @@ fn assert_agrees(model: &mut dyn HostModel, folder: &Path, tolerance: f32, what:
         signature.output_range(at)
     });
     for rows in [1, ROWS] {
-        let found = outputs(model, &inputs[..rows]);
+        let found = run_rows(model, &inputs[..rows]);
         for (row, (found, expected)) in found.iter().zip(&expected).enumerate() {
             for (at, spec) in signature.outputs.iter().enumerate() {
                 let range = signature.output_range(at);

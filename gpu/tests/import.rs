@@ -5,12 +5,15 @@
 mod library;
 #[path = "../../engine/tests/harness/light_models.rs"]
 mod light;
+#[path = "harness/model_rows.rs"]
+mod model_rows;
 #[path = "../../engine/tests/harness/onnx.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod onnx;
 
 use library::onnx_library;
-use light::light_models;
+use light::{NOT_ON_RTEN, light_models};
+use model_rows::run_rows;
 use onnx::{FLOAT, constant, external_constant, file, graph, node, number_attribute, tensor, whole_numbers};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -18,9 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use symphony_gpu::import::{DimensionSizes, SizedFile, rewrite_bytes};
 use symphony_gpu::{CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
-
-/// The light networks with an operator that rten lacks: local response normalisation.
-const NOT_ON_RTEN: [&str; 3] = ["light_bvlc_alexnet", "light_inception_v1", "light_zfnet512"];
 
 fn on_onnxruntime(path: &Path, max_batch: usize) -> Result<Box<dyn HostModel>, LoadError> {
     let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
@@ -44,16 +44,10 @@ fn rows(count: usize, bytes: usize) -> Vec<Vec<u8>> {
 
 /// The outputs of these rows in one batch.
 fn outputs(model: &mut dyn HostModel, rows: &[Vec<u8>]) -> Vec<Vec<f32>> {
-    rows.iter().enumerate().for_each(|(at, row)| model.stage(at, row));
-    model.run(rows.len()).unwrap();
-    let bytes = model.signature().output_bytes();
-    let output = |row| {
-        let mut output = vec![0; bytes];
-        model.unstage(row, &mut output);
-        let specs = &model.signature().outputs;
-        output[..specs[0].bytes()].as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect()
-    };
-    (0..rows.len()).map(output).collect()
+    let found = run_rows(model, rows);
+    let bytes = model.signature().outputs[0].bytes();
+    let numbers = |row: &Vec<u8>| row[..bytes].as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+    found.iter().map(numbers).collect()
 }
 
 /// The largest difference of two rows, as a part of the largest element.

@@ -3,11 +3,14 @@
 
 #[path = "../../engine/tests/harness/onnx_library.rs"]
 mod library;
+#[path = "harness/model_rows.rs"]
+mod model_rows;
 #[path = "../../engine/tests/harness/onnx.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod onnx;
 
 use library::onnx_library;
+use model_rows::run_rows;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use symphony_gpu::onnxruntime::open_library;
@@ -32,19 +35,6 @@ fn load(path: &Path) -> Result<OnnxRuntimeModel, LoadError> {
 
 fn refused(name: &str) -> String {
     load(&fixture(name)).err().unwrap_or_else(|| panic!("{name} was loaded")).to_string()
-}
-
-/// The outputs of these rows, one after the other.
-fn outputs(model: &mut dyn HostModel, rows: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    rows.iter().enumerate().for_each(|(row, input)| model.stage(row, input));
-    model.run(rows.len()).unwrap();
-    let bytes = model.signature().output_bytes();
-    let output = |row| {
-        let mut output = vec![0; bytes];
-        model.unstage(row, &mut output);
-        output
-    };
-    (0..rows.len()).map(output).collect()
 }
 
 /// A row of zeros and ones, of which neighbours have others.
@@ -72,7 +62,7 @@ fn it_computes_what_the_library_that_is_built_in_computes() {
         assert_eq!(theirs.signature(), ours.signature(), "{name}");
         for rows in [1, 3, MAX_BATCH] {
             let rows: Vec<Vec<u8>> = (0..rows).map(|row| input(ours.signature(), row)).collect();
-            assert_eq!(outputs(&mut theirs, &rows), outputs(&mut ours, &rows), "{name}");
+            assert_eq!(run_rows(&mut theirs, &rows), run_rows(&mut ours, &rows), "{name}");
         }
     }
 }
@@ -83,7 +73,7 @@ fn an_operator_that_is_not_built_in_runs_and_the_other_executor_names_this_one()
     assert!(error.contains("executor of kind \"onnxruntime\""), "{error}");
     let mut model = load(&fixture("unsupported_operator")).unwrap();
     let one: Vec<u8> = [1f32; 16].iter().flat_map(|x| x.to_le_bytes()).collect();
-    let output = outputs(&mut model, &[vec![0; 64], one]);
+    let output = run_rows(&mut model, &[vec![0; 64], one]);
     // LRN with ONNX's defaults: x / (1 + 1e-4 / 3 * sum of squares of up to 3 neighbours) ^ 0.75.
     let floats: Vec<f32> = output[1].as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
     for (at, &found) in floats.iter().enumerate() {
@@ -100,7 +90,7 @@ fn a_batch_that_fails_leaves_the_model_able_to_run_the_next() {
     let ids = |a: i64, b: i64| [a.to_le_bytes(), b.to_le_bytes()].concat();
     model.stage(0, &ids(0, i64::MAX));
     assert!(matches!(model.run(1), Err(RunError::Failed { .. })), "8 rows have no such index");
-    let output = outputs(&mut model, &[ids(3, 6)]);
+    let output = run_rows(&mut model, &[ids(3, 6)]);
     assert_eq!(output[0][..4], 1f32.to_le_bytes());
     for rows in [0, MAX_BATCH + 1] {
         assert!(matches!(model.run(rows), Err(RunError::Rows { max_batch: MAX_BATCH, .. })));
@@ -113,11 +103,11 @@ fn a_graph_makes_another_model_and_only_the_run_that_is_interrupted_ends() {
     let graph = first.graph();
     let mut second = std::sync::Arc::clone(&graph).make(&ComputeThread::new()).unwrap();
     let row: Vec<u8> = [1f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-    let expected = outputs(&mut first, std::slice::from_ref(&row));
+    let expected = run_rows(&mut first, std::slice::from_ref(&row));
     graph.interrupt();
     first.stage(0, &row);
     assert!(first.run(1).is_err(), "it was asked to end");
-    assert_eq!(outputs(&mut *second, &[row]), expected);
+    assert_eq!(run_rows(&mut *second, &[row]), expected);
 }
 
 #[test]
@@ -126,7 +116,7 @@ fn several_threads_compute_what_one_does() {
     let mut several = OnnxRuntimeModel::load(&fixture("linear"), 2, &options).unwrap();
     let mut one = load(&fixture("linear")).unwrap();
     let rows = vec![vec![63; 16]; 2];
-    assert_eq!(outputs(&mut several, &rows), outputs(&mut one, &rows));
+    assert_eq!(run_rows(&mut several, &rows), run_rows(&mut one, &rows));
 }
 
 #[test]

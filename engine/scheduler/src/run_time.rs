@@ -62,11 +62,15 @@ impl VaryingModel {
         (batch_ms - self.fixed.as_millis_f64()) / (self.per_request * size as f64)
     }
 
+    /// Returns the sum of the applications' shares.
+    pub fn shares(&self) -> f64 {
+        self.applications.iter().map(|one| one.share).sum()
+    }
+
     /// Draws the request of this number: always the same one for a seed.
     pub fn draw(&self, seed: u64, number: u64) -> DrawnRequest {
         let mut random = Pcg64Mcg::seed_from_u64(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let total: f64 = self.applications.iter().map(|one| one.share).sum();
-        let mut left = random.random::<f64>() * total;
+        let mut left = random.random::<f64>() * self.shares();
         let chosen = self.applications.iter().position(|one| {
             left -= one.share;
             left < 0.0
@@ -85,7 +89,7 @@ impl VaryingModel {
             width_ms: (most - least) / BINS as f64,
             parts: vec![0.0; BINS],
         };
-        let total: f64 = self.applications.iter().map(|one| one.share).sum();
+        let total = self.shares();
         for one in &*self.applications {
             let binned = one.run_times.binned(mixture.lowest_ms, mixture.width_ms, BINS);
             mixture.parts.iter_mut().zip(binned).for_each(|(sum, part)| *sum += part * one.share / total);

@@ -2,7 +2,7 @@
 //! nothing is given the engine chooses.
 
 use super::diagnostics::Location;
-use super::toml_reader::{TomlTable, TomlValue};
+use super::toml_reader::{TomlTable, TomlValue, read_each};
 use symphony_scheduler::limits;
 
 /// The threads of each role and their cores.
@@ -123,7 +123,7 @@ pub(super) fn read_core_list(
         value.report(wrong, format!("there may be {limit} {role}s at most"));
         return None;
     }
-    items.iter().map(read_core).collect::<Vec<_>>().into_iter().collect()
+    read_each(&items, read_core)
 }
 
 fn read_core(value: &TomlValue<'_>) -> Option<usize> {

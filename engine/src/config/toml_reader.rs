@@ -407,6 +407,15 @@ impl<'d> TomlValue<'d> {
     }
 }
 
+/// Reads every item of a list, so that the diagnostics of all come out; `None` if one has any.
+pub(super) fn read_each<'d, T>(
+    items: &[TomlValue<'d>],
+    read: impl FnMut(&TomlValue<'d>) -> Option<T>,
+) -> Option<Vec<T>> {
+    let read: Vec<Option<T>> = items.iter().map(read).collect();
+    read.into_iter().collect()
+}
+
 /// Returns the word of `words` that was probably meant.
 fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     const LONGEST: usize = 64;

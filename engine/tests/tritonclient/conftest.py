@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,6 +14,20 @@ import tritonclient.http as httpclient
 from tritonclient.utils import np_to_triton_dtype
 
 HERE = Path(__file__).parent
+
+
+@contextmanager
+def serving(folder, *flags):
+    """Serves the models of a folder; gives host:port by protocol."""
+    server = subprocess.Popen(
+        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", *flags, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ready = [server.stdout.readline().split("://")[1].strip() for _ in range(2)]
+    yield dict(zip(["http", "grpc"], ready))
+    server.terminate()
+    assert server.wait(timeout=60) == 0, "the server stops cleanly, whatever was done to it"
 
 
 @pytest.fixture(scope="session")
@@ -39,16 +54,8 @@ def collected():
 @pytest.fixture(scope="session")
 def addresses(collected):
     """Serves the suite's models; yields host:port by protocol."""
-    tracing = ["--otlp", collected[1], "--trace-ratio", "0"]
-    server = subprocess.Popen(
-        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", *tracing, str(HERE)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    ready = [server.stdout.readline().split("://")[1].strip() for _ in range(2)]
-    yield dict(zip(["http", "grpc"], ready))
-    server.terminate()
-    assert server.wait(timeout=60) == 0, "the server stops cleanly, whatever was done to it"
+    with serving(HERE, "--otlp", collected[1], "--trace-ratio", "0") as addresses:
+        yield addresses
 
 
 class Adapter:

@@ -4,13 +4,12 @@ The models are those of `.ci/exported_models`, and the light networks that take 
 Answers are compared with what ONNX Runtime's Python package gave for the same rows.
 """
 
-import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import HERE, Adapter
+from conftest import HERE, Adapter, serving
 from tritonclient.utils import triton_to_np_dtype
 
 TARGET = (HERE / "../../../target").resolve()
@@ -57,15 +56,8 @@ def models(tmp_path_factory):
         subprocess.run([HERE / "../../../.ci/exported_models"], check=True)
     folder = tmp_path_factory.mktemp("models")
     (folder / "symphony.toml").write_text(config())
-    server = subprocess.Popen(
-        [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    ready = [server.stdout.readline().split("://")[1].strip() for _ in range(2)]
-    yield dict(zip(["http", "grpc"], ready))
-    server.terminate()
-    assert server.wait(timeout=60) == 0
+    with serving(folder) as addresses:
+        yield addresses
 
 
 def reference(name, role, specs):

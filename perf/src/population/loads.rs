@@ -5,7 +5,7 @@
 use super::generator::{HALF, Half};
 use super::results::PopulationResults;
 use super::rules::{DEFAULT, Rule};
-use super::summary::LEAST_RPS;
+use super::summary::{LEAST_RPS, geometric_mean};
 use crate::provenance;
 use serde::Serialize;
 use std::fmt::Write;
@@ -200,11 +200,6 @@ const FLAT: f64 = 0.98;
 
 /// The number of workloads that are named with the least flat tops.
 const SHOWN: usize = 6;
-
-fn geometric_mean(ratios: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio.ln(), count + 1));
-    (sum / f64::from(count.max(1))).exp()
-}
 
 #[cfg(test)]
 mod tests {

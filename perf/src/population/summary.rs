@@ -84,11 +84,16 @@ pub fn room(results: &PopulationResults, half: Half) -> Option<String> {
     ))
 }
 
+/// Returns the geometric mean of ratios above 0.
+pub(super) fn geometric_mean(ratios: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = ratios.len() as f64;
+    (ratios.map(f64::ln).sum::<f64>() / count).exp()
+}
+
 impl Distribution {
     /// Returns the geometric mean. A goodput of 0 counts as a thousandth.
     pub fn geometric_mean(&self) -> f64 {
-        let sum: f64 = self.ratios.iter().map(|(_, ratio)| ratio.max(1e-3).ln()).sum();
-        (sum / self.ratios.len() as f64).exp()
+        geometric_mean(self.ratios.iter().map(|(_, ratio)| ratio.max(1e-3)))
     }
 
     /// Returns the ratio that a share of `below` of the workloads does not exceed.

@@ -66,7 +66,7 @@ impl ByApplication {
 /// Returns a model for each application of a model.
 fn applications(model: &WorkloadModel) -> Vec<WorkloadModel> {
     let Some(varying) = &model.varying else { return vec![model.clone()] };
-    let shares: f64 = varying.applications.iter().map(|one| one.share).sum();
+    let shares = varying.shares();
     let of_one = |(at, one): (usize, &Application)| {
         let alone = VaryingModel { applications: [one.clone()].into(), ..varying.clone() };
         let profile = alone.profile(RunTimeEstimate::Quantile(WITHIN), model.profile.max_batch());

@@ -1,6 +1,6 @@
 //! The list `sizes` of a model with a file: a size for each dynamic dimension beyond the batch.
 
-use crate::config::toml_reader::TomlTable;
+use crate::config::toml_reader::{TomlTable, read_each};
 use std::num::NonZeroU32;
 use symphony_gpu::import::DimensionSizes;
 
@@ -10,9 +10,8 @@ pub(in crate::config) fn read_sizes(table: &TomlTable<'_>) -> Option<DimensionSi
     const RIGHT: &str = "it must be a list, like [{ dimension = \"sequence\", size = 128 }]";
     let Some(value) = table.optional("sizes") else { return Some(DimensionSizes::new()) };
     let items = value.items(RIGHT)?;
-    let read: Vec<Option<(String, NonZeroU32)>> = items.iter().map(|item| item.table(read_size)).collect();
     let mut sizes = DimensionSizes::new();
-    for (dimension, size) in read.into_iter().collect::<Option<Vec<_>>>()? {
+    for (dimension, size) in read_each(&items, |item| item.table(read_size))? {
         if sizes.insert(dimension.clone(), size).is_some() {
             value.report(
                 format!("gives dimension \"{dimension}\" two sizes"),

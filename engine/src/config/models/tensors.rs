@@ -1,6 +1,6 @@
 //! The lists `inputs` and `outputs` of an emulated model.
 
-use crate::config::toml_reader::{TomlTable, TomlValue};
+use crate::config::toml_reader::{TomlTable, TomlValue, read_each};
 use symphony_gpu::{DataType, TensorSpec};
 use symphony_scheduler::limits;
 
@@ -29,8 +29,7 @@ pub(super) fn read_tensors(
         value.report(format!("has {} tensors", items.len()), format!("give 1 to {MAX_TENSORS}"));
         return None;
     }
-    let tensors: Vec<Option<TensorSpec>> = items.iter().map(|item| item.table(read_tensor)).collect();
-    let tensors: Vec<TensorSpec> = tensors.into_iter().collect::<Option<_>>()?;
+    let tensors = read_each(&items, |item| item.table(read_tensor))?;
     for (at, tensor) in tensors.iter().enumerate() {
         if tensors[..at].iter().any(|before| before.name == tensor.name) {
             value.report(format!("has two tensors named \"{}\"", tensor.name), "give each a name of its own");
@@ -73,8 +72,7 @@ fn read_datatype(table: &TomlTable<'_>) -> Option<DataType> {
 
 fn read_shape(value: &TomlValue<'_>, datatype: DataType) -> Option<Vec<usize>> {
     let items = value.items("it must be a list of sizes without the batch's, like [3, 32, 32]")?;
-    let sizes: Vec<Option<usize>> = items.iter().map(|item| item.count(1..=MAX_ROW_BYTES)).collect();
-    let shape: Vec<usize> = sizes.into_iter().collect::<Option<_>>()?;
+    let shape = read_each(&items, |item| item.count(1..=MAX_ROW_BYTES))?;
     let tensor = TensorSpec { name: String::new(), datatype, shape };
     if tensor.bytes() > MAX_ROW_BYTES {
         value.report("is of too large a tensor", format!("at most {MAX_ROW_BYTES} bytes fit"));

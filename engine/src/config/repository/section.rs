@@ -2,7 +2,7 @@
 
 use crate::config::diagnostics::{Diagnostics, Location};
 use crate::config::linear_profile;
-use crate::config::toml_reader::TomlTable;
+use crate::config::toml_reader::{TomlTable, TomlValue, read_each};
 use std::path::PathBuf;
 use std::time::Duration;
 use symphony_scheduler::limits;
@@ -85,10 +85,8 @@ impl RepositoryConfig {
             None => Some(Vec::new()),
             Some(value) => {
                 let items = value.items("it must be a list of models' names, like [\"shapes\"]");
-                items.and_then(|items| {
-                    let names: Vec<_> = items.iter().map(|item| item.text("a model's name")).collect();
-                    names.into_iter().map(|name| name.map(str::to_owned)).collect()
-                })
+                let name = |item: &TomlValue<'_>| item.text("a model's name").map(str::to_owned);
+                items.and_then(|items| read_each(&items, name))
             }
         };
         let (_, control) = RepositoryControl::ALL.into_iter().find(|(word, _)| Some(*word) == control)?;

@@ -2,7 +2,7 @@
 //! a share and a distribution, and c0 and c1 of a batch (docs/varying.md).
 
 use crate::config::linear_profile::{self, check_alone};
-use crate::config::toml_reader::{Bounds, TomlTable, TomlValue};
+use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read_each};
 use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
@@ -36,9 +36,7 @@ pub(super) fn read(table: &TomlTable<'_>, slo: Nanos) -> Option<(VaryingModel, P
         value.report(format!("has {} applications", items.len()), format!("give 1 to {MAX_APPLICATIONS}"));
         return None;
     }
-    let applications: Vec<Option<Application>> =
-        items.iter().map(|item| item.table(|table| read_application(table))).collect();
-    let applications: Vec<Application> = applications.into_iter().collect::<Option<_>>()?;
+    let applications = read_each(&items, |item| item.table(read_application))?;
     let fixed = Nanos::from_millis_f64(fixed?);
     let varying = VaryingModel { fixed, per_request: per_request?, applications: applications.into() };
     match profile(&varying, estimate?, largest?, slo) {
@@ -103,21 +101,15 @@ fn read_application(table: &TomlTable<'_>) -> Option<Application> {
             kept(&value, RunTimeHistogram::log_normal(median?, sigma.number(Bounds::from(0.0, 10.0))?))
         }),
         "normals" => {
-            let modes: Vec<Option<Mode>> = value
-                .items("give a list of tables")?
-                .iter()
-                .map(|item| item.table(|table| read_mode(table)))
-                .collect();
-            kept(&value, RunTimeHistogram::of_modes(&modes.into_iter().collect::<Option<Vec<_>>>()?))
+            let modes = read_each(&value.items("give a list of tables")?, |item| item.table(read_mode))?;
+            kept(&value, RunTimeHistogram::of_modes(&modes))
         }
         "histogram" => value.table(|table| {
             let lowest = table.required("lowest_ms", "the lower edge of the first bin, in ms")?;
             let width = table.required("width_ms", "the width of a bin, in ms")?;
             let weights = table.required("weights", "a list of numbers, one for each bin")?;
             let weights = weights.items("give a list of numbers")?;
-            let weights: Vec<Option<f64>> =
-                weights.iter().map(|one| one.number(Bounds::from(0.0, 1e12))).collect();
-            let weights = weights.into_iter().collect::<Option<Vec<_>>>()?;
+            let weights = read_each(&weights, |one| one.number(Bounds::from(0.0, 1e12)))?;
             let (lowest, width) = (lowest.number(linear_profile::TERM)?, width.number(RUN_TIME)?);
             kept(&value, RunTimeHistogram::of_weights(lowest, width, &weights))
         }),

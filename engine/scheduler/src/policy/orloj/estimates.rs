@@ -55,10 +55,11 @@ impl Estimates {
         learned: &LearnedRunTimes,
     ) -> Estimates {
         let mixture = learned.mixture();
+        let own: Vec<RunTimeHistogram> = (0..model.applications.len()).map(|at| learned.of(at)).collect();
         let of_size = |&size: &usize| {
             let mean = batch_times(model, size, &longest(&mixture, &mixture, size)).mean();
-            let of_application = |application| {
-                let times = batch_times(model, size, &longest(&learned.of(application), &mixture, size));
+            let of_application = |own: &RunTimeHistogram| {
+                let times = batch_times(model, size, &longest(own, &mixture, size));
                 ApplicationEstimate {
                     expected: Nanos::from_millis_f64(times.mean()),
                     curve: ScoreCurve::new(&times, mean),
@@ -66,7 +67,7 @@ impl Estimates {
             };
             SizeEstimate {
                 expected: Nanos::from_millis_f64(mean),
-                of_applications: (0..model.applications.len()).map(of_application).collect(),
+                of_applications: own.iter().map(of_application).collect(),
             }
         };
         Estimates { sizes: sizes.into(), of_sizes: sizes.iter().map(of_size).collect() }

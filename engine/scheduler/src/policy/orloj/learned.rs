@@ -26,7 +26,7 @@ const LEAST: f64 = 1e-6;
 /// The run times of a model's applications. See the module's description.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedRunTimes {
-    lowest_ms: f64,
+    /// The width of a bin; the first begins at 0.
     width_ms: f64,
     /// The requests of each application that are taken to have been in each bin.
     counted: Vec<[f64; BINS]>,
@@ -43,9 +43,8 @@ impl LearnedRunTimes {
             let parts = of.binned(0.0, width_ms, BINS);
             core::array::from_fn(|at| KNOWN * parts[at].max(LEAST))
         };
-        let shares: f64 = model.applications.iter().map(|one| one.share).sum();
+        let shares = model.shares();
         LearnedRunTimes {
-            lowest_ms: 0.0,
             width_ms,
             counted: model.applications.iter().map(|one| counted(&one.run_times)).collect(),
             requests: model.applications.iter().map(|one| KNOWN * one.share / shares).collect(),
@@ -54,8 +53,7 @@ impl LearnedRunTimes {
 
     /// Returns the run times of an application.
     pub(super) fn of(&self, application: usize) -> RunTimeHistogram {
-        let counted = &self.counted[application];
-        RunTimeHistogram::of_weights(self.lowest_ms, self.width_ms, counted).expect("no bin is empty")
+        self.histogram(&self.counted[application])
     }
 
     /// Returns the run times of all applications together.
@@ -65,13 +63,17 @@ impl LearnedRunTimes {
             let total: f64 = counted.iter().sum();
             weights.iter_mut().zip(counted).for_each(|(sum, part)| *sum += part * requests / total);
         }
-        RunTimeHistogram::of_weights(self.lowest_ms, self.width_ms, &weights).expect("no bin is empty")
+        self.histogram(&weights)
+    }
+
+    fn histogram(&self, weights: &[f64; BINS]) -> RunTimeHistogram {
+        RunTimeHistogram::of_weights(0.0, self.width_ms, weights).expect("no bin is empty")
     }
 
     /// Notes a batch with so many requests of each application, of which the longest took
     /// `longest_ms`.
     pub(super) fn note(&mut self, counts: &[u32], longest_ms: f64) {
-        let longest = (((longest_ms - self.lowest_ms) / self.width_ms).max(0.0) as usize).min(BINS - 1);
+        let longest = ((longest_ms / self.width_ms).max(0.0) as usize).min(BINS - 1);
         let ran: Vec<usize> = (0..counts.len()).filter(|&at| counts[at] > 0).collect();
         let below: Vec<[f64; BINS + 1]> = ran.iter().map(|&at| cumulative(&self.counted[at])).collect();
         // The probability that all requests are in the first so many bins, but for one of `but`.

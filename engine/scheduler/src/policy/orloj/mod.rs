@@ -55,7 +55,7 @@ impl Policy for Orloj {
         Box::new(OrlojScheduler {
             models: workload.models.iter().map(OrlojModel::new).collect(),
             idle: (0..workload.gpus).map(Reverse).collect(),
-            running: vec![OrlojBatch::default(); workload.gpus],
+            running: vec![Vec::new(); workload.gpus],
             network: workload.network,
             batches: 0,
         })
@@ -67,18 +67,10 @@ struct OrlojScheduler {
     models: Vec<OrlojModel>,
     /// The idle GPUs, the lowest-numbered first.
     idle: BinaryHeap<Reverse<usize>>,
-    /// The batch of each GPU that is not idle.
-    running: Vec<OrlojBatch>,
+    /// The requests of each application in the batch of each GPU that is not idle.
+    running: Vec<Vec<u32>>,
     network: Network,
     batches: u64,
-}
-
-/// What is remembered of a batch until it has run.
-#[derive(Clone, Default)]
-struct OrlojBatch {
-    size: usize,
-    /// The requests of each application.
-    counts: Vec<u32>,
 }
 
 /// A batch that could run: this many requests, the most urgent of which is due by `deadline`.
@@ -116,7 +108,7 @@ impl OrlojScheduler {
         let taken = model.take_best(exec_at, choice.at);
         let mut counts = vec![0; model.queues.len()];
         taken.iter().for_each(|request| counts[model.queue_of(request)] += 1);
-        self.running[gpu] = OrlojBatch { size, counts };
+        self.running[gpu] = counts;
         let batch = BatchHeader {
             batch: self.batches,
             exec_at,
@@ -144,8 +136,8 @@ impl Scheduler for OrlojScheduler {
 
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions) {
         let gpu = completion.gpu.0 as usize;
-        let ran = core::mem::take(&mut self.running[gpu]);
-        self.models[completion.model.0 as usize].learn(&ran, completion.finished - completion.started);
+        let counts = core::mem::take(&mut self.running[gpu]);
+        self.models[completion.model.0 as usize].learn(&counts, completion.finished - completion.started);
         self.idle.push(Reverse(gpu));
         self.pull(now, out);
     }
@@ -188,10 +180,11 @@ impl OrlojModel {
         usize::from(request.application).min(self.queues.len() - 1)
     }
 
-    /// Takes the time that a batch took into account.
-    fn learn(&mut self, ran: &OrlojBatch, took: Nanos) {
+    /// Takes the time into account that a batch took with so many requests of each application.
+    fn learn(&mut self, counts: &[u32], took: Nanos) {
         let Some((varying, learned)) = &mut self.learned else { return };
-        learned.note(&ran.counts, varying.longest_ms(ran.size, took.as_millis_f64()));
+        let size = counts.iter().sum::<u32>() as usize;
+        learned.note(counts, varying.longest_ms(size, took.as_millis_f64()));
         self.learned_from += 1;
         if self.learned_from == REFRESH {
             self.learned_from = 0;
