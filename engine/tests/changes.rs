@@ -119,7 +119,7 @@ fn reclaim_all(model_slots: &mut ModelSlots) {
 }
 
 fn load(model_slots: &mut ModelSlots, model: LoadedModel) -> ModelId {
-    let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+    let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}"));
     model_slots.switch(&[id], &[]);
     id
 }
@@ -135,7 +135,7 @@ fn a_version_is_replaced_a_thousand_times_under_load_and_no_request_is_lost() {
     let replace = |model_slots: &mut ModelSlots, serving: &mut ModelId, version: u64| {
         let mut model = read(&repository, "m");
         model.config.version = version;
-        let next = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+        let next = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}"));
         model_slots.switch(&[next], &[*serving]);
         *serving = next;
         reclaim_all(model_slots);
@@ -255,7 +255,7 @@ fn a_model_that_is_prepared_and_in_no_table_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), &[("m", 16), ("n", 16)], "");
     let (engine, mut frontend, mut model_slots) = start(&config);
-    let prepared = model_slots.prepare(read(config.repository.as_ref().unwrap(), "n")).unwrap().id;
+    let prepared = model_slots.prepare(read(config.repository.as_ref().unwrap(), "n")).unwrap();
     let served = frontend.models()[0].id;
     model_slots.switch(&[], &[served]);
     for model in [prepared, served] {
@@ -271,7 +271,7 @@ fn what_waits_without_a_deadline_for_a_model_that_leaves_is_answered() {
     let toml = "executor = \"emulated\"\nslo_ms = 600000\nmax_batch = 1\nprofile = { alpha_ms = 1, beta_ms = 300000 }\n";
     std::fs::write(folder.path().join("models/slow/model.toml"), toml).unwrap();
     let (engine, mut frontend, mut model_slots) = start(&config);
-    let id = model_slots.prepare(read(config.repository.as_ref().unwrap(), "slow")).unwrap().id;
+    let id = model_slots.prepare(read(config.repository.as_ref().unwrap(), "slow")).unwrap();
     model_slots.switch(&[id], &[]);
     frontend.poll(|_, _| ());
     // Two run for five minutes on the two GPUs, the rest waits.

@@ -154,7 +154,7 @@ fn model_threads_and_the_rank_thread_allocate_nothing_between_start_and_stop() {
             let mut versions =
                 repository.read_model("later", &[ExecutorKind::Emulated], None).unwrap().versions;
             let model = LoadedModel::emulated(versions.remove(0));
-            let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}")).id;
+            let id = model_slots.prepare(model).unwrap_or_else(|error| panic!("{error}"));
             model_slots.switch(&[id], &[]);
             frontend.poll(|_, _| ());
             frontend.submit(&Ask::one(id), |_, input| input.fill(0)).unwrap();

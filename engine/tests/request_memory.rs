@@ -36,6 +36,7 @@ fn reader(datatype: DataType, elements: usize) -> Reader {
         version: 1,
         platform: "emulated".into(),
         signature: Signature { inputs: vec![input], outputs: Vec::new() },
+        sizes: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),

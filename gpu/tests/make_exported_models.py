@@ -5,8 +5,9 @@ Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all o
 - encoder.onnx, like BERT: token numbers and a mask, INT64; the hidden states, the pooled state and a
   score, which is a single element of each row.
 - vision.onnx, like ViT: an image of 32 x 32; a class token that is expanded to the batch; logits.
-- speech.onnx: sound of several channels and its length, a single element of each row; the logarithms of
-  the letters' probabilities for each step, and the number of steps.
+- speech.onnx: sound of several channels, which are added up, and its length, a single element of each
+  row; the logarithms of the letters' probabilities for each step, and the number of steps. Steps beyond
+  the length are masked.
 
 The encoder's sequence, and the speech model's channels and samples, are fixed to SIZES; with --dynamic
 they are dynamic too.
@@ -138,13 +139,16 @@ def vision(_):
 
 def speech(sizes):
     g, steps = Graph(), "steps" if isinstance(sizes["samples"], str) else sizes["samples"] // 16
-    x = g.node("ReduceMean", "sound", axes=[1], keepdims=1)
+    x = g.node("ReduceSum", "sound", g.whole([1]), keepdims=1)
     for channels, out in ((1, HIDDEN), (HIDDEN, HIDDEN)):
         kernel = g.constant(g.random.normal(0, (4 * channels) ** -0.5, (out, channels, 4)))
         x = g.gelu(g.node("Conv", x, kernel, kernel_shape=[4], strides=[4]))
-    states = g.layers(g.node("Transpose", x, perm=[0, 2, 1]))
-    g.node("LogSoftmax", g.linear(states, HIDDEN, LETTERS), axis=-1, name="log_probabilities")
     g.node("Div", "length", g.whole(16), name="steps")
+    places = g.node("Range", g.whole(0), g.node("Squeeze", g.size(x, 2)), g.whole(1))
+    beyond = g.node("GreaterOrEqual", places, g.node("Unsqueeze", "steps", g.whole([1])))
+    beyond = g.node("Unsqueeze", g.node("Cast", beyond, to=TensorProto.FLOAT), g.whole([1, 2]))
+    states = g.layers(g.node("Transpose", x, perm=[0, 2, 1]), g.node("Mul", beyond, g.constant(-10_000)))
+    g.node("LogSoftmax", g.linear(states, HIDDEN, LETTERS), axis=-1, name="log_probabilities")
     sound = ["batch", sizes["channels"], sizes["samples"]]
     inputs = [("sound", TensorProto.FLOAT, sound), ("length", TensorProto.INT64, ["batch"])]
     probabilities = ("log_probabilities", TensorProto.FLOAT, ["batch", steps, LETTERS])

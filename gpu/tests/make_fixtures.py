@@ -104,6 +104,27 @@ def main():
         [("x", FLOAT, ["N", 3, "width"])],
         [("y", FLOAT, ["N", 3, "width"])],
     )
+    # Steps of two values each, some of which a mask takes out: those that are left, every second
+    # step, and the sum of all.
+    save(
+        "masked_steps",
+        [
+            node("Unsqueeze", ["mask", "last"], ["column"]),
+            node("Mul", ["x", "column"], ["left"]),
+            node("Slice", ["left", "first", "end", "along", "stride"], ["seconds"]),
+            node("ReduceSum", ["left", "all"], ["sum"], keepdims=0),
+        ],
+        [("x", FLOAT, ["N", "steps", 2]), ("mask", FLOAT, ["N", "steps"])],
+        [("left", FLOAT, ["N", "steps", 2]), ("seconds", FLOAT, ["N", "half", 2]), ("sum", FLOAT, ["N"])],
+        [
+            ("last", np.array([2], np.int64)),
+            ("first", np.array([0], np.int64)),
+            ("end", np.array([2**31 - 1], np.int64)),
+            ("along", np.array([1], np.int64)),
+            ("stride", np.array([2], np.int64)),
+            ("all", np.array([1, 2], np.int64)),
+        ],
+    )
     save(
         "reshape_to_one",
         [node("Reshape", ["x", "shape"], ["y"])],

@@ -67,6 +67,7 @@ fn model(choice: u8) -> ModelInfo {
         version: 1,
         platform: "emulated".to_owned(),
         signature: Signature { inputs, outputs },
+        sizes: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: Profile::of_nothing().into(),

@@ -9,6 +9,7 @@ use crate::api::inference::tensors::{elements, json};
 use crate::api::net::memory::{CoreMemory, ReadBounds};
 use crate::api::net::slices::{Slices, ready_now};
 use crate::api::problem::Problem;
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::Regions;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
@@ -24,7 +25,7 @@ use symphony_gpu::{DataType, TensorSpec};
 /// A reader of infer requests for one model, which ignores the name and version in them.
 #[derive(Debug)]
 pub struct Reader {
-    model: ModelInfo,
+    model: FoundModel,
     most_rows: usize,
     most_bytes: usize,
     memory: usize,
@@ -67,7 +68,7 @@ impl Reader {
     pub fn new(model: ModelInfo, most_rows: usize, most_bytes: usize) -> Reader {
         let memory = most_bytes.saturating_mul(3);
         Reader {
-            model,
+            model: FoundModel::alone(model),
             most_rows,
             most_bytes,
             memory,
@@ -114,11 +115,11 @@ impl Reader {
         self.largest_slice.get()
     }
 
-    fn understood(&self, inference: &Inference, bounds: &ReadBounds) -> Understood {
+    fn understood(&self, inference: &Inference<'_>, bounds: &ReadBounds) -> Understood {
         let (rows, slices) = (inference.inputs.rows, &bounds.slices);
         let row = |at| {
             let mut slot = vec![0; self.model.signature.input_bytes()];
-            ready_now(inference.inputs.fill(&self.model, at, &mut slot, slices));
+            ready_now(inference.inputs.fill(at, &mut slot, slices));
             slot
         };
         Understood {
@@ -279,6 +280,7 @@ mod tests {
             version: 1,
             platform: "emulated".into(),
             signature: Signature { inputs, outputs: Vec::new() },
+            sizes: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -77,7 +77,7 @@ fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Dia
         Ok(None) => Vec::new(),
         Ok(Some(mut loaded)) => {
             if let Some(note) = loaded.import_note() {
-                println!("{}: {note}", model.name);
+                println!("{}: {note}", model.label());
             }
             let mut diagnostics = model.declared.check(loaded.signature());
             diagnostics.extend(warm_up(model, &mut *loaded, &no_progress()).err());

@@ -7,7 +7,7 @@ use super::shutdown::{Shutdown, cut_off_after};
 use crate::api::{self, ApiConfig, ApiHandle, SharedState};
 use crate::config::{Config, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::runtime::{Engine, FatalFault, Frontend, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log;
@@ -259,9 +259,10 @@ fn log_layout(engine: &Engine) {
             engine.lateness().as_millis_f64()
         );
     }
-    for (model, profile) in engine.models().iter().zip(engine.profiles()) {
+    let serving = |(model, _): &(&ModelInfo, _)| model.state == SlotState::Serving;
+    for (model, profile) in engine.models().iter().zip(engine.profiles()).filter(serving) {
         tracing::info!(
-            model = model.name,
+            model = &*model.label(),
             version = model.version,
             slo_ms = model.slo.as_millis_f64(),
             max_batch = model.max_batch,

@@ -57,8 +57,8 @@ pub struct Config {
     /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
-    /// No two have the same name and version. A model's id is its index here. Empty only with a
-    /// repository.
+    /// No two have the same name and version, but the size classes of a model, which follow one
+    /// another. A model's id is its index here. Empty only with a repository.
     pub models: Vec<ModelConfig>,
     /// The repository of models, some of which may be loaded later.
     pub repository: Option<RepositoryConfig>,

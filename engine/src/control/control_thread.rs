@@ -3,8 +3,10 @@
 //! [`Repository::start`](super::Repository::start) starts.
 
 use super::order::{ControlError, IndexEntry, Order, State};
-use crate::config::{Config, Diagnostics, ExecutorKind, FileStamp, RepositoryConfig, RepositoryControl};
-use crate::runtime::frontend::{ModelInfo, SlotState};
+use crate::config::{
+    Config, Diagnostics, ExecutorKind, FileStamp, ModelConfig, RepositoryConfig, RepositoryControl,
+};
+use crate::runtime::frontend::SlotState;
 use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +38,8 @@ struct RepositoryEntry {
     tried: FileStamp,
     /// The state of the files at the last poll of the folder.
     seen: FileStamp,
-    /// The served versions and their model slots.
-    versions: BTreeMap<u64, ModelId>,
+    /// The served versions and their model slots: one, or one for each size class.
+    versions: BTreeMap<u64, Vec<ModelId>>,
     /// The reason why the model could not be loaded; empty if it could.
     failure: String,
 }
@@ -72,7 +74,10 @@ impl ControlThread {
                 continue;
             }
             let entry = models.entry(model.name.clone()).or_default();
-            entry.versions.insert(model.version, ModelId(at as u32));
+            let slots = entry.versions.entry(model.version).or_default();
+            // The slot of a size class that was not kept is vacant.
+            slots
+                .extend((model_slots.models()[at].state == SlotState::Serving).then_some(ModelId(at as u32)));
         }
         if let Some(repository) = &config.repository {
             for (name, entry) in &mut models {
@@ -235,21 +240,25 @@ impl ControlThread {
         let entry = self.models.entry(name.to_owned()).or_default();
         let (mut next, mut add) = (BTreeMap::new(), Vec::new());
         let mut failure = None;
-        for version in model.versions {
-            let number = version.version;
+        for classes in model.versions.chunk_by(ModelConfig::is_class_beside) {
+            let (number, kind) = (classes[0].version, classes[0].source.kind());
             let unchanged = config.is_none() && entry.loaded.agrees_on(stamp, number);
             let as_loaded = entry.versions.get(&number).filter(|_| unchanged);
-            if let Some(id) = as_loaded {
-                next.insert(number, *id);
+            if let Some(ids) = as_loaded {
+                next.insert(number, ids.clone());
                 continue;
             }
-            let executors = self.model_slots.copies_for(version.source.kind());
-            let (compute, onnxruntime) = (&mut self.compute, &self.onnxruntime);
-            let loaded = load_one(compute, version, onnxruntime, executors, &self.progress);
-            match loaded.map_err(ModelSlotError::from).and_then(|loaded| self.model_slots.prepare(loaded)) {
-                Ok(info) => {
-                    add.push(info.id);
-                    next.insert(number, info.id);
+            let executors = self.model_slots.copies_for(kind);
+            let (compute, onnxruntime, progress) = (&mut self.compute, &self.onnxruntime, &self.progress);
+            let loaded: Result<Vec<_>, _> = classes
+                .iter()
+                .map(|class| load_one(compute, class.clone(), onnxruntime, executors, progress))
+                .collect();
+            let prepared = loaded.map_err(ModelSlotError::from);
+            match prepared.and_then(|loaded| self.model_slots.prepare_classes(loaded, progress)) {
+                Ok(ids) => {
+                    add.extend(&ids);
+                    next.insert(number, ids);
                 }
                 Err(error) => {
                     failure = Some(error);
@@ -263,14 +272,16 @@ impl ControlThread {
             }
             return Err(error);
         }
+        let is_kept = |id: &ModelId| next.values().flatten().any(|other| other == id);
         let remove: Vec<ModelId> =
-            entry.versions.values().filter(|id| !next.values().any(|other| other == *id)).copied().collect();
+            entry.versions.values().flatten().filter(|id| !is_kept(id)).copied().collect();
         self.model_slots.switch(&add, &remove);
-        for (number, id) in next.iter().filter(|(_, id)| add.contains(id)) {
+        for id in &add {
             let info = &self.model_slots.models()[id.0 as usize];
             let (slo, batch) = (info.slo.as_millis_f64(), info.max_batch);
+            let (label, number) = (info.label(), info.version);
             (self.progress)(&format!(
-                "loaded model {name}, version {number}: SLO {slo} ms, batches up to {batch}"
+                "loaded model {label}, version {number}: SLO {slo} ms, batches up to {batch}"
             ));
         }
         if !remove.is_empty() {
@@ -286,7 +297,7 @@ impl ControlThread {
         let Some(entry) = entry else {
             return Err(ControlError::Unknown(format!("no version of model {name:?} is loaded")));
         };
-        let remove: Vec<ModelId> = entry.versions.values().copied().collect();
+        let remove: Vec<ModelId> = entry.versions.values().flatten().copied().collect();
         (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
         self.model_slots.switch(&[], &remove);
         // A model that is loaded again is loaded anew; an earlier failure no longer applies.
@@ -302,12 +313,14 @@ impl ControlThread {
     fn unload_condemned(&mut self) -> bool {
         let condemned = self.model_slots.take_condemned();
         for (id, reason) in &condemned {
-            for entry in self.models.values_mut().filter(|entry| entry.versions.values().any(|of| of == id)) {
-                entry.versions.retain(|_, of| of != id);
+            let has = |entry: &&mut RepositoryEntry| entry.versions.values().flatten().any(|of| of == id);
+            for entry in self.models.values_mut().filter(has) {
+                entry.versions.values_mut().for_each(|slots| slots.retain(|of| of != id));
+                entry.versions.retain(|_, slots| !slots.is_empty());
                 entry.failure.clone_from(reason);
             }
-            let ModelInfo { name, version, .. } = &self.model_slots.models()[id.0 as usize];
-            (self.progress)(&format!("model {name}, version {version}, is {reason}"));
+            let model = &self.model_slots.models()[id.0 as usize];
+            (self.progress)(&format!("model {}, version {}, is {reason}", model.label(), model.version));
             self.model_slots.switch(&[], &[*id]);
         }
         !condemned.is_empty()
@@ -321,8 +334,16 @@ impl ControlThread {
                 _ if self.model_slots.is_draining(model.id) => State::Unloading,
                 _ => State::Loading,
             };
-            let version = Some(model.version);
-            entries.push(IndexEntry { name: model.name.clone(), version, state, reason: String::new() });
+            let line = IndexEntry {
+                name: model.name.clone(),
+                version: Some(model.version),
+                state,
+                reason: String::new(),
+            };
+            // The size classes of a model are one line.
+            if !entries.contains(&line) {
+                entries.push(line);
+            }
         }
         let folder = repository.names(&mut |_| ()).unwrap_or_default();
         let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
@@ -347,7 +368,7 @@ impl ControlThread {
 /// Loads a model on a compute thread of the lowest priority, which is made when it is first needed.
 fn load_one(
     compute: &mut Option<ComputeThread>,
-    version: crate::config::ModelConfig,
+    version: ModelConfig,
     onnxruntime: &OnnxRuntimeOptions,
     executors: usize,
     progress: &Progress,
@@ -363,8 +384,11 @@ fn load_one(
 
 /// Returns `version 2` or `versions 1, 2`.
 fn versions(entry: &RepositoryEntry, ids: &[ModelId]) -> String {
-    let numbers =
-        entry.versions.iter().filter(|(_, id)| ids.contains(id)).map(|(number, _)| number.to_string());
+    let numbers = entry
+        .versions
+        .iter()
+        .filter(|(_, slots)| slots.iter().any(|id| ids.contains(id)))
+        .map(|(number, _)| number.to_string());
     let numbers: Vec<String> = numbers.collect();
     format!("version{} {}", if numbers.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }

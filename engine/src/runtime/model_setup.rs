@@ -2,16 +2,20 @@
 //! profile and its queues.
 
 use super::backends::executors::LoadReport;
-use super::frontend::Class;
+use super::callbacks::Progress;
+use super::frontend::{Class, LoadedClass, SizeClasses, kept_classes};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use std::ops::Range;
+use std::sync::Arc;
 use symphony_gpu::Signature;
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
 
 /// The parts of a model that can be served.
+#[derive(Clone)]
 pub(crate) struct ServableModel {
     pub(crate) signature: Signature,
     pub(crate) profile: Profile,
@@ -36,8 +40,9 @@ pub(crate) fn check_model(
     let alone = profile.latency(1);
     if alone > model.slo {
         let wrong = format!(
-            "{:.3} ms is less than one request takes, {:.3} ms",
+            "{:.3} ms is less than one request of {} takes, {:.3} ms",
             model.slo.as_millis_f64(),
+            model.label(),
             alone.as_millis_f64()
         );
         let right = "give the time that a batch of a few takes, and as much again for waiting";
@@ -53,6 +58,52 @@ pub(crate) fn check_model(
         return Err(Diagnostics(undeclared));
     }
     Ok(ServableModel { signature, profile })
+}
+
+/// Returns the indices of the size classes of a model that are kept; of all of `models` where they
+/// are none.
+pub(crate) fn kept_of(models: &[ModelConfig], servable: &[ServableModel], progress: &Progress) -> Vec<usize> {
+    let Some(variable) = models.first().and_then(|model| model.variable.as_ref()) else {
+        return (0..models.len()).collect();
+    };
+    let sizes: Vec<Vec<usize>> = models.iter().map(ModelConfig::class_sizes).collect();
+    let kept = kept_classes(&loaded_classes(&sizes, servable), variable.max_waste);
+    for (_, model) in models.iter().enumerate().filter(|(at, _)| !kept.contains(at)) {
+        progress(&format!(
+            "{} is no class of its own: in a larger one its requests waste at most {} of a batch's time",
+            model.label(),
+            variable.max_waste
+        ));
+    }
+    kept
+}
+
+/// Returns the size classes of a model, of which those of `kept` are served, each in its slot;
+/// `None` where `models` are none.
+///
+/// Errors: the key `padding` does not go with the model.
+pub(crate) fn size_classes(
+    models: &[ModelConfig],
+    servable: &[ServableModel],
+    kept: &[(usize, ModelId)],
+    progress: &Progress,
+) -> Result<Option<Arc<SizeClasses>>, Diagnostics> {
+    let Some(model) = models.first() else { return Ok(None) };
+    let Some(variable) = &model.variable else { return Ok(None) };
+    let sizes: Vec<Vec<usize>> = models.iter().map(ModelConfig::class_sizes).collect();
+    let classes = SizeClasses::new(variable, &loaded_classes(&sizes, servable), kept);
+    let classes = classes.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+    classes.notes().iter().for_each(|note| progress(&format!("{}: {note}", model.name)));
+    Ok(Some(Arc::new(classes)))
+}
+
+fn loaded_classes<'a>(sizes: &'a [Vec<usize>], servable: &'a [ServableModel]) -> Vec<LoadedClass<'a>> {
+    let class = |(sizes, servable): (&'a Vec<usize>, &'a ServableModel)| LoadedClass {
+        sizes,
+        signature: &servable.signature,
+        profile: &servable.profile,
+    };
+    sizes.iter().zip(servable).map(class).collect()
 }
 
 /// Returns an empty queue for requests of this class, of a model whose own class is `own`.

@@ -4,12 +4,14 @@
 //! backends, and the model table change. `control` owns [`ModelSlots`]; its module describes a
 //! whole change.
 
-use super::frontend::{Class, ModelInfo, SlotState};
-use super::model_setup::{ServableModel, check_model, output_range, platform, queue_of_class};
+use super::frontend::{Class, ModelInfo, SizeClasses, SlotState};
+use super::model_setup::{
+    ServableModel, check_model, kept_of, output_range, platform, queue_of_class, size_classes,
+};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{self, LoadReport};
 use crate::runtime::backends::model_faults::ModelFaults;
-use crate::runtime::callbacks::Progress;
+use crate::runtime::callbacks::{Progress, no_progress};
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::queue_ids::QueueIds;
@@ -204,22 +206,63 @@ impl ModelSlots {
         self.channels.executors.iter().filter(|(of, _)| *of == kind).count()
     }
 
-    /// Gives a model a slot, its queues and its copies on the executors. It gets no requests before
-    /// it is in a table: see [`ModelSlots::switch`].
+    /// Gives a model without size classes a slot, as [`ModelSlots::prepare_classes`] does.
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
-    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelInfo, ModelSlotError> {
-        let LoadedModel { config, found, copies } = loaded;
-        let ServableModel { signature, profile } = check_model(&config, found)?;
-        let row = signature.input_bytes() + signature.output_bytes();
-        if row > self.context.largest_row {
+    pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelId, ModelSlotError> {
+        Ok(self.prepare_classes(vec![loaded], &no_progress())?[0])
+    }
+
+    /// Gives each size class of a model that is kept, or the model if it has none, a slot, its
+    /// queues and its copies on the executors. They get no requests before they are in a table: see
+    /// [`ModelSlots::switch`].
+    ///
+    /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
+    pub fn prepare_classes(
+        &mut self,
+        loaded: Vec<LoadedModel>,
+        progress: &Progress,
+    ) -> Result<Vec<ModelId>, ModelSlotError> {
+        let (mut configs, mut servable, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        for LoadedModel { config, found, copies: own } in loaded {
+            servable.push(check_model(&config, found)?);
+            configs.push(config);
+            copies.push(Some(own));
+        }
+        let kept = kept_of(&configs, &servable, progress);
+        let rows = kept.iter().map(|&at| {
+            let signature = &servable[at].signature;
+            signature.input_bytes() + signature.output_bytes()
+        });
+        if let Some(row) = rows.max().filter(|row| *row > self.context.largest_row) {
             return Err(ModelSlotError::Row(row, self.context.largest_row));
         }
-        let kind = config.source.kind();
+        let Some(kind) = configs.first().map(|config| config.source.kind()) else { return Ok(Vec::new()) };
         let vacant = |at: &usize| self.kinds[*at] == kind && self.models[*at].state == SlotState::Vacant;
-        let at = (0..self.models.len()).find(vacant).ok_or_else(|| {
-            ModelSlotError::Full(self.kinds.iter().filter(|of| **of == kind).count(), kind.name())
-        })?;
+        let slots: Vec<usize> = (0..self.models.len()).filter(vacant).take(kept.len()).collect();
+        if slots.len() < kept.len() {
+            let all = self.kinds.iter().filter(|of| **of == kind).count();
+            return Err(ModelSlotError::Full(all, kind.name()));
+        }
+        let with_ids: Vec<(usize, ModelId)> =
+            kept.iter().zip(&slots).map(|(&class, &at)| (class, self.models[at].id)).collect();
+        let sizes = size_classes(&configs, &servable, &with_ids, progress)?;
+        for (&class, &at) in kept.iter().zip(&slots) {
+            let copies = copies[class].take().unwrap_or_default();
+            self.fill(at, &configs[class], servable[class].clone(), sizes.clone(), copies)?;
+        }
+        Ok(with_ids.into_iter().map(|(_, id)| id).collect())
+    }
+
+    /// Gives a vacant slot a model: its queues, and its copies on the executors.
+    fn fill(
+        &mut self,
+        at: usize,
+        config: &ModelConfig,
+        ServableModel { signature, profile }: ServableModel,
+        sizes: Option<Arc<SizeClasses>>,
+        copies: Vec<Box<dyn HostModel>>,
+    ) -> Result<(), ModelSlotError> {
         let id = self.models[at].id;
         self.set_backends(at, Some(&signature), copies)?;
         self.context.faults.forget(id);
@@ -236,6 +279,7 @@ impl ModelSlots {
             version: config.version,
             platform: platform(&config.source).to_owned(),
             signature,
+            sizes,
             slo: config.slo,
             max_batch: profile.max_batch(),
             profile: Arc::new(profile),
@@ -243,7 +287,7 @@ impl ModelSlots {
             state: SlotState::Draining,
             ..self.models[at].clone()
         };
-        Ok(self.models[at].clone())
+        Ok(())
     }
 
     /// Publishes a table that has the models of `add`, which were prepared, and not those of

@@ -127,7 +127,7 @@ impl ProfileDrifts {
 }
 
 fn log(model: &ModelInfo, change: DriftChange) {
-    let ModelInfo { name, version, .. } = model;
+    let (name, version) = (&*model.label(), model.version);
     match change {
         DriftChange::Began(ratio) => tracing::warn!(
             model = name,

@@ -9,6 +9,7 @@ use super::registry::Telemetry;
 use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions, SIZE_BOUNDS};
 use crate::runtime::frontend::ModelInfo;
 use serde::Serialize;
+use std::borrow::Cow;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -97,7 +98,8 @@ struct LaneView {
 #[derive(Serialize)]
 struct ModelView<'a> {
     id: u32,
-    name: &'a str,
+    /// The name, with the sizes of a size class.
+    name: Cow<'a, str>,
     version: u64,
     platform: &'a str,
     slo_us: u64,
@@ -221,7 +223,7 @@ fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<ModelView<'
 fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
     ModelView {
         id: model.id.0,
-        name: &model.name,
+        name: model.label(),
         version: model.version,
         platform: &model.platform,
         slo_us: model.slo.0 / 1_000,

@@ -4,6 +4,7 @@ The models are those of `.ci/exported_models`, and the light networks that take 
 Answers are compared with what ONNX Runtime's Python package gave for the same rows.
 """
 
+import itertools
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,22 +29,45 @@ MODELS = {
     "light_shufflenet": BOTH,
     "light_bvlc_alexnet": ["onnxruntime"],
 }
+# Buckets of the dynamic ones, and the sizes of the references, which no bucket has.
+BUCKETS = {
+    "encoder": {"sequence": [16, 64, 128]},
+    "speech": {"channels": [1, 2], "samples": [128, 512]},
+}
+OWN_SIZES = ["sequence=5,channels=1,samples=80", "sequence=100,channels=2,samples=272"]
 SERVED = [(name, executor) for name, executors in MODELS.items() for executor in executors]
 
 
-def config():
-    """Returns a CONFIG with each model on each executor that runs it."""
+def sized(name, folder):
+    """Returns the keys of a model's sizes; its profiles, one for each size class, go to the folder."""
+    rows = "".join(f"{batch},{20 * batch},{20 * batch}\n" for batch in range(1, 9))
+    for sizes in itertools.product(*BUCKETS[name].values()):
+        table = folder / "-".join([name, *map(str, sizes)])
+        table.with_suffix(".csv").write_text("batch,p50_ms,p99_ms\n" + rows)
+    buckets = ", ".join(f'{{ dimension = "{of}", buckets = {sizes} }}' for of, sizes in BUCKETS[name].items())
+    pattern = "-".join([name, *(f"{{{dimension}}}" for dimension in BUCKETS[name])])
+    keys = f'sizes = [{buckets}]\nmax_waste = 0\nprofile = "{pattern}.csv"\n'
+    return keys + ('padding = [{ input = "attention_mask", mask = true }]\n' if name == "encoder" else "")
+
+
+def config(folder):
+    """Returns a CONFIG with each model on each executor that runs it, and the dynamic ones with buckets."""
     tables = [
         'policy = "work-conserving"',
         f'[onnxruntime]\nlibrary = "{TARGET}/onnxruntime/libonnxruntime.so"',
         *(f'[[executors]]\nkind = "{executor}"' for executor in BOTH),
     ]
     for name, executor in SERVED:
-        folder = TARGET / "light_models" if name.startswith("light_") else EXPORTED
+        source = TARGET / "light_models" if name.startswith("light_") else EXPORTED
         tables.append(
-            f'[[models]]\nname = "{name}-{executor}"\nfile = "{folder / name}.onnx"\n'
+            f'[[models]]\nname = "{name}-{executor}"\nfile = "{source / name}.onnx"\n'
             # A profile, as measuring one of each takes longer than all the tests.
             f'executor = "{executor}"\nslo_ms = 20000\nmax_batch = 8\nprofile = {{ alpha_ms = 20, beta_ms = 20 }}'
+        )
+    for name, executor in itertools.product(BUCKETS, BOTH):
+        tables.append(
+            f'[[models]]\nname = "{name}-{executor}-sized"\nfile = "{EXPORTED / "dynamic" / name}.onnx"\n'
+            f'executor = "{executor}"\nslo_ms = 20000\nmax_batch = 8\n{sized(name, folder)}'
         )
     return "\n".join(tables)
 
@@ -55,18 +79,30 @@ def models(tmp_path_factory):
     if not EXPORTED.is_dir():
         subprocess.run([HERE / "../../../.ci/exported_models"], check=True)
     folder = tmp_path_factory.mktemp("models")
-    (folder / "symphony.toml").write_text(config())
+    (folder / "symphony.toml").write_text(config(folder))
     with serving(folder) as addresses:
         yield addresses
 
 
-def reference(name, role, specs):
-    """Returns the reference's tensors by name, ROWS rows of each."""
-    tensors = {}
+def reference(name, role, specs, sizes=None):
+    """Returns the reference's tensors by name, ROWS rows of each; `sizes` are those of dimensions of -1."""
+    tensors, folder = {}, EXPORTED / "references" / name
     for at, spec in enumerate(specs):
-        values = np.fromfile(EXPORTED / "references" / name / f"{role}{at}.bin", triton_to_np_dtype(spec["datatype"]))
-        tensors[spec["name"]] = values.reshape([ROWS] + [int(size) for size in spec["shape"][1:]])
+        values = np.fromfile(folder / f"{role}{at}.bin", triton_to_np_dtype(spec["datatype"]))
+        unknown = iter((sizes or {}).get(spec["name"], []))
+        shape = [int(size) if int(size) > 0 else next(unknown) for size in spec["shape"][1:]]
+        tensors[spec["name"]] = values.reshape([ROWS] + shape)
     return tensors
+
+
+def check(answer, outputs, rows, executor):
+    """Checks an answer's tensors against the first rows of the reference's."""
+    for tensor, expected in outputs.items():
+        found = answer.as_numpy(tensor)
+        assert found.shape == expected[:rows].shape and found.dtype == expected.dtype
+        is_whole = np.issubdtype(expected.dtype, np.integer)
+        most = 0 if is_whole else TOLERANCE[executor] * np.abs(expected).max()
+        np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=most)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -82,15 +118,40 @@ def test_a_network_gives_what_the_python_package_gives(models, protocol, name, e
         # A client of each thread's own: those of HTTP are not to be shared.
         with adapter.client() as client:
             sent = [adapter.input(tensor, values[:rows]) for tensor, values in inputs.items()]
-            answer = client.infer(model, sent)
-        for tensor, expected in outputs.items():
-            found = answer.as_numpy(tensor)
-            assert found.shape == expected[:rows].shape and found.dtype == expected.dtype
-            is_whole = np.issubdtype(expected.dtype, np.integer)
-            most = 0 if is_whole else TOLERANCE[executor] * np.abs(expected).max()
-            np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=most)
+            check(client.infer(model, sent), outputs, rows, executor)
 
     ask(1)
     ask(ROWS)
     with ThreadPoolExecutor(len(SIZES)) as clients:
         list(clients.map(ask, SIZES))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("name,executor", list(itertools.product(BUCKETS, BOTH)))
+def test_requests_of_other_sizes_than_the_buckets_are_answered_in_their_own(models, protocol, name, executor):
+    adapter, model = Adapter(protocol, models[protocol]), f"{name}-{executor}-sized"
+    with adapter.client() as client:
+        metadata = adapter.json(client.get_model_metadata(model))
+    asked = []
+    for text in OWN_SIZES:
+        own = {of: int(size) for of, size in (pair.split("=") for pair in text.split(","))}
+        sequence, sound = [own["sequence"]], [own["channels"], own["samples"]]
+        sizes = {"input_ids": sequence, "attention_mask": sequence, "last_hidden_state": sequence, "sound": sound}
+        sizes["log_probabilities"] = [own["samples"] // 16]
+        folder = f"{text}/{name}"
+        inputs = reference(folder, "input", metadata["inputs"], sizes)
+        outputs = reference(folder, "output", metadata["outputs"], sizes)
+        asked += [(inputs, outputs, rows) for rows in SIZES]
+
+    def ask(request):
+        inputs, outputs, rows = request
+        with adapter.client() as client:
+            sent = [adapter.input(tensor, values[:rows]) for tensor, values in inputs.items()]
+            check(client.infer(model, sent), outputs, rows, executor)
+            if name == "encoder" and rows == 1:
+                # The mask of the first row is ones, which the server makes where a client leaves it
+                # out.
+                check(client.infer(model, sent[:1]), outputs, rows, executor)
+
+    with ThreadPoolExecutor(len(SIZES)) as clients:
+        list(clients.map(ask, asked))

@@ -13,8 +13,8 @@ use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::{Caller, Permission};
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::Regions;
-use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::InferOutcome;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -173,14 +173,14 @@ async fn unary(
 /// Reads the body of a call of `ModelInfer` for `model`.
 ///
 /// Errors: 400, 413 where it or what it becomes is too large, 415.
-pub(in crate::api) async fn read(
+pub(in crate::api) async fn read<'m>(
     headers: &HeaderMap,
     body: Bytes,
     bounds: &mut ReadBounds,
-    model: &ModelInfo,
+    model: &'m FoundModel,
     regions: &Regions,
     most_rows: usize,
-) -> Result<Inference, Problem> {
+) -> Result<Inference<'m>, Problem> {
     let mut deadline = RequestDeadline::new();
     let message = Envelope::of(headers)?.open(body, bounds).await?;
     read_deadline(headers, &mut deadline)?;

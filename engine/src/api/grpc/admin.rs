@@ -12,7 +12,7 @@ use super::messages::*;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::{Caller, Permission};
-use crate::api::services::describe;
+use crate::api::services::describe::{self, DescribedTensor};
 use crate::api::services::models::{self, ModelState};
 use crate::api::services::repository;
 use crate::api::services::settings::{SettingValue, TRACE, update_trace};
@@ -74,8 +74,9 @@ pub(super) async fn call(
         "ModelStatistics" => {
             let ModelStatisticsRequest { name, version } = decode(message)?;
             let models = models::find_all(&services.engine, caller, &name, &version)?.into_iter();
-            let all = &services.shared.statistics;
-            let model_stats = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
+            let (all, table) = (&services.shared.statistics, services.engine.models());
+            let model_stats =
+                models.map(|model| model_statistics(&model, &all.of(model.classes(&table)))).collect();
             envelope.seal(&ModelStatisticsResponse { model_stats })
         }
         "RepositoryIndex" => envelope.seal(&index(services, caller, decode(message)?)),
@@ -130,20 +131,20 @@ pub(super) async fn call(
 }
 
 fn metadata(services: &CoreServices, model: &ModelInfo) -> ModelMetadataResponse {
-    let tensors = |specs: &[TensorSpec]| {
-        let tensor = |spec: &TensorSpec| TensorMetadata {
-            name: spec.name.clone(),
-            datatype: spec.datatype.name().into(),
-            shape: describe::batched_shape(spec).collect(),
+    let tensors = |of: Vec<DescribedTensor<'_>>| {
+        let tensor = |of: DescribedTensor<'_>| TensorMetadata {
+            name: of.spec.name.clone(),
+            datatype: of.spec.datatype.name().into(),
+            shape: of.batched_shape(),
         };
-        specs.iter().map(tensor).collect()
+        of.into_iter().map(tensor).collect()
     };
     ModelMetadataResponse {
         name: model.name.clone(),
         versions: models::versions(&services.engine, &model.name),
         platform: model.platform.clone(),
-        inputs: tensors(&model.signature.inputs),
-        outputs: tensors(&model.signature.outputs),
+        inputs: tensors(describe::inputs(model)),
+        outputs: tensors(describe::outputs(model)),
     }
 }
 
@@ -151,15 +152,15 @@ fn config(model: &ModelInfo) -> ModelConfig {
     let data_type = |spec: &TensorSpec| {
         DataType::from_str_name(&describe::config_type(spec)).unwrap_or(DataType::TypeInvalid) as i32
     };
-    let input = |spec: &TensorSpec| ModelInput {
-        name: spec.name.clone(),
-        data_type: data_type(spec),
-        dims: describe::dimensions(spec).collect(),
+    let input = |of: DescribedTensor<'_>| ModelInput {
+        name: of.spec.name.clone(),
+        data_type: data_type(of.spec),
+        dims: of.dimensions,
     };
-    let output = |spec: &TensorSpec| ModelOutput {
-        name: spec.name.clone(),
-        data_type: data_type(spec),
-        dims: describe::dimensions(spec).collect(),
+    let output = |of: DescribedTensor<'_>| ModelOutput {
+        name: of.spec.name.clone(),
+        data_type: data_type(of.spec),
+        dims: of.dimensions,
         label_filename: String::new(),
     };
     let parameters = describe::parameters(model).into_iter();
@@ -168,8 +169,8 @@ fn config(model: &ModelInfo) -> ModelConfig {
         platform: model.platform.clone(),
         backend: describe::NAME.into(),
         max_batch_size: i32::try_from(model.max_batch).unwrap_or(i32::MAX),
-        input: model.signature.inputs.iter().map(input).collect(),
-        output: model.signature.outputs.iter().map(output).collect(),
+        input: describe::inputs(model).into_iter().map(input).collect(),
+        output: describe::outputs(model).into_iter().map(output).collect(),
         instance_group: Vec::new(),
         scheduling_choice: Some(SchedulingChoice::DynamicBatching(ModelDynamicBatching::default())),
         parameters: parameters

@@ -14,9 +14,9 @@ use crate::api::net::memory::{MemoryLease, ReadBounds};
 use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::access::Caller;
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::{RegionPart, Regions};
 use crate::api::services::{CoreServices, models};
-use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::otlp::{Call, Parent};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(super) async fn infer(
 ) -> Result<(ModelInferResponse, MemoryLease), Problem> {
     let InferMessage { request, .. } = &message;
     let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
-    let model: &ModelInfo = &found;
+    let model = &found;
     let mut record = services.accounting.begin(model, Call::Grpc, span);
     services.shared.call_hook(&model.name);
     deadline.limit_class(caller.highest_class());
@@ -45,8 +45,8 @@ pub(super) async fn infer(
     let result = async {
         let most_rows = services.engine.most_rows(model.id);
         let inference = parse(message, deadline, model, regions, most_rows, &mut bounds).await?;
-        let answered = run(&services.engine, model, inference, bounds.memory, &mut record).await?;
-        answer(model, answered, &Slices::on_core()).await
+        let answered = run(&services.engine, inference, bounds.memory, &mut record).await?;
+        answer(answered, &Slices::on_core()).await
     }
     .await;
     record.end(&result);
@@ -56,14 +56,14 @@ pub(super) async fn infer(
 /// Reads a request for `model` of at most `most_rows` rows.
 ///
 /// Errors: 400 with what was wrong, where, and what would be right; 413 or 429.
-pub(super) async fn parse(
+pub(super) async fn parse<'m>(
     message: InferMessage,
     mut deadline: RequestDeadline,
-    model: &ModelInfo,
+    model: &'m FoundModel,
     regions: &Regions,
     most_rows: usize,
     bounds: &mut ReadBounds,
-) -> Result<Inference, Problem> {
+) -> Result<Inference<'m>, Problem> {
     let InferMessage { request, contents } = message;
     for (name, value) in &request.parameters {
         deadline.parameter(name, &parameter_value(value))?;
@@ -83,7 +83,7 @@ pub(super) async fn parse(
     }
     let inputs = Inputs::new(model, given, regions, most_rows, bounds).await?;
     let requested = request.outputs.iter().map(requested).collect::<Result<Vec<_>, Problem>>()?;
-    let chosen = choose(model, requested, Format::Binary, inputs.rows.count, regions)?;
+    let chosen = choose(&inputs.target.own, requested, Format::Binary, inputs.rows.count, regions)?;
     Ok(Inference { id: request.id, inputs, chosen, deadline })
 }
 
@@ -151,11 +151,11 @@ fn requested(output: &InferRequestedOutputTensor) -> Result<RequestedOutput<'_>,
 }
 
 async fn answer(
-    model: &ModelInfo,
-    mut answered: InferAnswer,
+    mut answered: InferAnswer<'_>,
     slices: &Slices,
 ) -> Result<(ModelInferResponse, MemoryLease), Problem> {
-    let outputs = answered.outputs(model, slices).await?;
+    let outputs = answered.outputs(slices).await?;
+    let model = answered.model();
     let number = |number: u64| InferParameter {
         parameter_choice: Some(ParameterChoice::Int64Param(i64::try_from(number).unwrap_or(i64::MAX))),
     };
@@ -197,16 +197,16 @@ mod tests {
     use super::super::framing::{Envelope, PREFIX};
     use super::super::messages::ModelStreamInferResponse;
     use super::*;
-    use crate::api::inference::answer::samples::large_answer;
+    use crate::api::inference::answer::samples::{large_answer, large_model};
     use crate::api::net::slices::{SLICE_BYTES, ready_now};
     use hyper::header::HeaderMap;
     use prost::Message;
 
     #[test]
     fn a_large_answer_is_encoded_in_slices_as_the_protocol_has_it() {
-        let (model, answered) = large_answer(Format::Binary);
-        let slices = Slices::alone();
-        let (response, _memory) = ready_now(answer(&model, answered, &slices)).unwrap();
+        let model = large_model();
+        let (answered, slices) = (large_answer(&model, Format::Binary), Slices::alone());
+        let (response, _memory) = ready_now(answer(answered, &slices)).unwrap();
         for in_stream in [false, true] {
             let envelope = Envelope::of(&HeaderMap::new()).unwrap();
             let sealed = ready_now(envelope.seal_answer(response.clone(), in_stream, &slices));

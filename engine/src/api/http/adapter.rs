@@ -15,9 +15,9 @@ use crate::api::problem::Problem;
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
 use crate::api::services::accounting::InferRecord;
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::{Regions, no_cuda_memory};
 use crate::api::services::{dashboard, models, repository};
-use crate::runtime::frontend::ModelInfo;
 use crate::telemetry::NotReady;
 use crate::telemetry::otlp::Call;
 use hyper::body::{Body, Bytes, Incoming};
@@ -208,7 +208,7 @@ async fn memory(
 async fn infer(
     services: &CoreServices,
     caller: &Caller,
-    model: &ModelInfo,
+    model: &FoundModel,
     (request, peer): (Request<Incoming>, &Peer),
 ) -> ApiResponse {
     let parent = services.accounting.parent_span(request.headers());
@@ -221,12 +221,12 @@ async fn infer(
     response
 }
 
-async fn try_infer(
+async fn try_infer<'m: 'r, 'r>(
     services: &CoreServices,
     caller: &Caller,
-    model: &ModelInfo,
+    model: &'m FoundModel,
     (request, peer): (Request<Incoming>, &Peer),
-    record: &mut InferRecord<'_>,
+    record: &mut InferRecord<'r>,
 ) -> Result<ApiResponse, Problem> {
     let mut deadline = deadline(request.headers())?;
     deadline.limit_class(caller.highest_class());
@@ -238,9 +238,9 @@ async fn try_infer(
     let regions = services.access.regions(caller, &services.shared);
     let call = InferCall { headers: &head.headers, body, deadline, model, regions, most_rows };
     let inference = infer::parse(call, &mut bounds).await?;
-    let answered = run(&services.engine, model, inference, bounds.memory, record).await?;
+    let answered = run(&services.engine, inference, bounds.memory, record).await?;
     let slices = Slices::on_core();
-    let (body, json_bytes) = infer::answer(model, &answered, &slices).await?;
+    let (body, json_bytes) = infer::answer(&answered, &slices).await?;
     drop(answered);
     Ok(packed(&head.headers, body, json_bytes, &slices).await)
 }
@@ -248,14 +248,14 @@ async fn try_infer(
 /// Reads the complete body of an infer request for `model`.
 ///
 /// Errors: 400, 413 if it or what it becomes is too large, 415.
-pub(in crate::api) async fn read(
+pub(in crate::api) async fn read<'m>(
     headers: &HeaderMap,
     body: Bytes,
     bounds: &mut ReadBounds,
-    model: &ModelInfo,
+    model: &'m FoundModel,
     regions: &Regions,
     most_rows: usize,
-) -> Result<Inference, Problem> {
+) -> Result<Inference<'m>, Problem> {
     let deadline = deadline(headers)?;
     let body = unpacked(coding(headers)?, body, bounds).await?;
     infer::parse(InferCall { headers, body, deadline, model, regions, most_rows }, bounds).await

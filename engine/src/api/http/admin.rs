@@ -3,6 +3,7 @@
 use crate::api::problem::{Problem, quoted, shortened};
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
+use crate::api::services::describe::DescribedTensor;
 use crate::api::services::settings::{SettingValue, TRACE, update_trace as set_trace};
 use crate::api::services::shared_memory::{Regions, SharedMemoryRegion};
 use crate::api::services::statistics::{BatchStatistics, ModelStatistics, TimeSum};
@@ -12,7 +13,6 @@ use crate::runtime::frontend::{ModelInfo, Withdrawal};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use symphony_gpu::TensorSpec;
 
 fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
@@ -36,25 +36,19 @@ pub(super) fn server_metadata() -> Vec<u8> {
 
 /// Returns the body of `GET /v2/models/NAME`.
 pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<u8> {
-    let tensor = |spec: &TensorSpec| {
-        let shape: Vec<i64> = describe::batched_shape(spec).collect();
-        json!({ "name": spec.name, "datatype": spec.datatype.name(), "shape": shape })
-    };
+    let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "datatype": of.spec.datatype.name(), "shape": of.batched_shape() });
     bytes(&json!({
         "name": model.name,
         "versions": models::versions(&services.engine, &model.name),
         "platform": model.platform,
-        "inputs": model.signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
-        "outputs": model.signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "inputs": describe::inputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
+        "outputs": describe::outputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
     }))
 }
 
 /// Returns the body of `GET /v2/models/NAME/config`.
 pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
-    let tensor = |spec: &TensorSpec| {
-        let dims: Vec<i64> = describe::dimensions(spec).collect();
-        json!({ "name": spec.name, "data_type": describe::config_type(spec), "dims": dims })
-    };
+    let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "data_type": describe::config_type(of.spec), "dims": of.dimensions });
     let parameters: Map<String, Value> = describe::parameters(model)
         .into_iter()
         .map(|(name, value)| (name.to_owned(), json!({ "string_value": value })))
@@ -64,8 +58,8 @@ pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
         "platform": model.platform,
         "backend": describe::NAME,
         "max_batch_size": model.max_batch,
-        "input": model.signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
-        "output": model.signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "input": describe::inputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
+        "output": describe::outputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
         "dynamic_batching": {},
         "instance_group": [],
         "parameters": parameters,
@@ -82,8 +76,10 @@ pub(super) fn statistics(
     version: &str,
 ) -> Result<Vec<u8>, Problem> {
     let all = &services.shared.statistics;
+    let table = services.engine.models();
     let models = models::find_all(&services.engine, caller, name, version)?.into_iter();
-    let models: Vec<Value> = models.map(|model| model_statistics(&model, &all.of(&model))).collect();
+    let models: Vec<Value> =
+        models.map(|model| model_statistics(&model, &all.of(model.classes(&table)))).collect();
     Ok(bytes(&json!({ "model_stats": models })))
 }
 

@@ -7,13 +7,13 @@ use crate::api::inference::bounds::{MAX_RANK, MAX_TENSORS};
 use crate::api::inference::tensors::elements;
 use crate::api::inference::{
     Format, GivenInput, InferAnswer, Inference, InputData, Inputs, OutputKind, ParameterValue,
-    RequestDeadline, RequestedOutput, choose,
+    RequestDeadline, RequestedOutput, choose, shape_of_body,
 };
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, names, quoted, shortened};
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::{RegionPart, Regions};
-use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ impl TensorParameters<'_> {
 }
 
 /// An infer request's headers and body, and the model that it is for.
-pub(super) struct InferCall<'a> {
+pub(super) struct InferCall<'a, 'm> {
     /// The headers of its request.
     pub(super) headers: &'a HeaderMap,
     /// The unpacked body.
@@ -100,7 +100,7 @@ pub(super) struct InferCall<'a> {
     /// The deadline that the headers give.
     pub(super) deadline: RequestDeadline,
     /// The model.
-    pub(super) model: &'a ModelInfo,
+    pub(super) model: &'m FoundModel,
     /// The shared memory that it may name.
     pub(super) regions: &'a Regions,
     /// The most rows that it may have.
@@ -110,7 +110,10 @@ pub(super) struct InferCall<'a> {
 /// Reads an infer request within `bounds`.
 ///
 /// Errors: 400 with what was wrong, where, and what would be right; 413 or 429.
-pub(super) async fn parse(call: InferCall<'_>, bounds: &mut ReadBounds) -> Result<Inference, Problem> {
+pub(super) async fn parse<'m>(
+    call: InferCall<'_, 'm>,
+    bounds: &mut ReadBounds,
+) -> Result<Inference<'m>, Problem> {
     let InferCall { headers, body, mut deadline, model, regions, most_rows } = call;
     let json_bytes = json_length(headers, body.len())?;
     if json_bytes == 0 && headers.contains_key(JSON_LENGTH) {
@@ -148,7 +151,7 @@ pub(super) async fn parse(call: InferCall<'_>, bounds: &mut ReadBounds) -> Resul
     let outputs = body.outputs.unwrap_or_default().0;
     let requested =
         outputs.iter().map(|output| requested(output, otherwise)).collect::<Result<Vec<_>, Problem>>()?;
-    let chosen = choose(model, requested, otherwise, inputs.rows.count, regions)?;
+    let chosen = choose(&inputs.target.own, requested, otherwise, inputs.rows.count, regions)?;
     Ok(Inference { id: body.id, inputs, chosen, deadline })
 }
 
@@ -156,13 +159,13 @@ pub(super) async fn parse(call: InferCall<'_>, bounds: &mut ReadBounds) -> Resul
 /// binary form.
 ///
 /// Errors: 400 if the model has several inputs, or the bytes are not as many as the row needs.
-async fn raw_input(
+async fn raw_input<'m>(
     body: Bytes,
     deadline: RequestDeadline,
-    model: &ModelInfo,
+    model: &'m FoundModel,
     regions: &Regions,
     bounds: &mut ReadBounds,
-) -> Result<Inference, Problem> {
+) -> Result<Inference<'m>, Problem> {
     let [spec] = &model.signature.inputs[..] else {
         let all = names(model.signature.inputs.iter().map(|spec| spec.name.as_str()));
         return Err(Problem::bad(format!(
@@ -170,17 +173,17 @@ async fn raw_input(
         )));
     };
     let mut wire = body;
+    let shape = shape_of_body(model, spec, wire.len())?;
     if let DataType::Bytes(_) = spec.datatype {
         bounds.memory.grow(LENGTH_BYTES + wire.len())?;
         let mut element = Vec::with_capacity(LENGTH_BYTES + wire.len());
         elements::put(&wire, &mut element);
         wire = element.into();
     }
-    let shape: Vec<i64> = std::iter::once(1).chain(spec.shape.iter().map(|&d| d as i64)).collect();
     let (name, datatype, data) = (&spec.name, spec.datatype.name(), InputData::Wire(wire));
     let given = [GivenInput { name, datatype, shape: &shape, data }];
     let inputs = Inputs::new(model, given, regions, 1, bounds).await?;
-    let chosen = choose(model, [], Format::Binary, 1, regions)?;
+    let chosen = choose(&inputs.target.own, [], Format::Binary, 1, regions)?;
     Ok(Inference { id: String::new(), inputs, chosen, deadline })
 }
 
@@ -293,11 +296,11 @@ struct OutputParameters<'a> {
 ///
 /// Errors: 400 if the shared memory for an output is too small or gone.
 pub(super) async fn answer(
-    model: &ModelInfo,
-    answered: &InferAnswer,
+    answered: &InferAnswer<'_>,
     slices: &Slices,
 ) -> Result<(Vec<u8>, Option<usize>), Problem> {
-    let outputs = answered.outputs(model, slices).await?;
+    let outputs = answered.outputs(slices).await?;
+    let model = answered.model();
     let mut out = Vec::with_capacity(512);
     put(
         &mut out,
@@ -367,15 +370,15 @@ fn reopen(out: &mut Vec<u8>, with: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::inference::answer::samples::large_answer;
+    use crate::api::inference::answer::samples::{large_answer, large_model};
     use crate::api::net::slices::{SLICE_BYTES, ready_now};
 
     #[test]
     fn a_large_answer_is_written_in_slices() {
         for format in [Format::Json, Format::Binary] {
-            let (model, answered) = large_answer(format);
-            let slices = Slices::alone();
-            let (body, json_bytes) = ready_now(answer(&model, &answered, &slices)).unwrap();
+            let model = large_model();
+            let (answered, slices) = (large_answer(&model, format), Slices::alone());
+            let (body, json_bytes) = ready_now(answer(&answered, &slices)).unwrap();
             assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
             let json: serde_json::Value =
                 serde_json::from_slice(&body[..json_bytes.unwrap_or(body.len())]).unwrap();

@@ -2,6 +2,7 @@
 
 use super::inputs::Rows;
 use super::outputs::{self, AnswerTensor, AnswerTimes, ChosenOutput};
+use super::target::Target;
 use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::MemoryLease;
 use crate::api::net::slices::Slices;
@@ -11,28 +12,35 @@ use crate::runtime::frontend::ModelInfo;
 
 /// The answer to an infer request, in time.
 #[derive(Debug)]
-pub(in crate::api) struct InferAnswer {
+pub(in crate::api) struct InferAnswer<'m> {
     /// The client's own id, which the answer repeats; empty for none.
     pub(in crate::api) id: String,
     /// The times of the request's events.
     pub(in crate::api) times: AnswerTimes,
+    target: Target<'m>,
     chosen: Vec<ChosenOutput>,
     rows: Rows,
     output: bytes::Bytes,
     memory: MemoryLease,
 }
 
-impl InferAnswer {
+impl<'m> InferAnswer<'m> {
     /// Keeps the engine's reply to a request of these outputs; `memory` counts its bytes.
     pub(in crate::api) fn new(
         id: String,
+        target: Target<'m>,
         chosen: Vec<ChosenOutput>,
         rows: Rows,
         reply: EngineReply,
         memory: MemoryLease,
-    ) -> InferAnswer {
+    ) -> InferAnswer<'m> {
         let times = AnswerTimes::of(&reply);
-        InferAnswer { id, times, chosen, rows, output: shared(reply.output), memory }
+        InferAnswer { id, times, target, chosen, rows, output: shared(reply.output), memory }
+    }
+
+    /// Returns the model that answered.
+    pub(in crate::api) fn model(&self) -> &'m ModelInfo {
+        self.target.model
     }
 
     /// Returns the memory that counts its bytes.
@@ -43,12 +51,8 @@ impl InferAnswer {
     /// Returns its tensors, made in slices, of which those for shared memory are written there.
     ///
     /// Errors: 400 if the shared memory is too small or gone.
-    pub(in crate::api) async fn outputs<'a>(
-        &'a self,
-        model: &'a ModelInfo,
-        slices: &Slices,
-    ) -> Result<Vec<AnswerTensor<'a>>, Problem> {
-        outputs::outputs(model, &self.chosen, self.rows, &self.output, slices).await
+    pub(in crate::api) async fn outputs(&self, slices: &Slices) -> Result<Vec<AnswerTensor<'_>>, Problem> {
+        outputs::outputs(&self.target, &self.chosen, self.rows, &self.output, slices).await
     }
 }
 
@@ -58,17 +62,18 @@ pub(in crate::api) mod samples {
     use super::super::inputs::Rows;
     use super::super::outputs::{Format, choose};
     use super::InferAnswer;
+    use super::Target;
     use crate::api::net::memory::CoreMemory;
     use crate::api::services::engine_client::EngineReply;
     use crate::api::services::shared_memory::Regions;
     use crate::runtime::frontend::{ModelInfo, Outcome, SlotState, Timeline};
+    use std::borrow::Cow;
     use std::rc::Rc;
     use symphony_gpu::{DataType, Signature, TensorSpec};
     use symphony_transport::message::{GpuId, ModelId};
 
-    /// A model with a large output of numbers, one of one long text and one of many short ones, and
-    /// the answer to a request of two rows for it.
-    pub(in crate::api) fn large_answer(format: Format) -> (ModelInfo, InferAnswer) {
+    /// A model with a large output of numbers, one of one long text and one of many short ones.
+    pub(in crate::api) fn large_model() -> ModelInfo {
         let tensor = |name: &str, datatype, elements| TensorSpec {
             name: name.to_owned(),
             datatype,
@@ -80,9 +85,13 @@ pub(in crate::api) mod samples {
             tensor("texts", DataType::Bytes(4), 200_000),
         ];
         let signature = Signature { inputs: Vec::new(), outputs };
-        let model = ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
+        ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) }
+    }
+
+    /// The answer to a request of two rows for [`large_model`].
+    pub(in crate::api) fn large_answer(model: &ModelInfo, format: Format) -> InferAnswer<'_> {
         let rows = Rows { count: 2, batched: true };
-        let chosen = choose(&model, [], format, rows.count, &Regions::default()).unwrap();
+        let chosen = choose(&model.signature, [], format, rows.count, &Regions::default()).unwrap();
         let reply = EngineReply {
             outcome: Outcome::Good,
             output: vec![b'1'; rows.count * model.signature.output_bytes()],
@@ -91,6 +100,7 @@ pub(in crate::api) mod samples {
             gpu: GpuId(0),
         };
         let memory = CoreMemory::new(usize::MAX, usize::MAX).lease(&Rc::default());
-        (model, InferAnswer::new("id".to_owned(), chosen, rows, reply, memory))
+        let target = Target { model, own: Cow::Borrowed(&model.signature) };
+        InferAnswer::new("id".to_owned(), target, chosen, rows, reply, memory)
     }
 }

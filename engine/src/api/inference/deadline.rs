@@ -188,6 +188,7 @@ mod tests {
             version: 1,
             platform: "emulated".into(),
             signature: Signature { inputs: Vec::new(), outputs: Vec::new() },
+            sizes: None,
             slo: ms(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

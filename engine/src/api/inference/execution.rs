@@ -8,34 +8,34 @@ use crate::api::net::slices::Slices;
 use crate::api::problem::Problem;
 use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineClient;
-use crate::runtime::frontend::ModelInfo;
 
 /// Runs a checked request and adds the engine's reply to `record`. `memory` counts the request's
 /// bytes until the engine has them, and those of its output from the time at which it comes.
 ///
 /// Errors: the reason that it has no result in time.
-pub(in crate::api) async fn run(
+pub(in crate::api) async fn run<'m: 'r, 'r>(
     engine: &EngineClient,
-    model: &ModelInfo,
-    inference: Inference,
+    inference: Inference<'m>,
     mut memory: MemoryLease,
-    record: &mut InferRecord<'_>,
-) -> Result<InferAnswer, Problem> {
-    let ask = inference.ask(model);
+    record: &mut InferRecord<'r>,
+) -> Result<InferAnswer<'m>, Problem> {
+    let ask = inference.ask();
     let Inference { id, inputs, chosen, .. } = inference;
-    let rows = inputs.rows;
+    let (rows, target) = (inputs.rows, inputs.target.clone());
+    let model = target.model;
+    record.runs_on(model);
     let slices = Slices::on_core();
     let input_bytes = model.signature.input_bytes();
     let mut slots = engine.reserve(&ask)?;
     for row in 0..rows.count {
-        inputs.fill(model, row, &mut slots.row(row)[..input_bytes], &slices).await;
+        inputs.fill(row, &mut slots.row(row)[..input_bytes], &slices).await;
     }
     drop(inputs);
     memory.shrink(memory.held());
     let (reply, memory) = slots.send(memory)?.answer().await?;
     record.answered(&ask, &reply);
     match problem_of(model, &reply) {
-        None => Ok(InferAnswer::new(id, chosen, rows, reply, memory)),
+        None => Ok(InferAnswer::new(id, target, chosen, rows, reply, memory)),
         Some(problem) => Err(problem),
     }
 }

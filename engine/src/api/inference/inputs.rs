@@ -2,13 +2,15 @@
 //! go from the body, or from shared memory, straight into the engine's slots ([`Inputs::fill`]).
 
 use super::bounds::{InputFault, MAX_RANK};
+use super::target::{Runs, Target};
 use super::tensors::{elements, json};
 use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::slices::{COPIED_PER_PARSED, COPY_PIECE, Slices};
 use crate::api::problem::{Problem, names, quoted};
+use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::InputFill;
 use bytes::Bytes;
 use std::cell::Cell;
 use symphony_gpu::{DataType, TensorSpec};
@@ -48,6 +50,8 @@ enum RowSource {
     Elements(Bytes, Cell<usize>),
     /// Elements of one size in shared memory.
     Region(RegionView),
+    /// A mask that the client leaves out: elements with these bytes.
+    Ones(Vec<u8>),
 }
 
 /// The number of rows of a request.
@@ -61,88 +65,86 @@ pub(in crate::api) struct Rows {
 
 /// The inputs of a request, all with the same number of rows.
 #[derive(Debug)]
-pub(in crate::api) struct Inputs {
+pub(in crate::api) struct Inputs<'m> {
+    /// The model, or the size class, that they are for.
+    pub(in crate::api) target: Target<'m>,
     /// The number of rows.
     pub(in crate::api) rows: Rows,
     /// The bytes of each input, in the signature's order.
     sources: Vec<RowSource>,
 }
 
-impl Inputs {
-    /// Checks `given` against `model`. A request has at most `most_rows` rows.
+impl<'m> Inputs<'m> {
+    /// Checks `given` against `found`. A request has at most `most_rows` rows.
     ///
     /// Errors: 400 with what was wrong, where, and what would be right; 413 or 429 if the elements
     /// take too much memory.
     pub(in crate::api) async fn new<'a>(
-        model: &ModelInfo,
+        found: &'m FoundModel,
         given: impl IntoIterator<Item = GivenInput<'a>>,
         regions: &Regions,
         most_rows: usize,
         bounds: &mut ReadBounds,
-    ) -> Result<Inputs, Problem> {
-        let specs = &model.signature.inputs;
-        let mut found: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
+    ) -> Result<Inputs<'m>, Problem> {
+        let specs = &found.signature.inputs;
+        let mut by_input: Vec<Option<GivenInput<'_>>> = specs.iter().map(|_| None).collect();
         for given in given {
             if let InputData::Region(_) = given.data {
                 regions.check_open()?;
             }
             let at = position(specs, given.name, "input")?;
-            if let Some(twice) = found[at].replace(given) {
+            if let Some(twice) = by_input[at].replace(given) {
                 return Err(Problem::bad(format!("input {} is given twice", quoted(twice.name))));
             }
         }
-        let rows = Rows { count: 1, batched: false };
-        let mut inputs = Inputs { rows, sources: Vec::with_capacity(specs.len()) };
-        for (at, (spec, given)) in specs.iter().zip(found).enumerate() {
-            let given = given.ok_or_else(|| {
-                let all = names(specs.iter().map(|s| s.name.as_str()));
-                Problem::bad(format!("input {:?} is missing; the model's inputs are {all}", spec.name))
-            })?;
+        let shapes = by_input.iter().map(|given| given.as_ref().map(|given| given.shape));
+        let target = Target::of(found, shapes)?;
+        let sources = Vec::with_capacity(specs.len());
+        let mut inputs = Inputs { target, rows: Rows { count: 1, batched: false }, sources };
+        let mut checked = 0;
+        for (at, given) in by_input.into_iter().enumerate() {
+            let spec = &inputs.target.own.inputs[at];
             let name = format!("{:?}", spec.name);
-            let agreed = inputs.agree(at, spec, &given, most_rows);
-            agreed.map_err(|what| InputFault::Invalid(what).of(&name))?;
-            let source = source(spec, given, inputs.rows.count, regions, bounds).await;
-            inputs.sources.push(source.map_err(|fault| fault.of(&name))?);
+            let source = match (given, inputs.target.fill(at)) {
+                (Some(given), _) => {
+                    let rows = agree(inputs.rows, checked, spec, &given, most_rows);
+                    inputs.rows = rows.map_err(|what| InputFault::Invalid(what).of(&name))?;
+                    checked += 1;
+                    let source = source(spec, given, inputs.rows.count, regions, bounds).await;
+                    source.map_err(|fault| fault.of(&name))?
+                }
+                (None, Some(InputFill::Mask(one))) => RowSource::Ones(one.clone()),
+                (None, _) => {
+                    let all = names(specs.iter().map(|s| s.name.as_str()));
+                    let message = format!("input {name} is missing; the model's inputs are {all}");
+                    return Err(Problem::bad(message));
+                }
+            };
+            inputs.sources.push(source);
         }
         Ok(inputs)
     }
 
-    /// Checks the type and the shape of the input at `at`; its rows must be those of the inputs
-    /// before.
-    fn agree(
-        &mut self,
-        at: usize,
-        spec: &TensorSpec,
-        given: &GivenInput<'_>,
-        most_rows: usize,
-    ) -> Result<(), String> {
-        if given.datatype != spec.datatype.name() {
-            let (is, right) = (quoted(given.datatype), spec.datatype.name());
-            return Err(format!("datatype is {is}; it must be {right:?}"));
-        }
-        let rows = rows(given.shape, &spec.shape, most_rows)?;
-        let count = rows.unwrap_or(1);
-        if at > 0 && count != self.rows.count {
-            return Err(format!("has {count} rows, but the inputs before have {}", self.rows.count));
-        }
-        self.rows = Rows { count, batched: self.rows.batched || rows.is_some() };
-        Ok(())
-    }
-
     /// Writes row `row` in the layout of the model's signature, in slices. Rows must be written in
     /// order, each once.
-    pub(in crate::api) async fn fill(&self, model: &ModelInfo, row: usize, slot: &mut [u8], slices: &Slices) {
-        for (at, (source, spec)) in self.sources.iter().zip(&model.signature.inputs).enumerate() {
+    pub(in crate::api) async fn fill(&self, row: usize, slot: &mut [u8], slices: &Slices) {
+        let Target { model, own } = &self.target;
+        for (at, (source, spec)) in self.sources.iter().zip(&own.inputs).enumerate() {
             let to = &mut slot[model.signature.input_range(at)];
-            let from = row * to.len();
-            match source {
-                RowSource::Whole(bytes) => slices.copy(&bytes[from..from + to.len()], to).await,
-                RowSource::Region(view) => view.read_in_slices(from, to, slices).await,
-                RowSource::Elements(wire, before) => {
-                    let DataType::Bytes(most) = spec.datatype else { unreachable!("only BYTES come so") };
-                    let rest = elements::fill(&wire[before.get()..], to, most, slices).await;
-                    before.set(wire.len() - rest.len());
-                }
+            let runs = Runs::new(&spec.shape, &model.signature.inputs[at].shape);
+            if !runs.is_whole() {
+                let element = match self.target.fill(at) {
+                    Some(InputFill::Element(element)) => element,
+                    Some(InputFill::Mask(_)) | None => &Vec::new(),
+                };
+                pad(to, element, slices).await;
+            }
+            let size = spec.datatype.size_bytes();
+            let run = runs.elements() * size;
+            let mut from = row * spec.bytes();
+            for start in runs.starts() {
+                source.copy(from, spec.datatype, &mut to[start * size..][..run], slices).await;
+                from += run;
             }
             if spec.datatype == DataType::Bool {
                 // Any non-zero byte is true, and executors rely on 0 and 1.
@@ -153,6 +155,54 @@ impl Inputs {
             }
         }
     }
+}
+
+impl RowSource {
+    /// Copies the bytes from `from` on into `to`, which a run of whole elements fills, in slices.
+    async fn copy(&self, from: usize, datatype: DataType, to: &mut [u8], slices: &Slices) {
+        match self {
+            RowSource::Whole(bytes) => slices.copy(&bytes[from..from + to.len()], to).await,
+            RowSource::Region(view) => view.read_in_slices(from, to, slices).await,
+            RowSource::Ones(one) => pad(to, one, slices).await,
+            RowSource::Elements(wire, before) => {
+                let DataType::Bytes(most) = datatype else { unreachable!("only BYTES come so") };
+                let rest = elements::fill(&wire[before.get()..], to, most, slices).await;
+                before.set(wire.len() - rest.len());
+            }
+        }
+    }
+}
+
+/// Fills `to` with an element, with zeros where it has no bytes, in slices.
+async fn pad(to: &mut [u8], element: &[u8], slices: &Slices) {
+    for piece in to.chunks_mut(COPY_PIECE) {
+        match element.iter().all(|&byte| byte == 0) {
+            true => piece.fill(0),
+            false => piece.chunks_mut(element.len()).for_each(|to| to.copy_from_slice(&element[..to.len()])),
+        }
+        slices.did(piece.len() / COPIED_PER_PARSED).await;
+    }
+}
+
+/// Checks the type and the shape of an input, and returns the rows of the request with it: its rows
+/// must be those of the `checked` inputs before.
+fn agree(
+    before: Rows,
+    checked: usize,
+    spec: &TensorSpec,
+    given: &GivenInput<'_>,
+    most_rows: usize,
+) -> Result<Rows, String> {
+    if given.datatype != spec.datatype.name() {
+        let (is, right) = (quoted(given.datatype), spec.datatype.name());
+        return Err(format!("datatype is {is}; it must be {right:?}"));
+    }
+    let rows = rows(given.shape, &spec.shape, most_rows)?;
+    let count = rows.unwrap_or(1);
+    if checked > 0 && count != before.count {
+        return Err(format!("has {count} rows, but the inputs before have {}", before.count));
+    }
+    Ok(Rows { count, batched: before.batched || rows.is_some() })
 }
 
 /// Returns the index of the tensor `name` in `specs`.

@@ -3,15 +3,14 @@
 
 use super::classification;
 use super::inputs::{Rows, position};
+use super::target::{Runs, Target};
 use super::tensors::{elements, json};
 use crate::api::net::large_buffers::shared;
 use crate::api::net::slices::Slices;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::engine_client::EngineReply;
 use crate::api::services::shared_memory::{RegionPart, RegionView, Regions};
-use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
-use std::ops::Range;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 
@@ -65,18 +64,18 @@ pub(in crate::api) struct ChosenOutput {
     region: Option<RegionView>,
 }
 
-/// Checks the outputs that a client requests of a model, for a request of `rows` rows. If it
-/// requests none, all outputs are sent in the form `otherwise`.
+/// Checks the outputs that a client requests, for a request of `rows` rows with the tensors `own`.
+/// If it requests none, all outputs are sent in the form `otherwise`.
 ///
 /// Errors: 400 with what was wrong and what would be right.
 pub(in crate::api) fn choose<'a>(
-    model: &ModelInfo,
+    own: &Signature,
     asked: impl IntoIterator<Item = RequestedOutput<'a>>,
     otherwise: Format,
     rows: usize,
     regions: &Regions,
 ) -> Result<Vec<ChosenOutput>, Problem> {
-    let specs = &model.signature.outputs;
+    let specs = &own.outputs;
     let mut chosen: Vec<ChosenOutput> = Vec::new();
     for RequestedOutput { name, how, format } in asked {
         let at = position(specs, name, "output")?;
@@ -197,7 +196,7 @@ impl AnswerTensor<'_> {
 ///
 /// Errors: 400 if the shared memory is too small or gone.
 pub(super) async fn outputs<'a>(
-    model: &'a ModelInfo,
+    target: &'a Target<'_>,
     chosen: &'a [ChosenOutput],
     rows: Rows,
     output: &Bytes,
@@ -205,20 +204,20 @@ pub(super) async fn outputs<'a>(
 ) -> Result<Vec<AnswerTensor<'a>>, Problem> {
     let mut tensors = Vec::with_capacity(chosen.len());
     for chosen in chosen {
-        tensors.push(tensor_of(model, chosen, rows, output, slices).await?);
+        tensors.push(tensor_of(target, chosen, rows, output, slices).await?);
     }
     Ok(tensors)
 }
 
 async fn tensor_of<'a>(
-    model: &'a ModelInfo,
+    target: &'a Target<'_>,
     chosen: &'a ChosenOutput,
     rows: Rows,
     all: &Bytes,
     slices: &Slices,
 ) -> Result<AnswerTensor<'a>, Problem> {
-    let spec = &model.signature.outputs[chosen.at];
-    let tensor = gathered(&model.signature, chosen.at, rows.count, all, slices).await;
+    let spec = &target.own.outputs[chosen.at];
+    let tensor = gathered(target, chosen.at, rows.count, all, slices).await;
     let mut shape: Vec<usize> = if rows.batched { vec![rows.count] } else { Vec::new() };
     let (datatype, elements) = match chosen.classes {
         None => {
@@ -247,16 +246,23 @@ async fn tensor_of<'a>(
     Ok(output)
 }
 
-/// Gathers one output from all rows, in slices. The output of a single row is not copied.
-async fn gathered(signature: &Signature, at: usize, rows: usize, all: &Bytes, slices: &Slices) -> Bytes {
+/// Gathers one output from all rows, in slices: of each its part that the request's sizes have. The
+/// whole output of a single row is not copied.
+async fn gathered(target: &Target<'_>, at: usize, rows: usize, all: &Bytes, slices: &Slices) -> Bytes {
+    let signature = &target.model.signature;
     let (range, stride) = (signature.output_range(at), signature.output_bytes());
-    if rows == 1 {
+    let (own, whole) = (&target.own.outputs[at], &signature.outputs[at]);
+    let runs = Runs::new(&own.shape, &whole.shape);
+    if rows == 1 && runs.is_whole() {
         return all.slice(range);
     }
-    let of_row = |row: usize| -> Range<usize> { row * stride + range.start..row * stride + range.end };
-    let mut tensor = Vec::with_capacity(rows * range.len());
+    let size = own.datatype.size_bytes();
+    let mut tensor = Vec::with_capacity(rows * own.bytes());
     for row in 0..rows {
-        slices.append(&all[of_row(row)], &mut tensor).await;
+        let row = &all[row * stride + range.start..row * stride + range.end];
+        for start in runs.starts() {
+            slices.append(&row[start * size..][..runs.elements() * size], &mut tensor).await;
+        }
     }
     shared(tensor)
 }

@@ -60,7 +60,12 @@ pub(in crate::api) struct InferRecord<'a> {
     trace: Option<Box<Traced>>,
 }
 
-impl InferRecord<'_> {
+impl<'a> InferRecord<'a> {
+    /// Counts the request for this size class of its model from here on.
+    pub(in crate::api) fn runs_on(&mut self, class: &'a ModelInfo) {
+        self.model = class;
+    }
+
     /// Adds the engine's reply.
     pub(in crate::api) fn answered(&mut self, ask: &Ask, reply: &EngineReply) {
         self.accounting.statistics.count(self.model, ask.rows, reply);

@@ -1,7 +1,7 @@
 //! Descriptions of the server and of its models, without a protocol's form.
 
 use crate::control::{IndexEntry, State};
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, TensorDimension};
 use symphony_gpu::TensorSpec;
 
 /// The server's name.
@@ -24,14 +24,50 @@ pub(in crate::api) const EXTENSIONS: [&str; 10] = [
     "trace",
 ];
 
-/// Returns a tensor's shape for metadata: -1 is the batch dimension.
-pub(in crate::api) fn batched_shape(spec: &TensorSpec) -> impl Iterator<Item = i64> {
-    std::iter::once(-1).chain(dimensions(spec))
+/// A tensor of a model as its metadata describes it.
+pub(in crate::api) struct DescribedTensor<'m> {
+    /// The name and type.
+    pub(in crate::api) spec: &'m TensorSpec,
+    /// The shape without the batch dimension; -1 where requests differ.
+    pub(in crate::api) dimensions: Vec<i64>,
 }
 
-/// Returns a tensor's shape without the batch dimension.
-pub(in crate::api) fn dimensions(spec: &TensorSpec) -> impl Iterator<Item = i64> {
-    spec.shape.iter().map(|&dimension| dimension as i64)
+impl DescribedTensor<'_> {
+    /// Returns the shape with the batch dimension, which is -1.
+    pub(in crate::api) fn batched_shape(&self) -> Vec<i64> {
+        std::iter::once(-1).chain(self.dimensions.iter().copied()).collect()
+    }
+}
+
+/// Returns the inputs of a model.
+pub(in crate::api) fn inputs(model: &ModelInfo) -> Vec<DescribedTensor<'_>> {
+    let dimensions =
+        |at: usize| model.sizes.as_ref().map(|classes| classes.inputs()[at].dimensions.as_slice());
+    described(&model.signature.inputs, dimensions)
+}
+
+/// Returns the outputs of a model.
+pub(in crate::api) fn outputs(model: &ModelInfo) -> Vec<DescribedTensor<'_>> {
+    let dimensions = |at: usize| model.sizes.as_ref().map(|classes| classes.outputs()[at].as_slice());
+    described(&model.signature.outputs, dimensions)
+}
+
+fn described<'m>(
+    specs: &'m [TensorSpec],
+    dimensions: impl Fn(usize) -> Option<&'m [TensorDimension]>,
+) -> Vec<DescribedTensor<'m>> {
+    let size = |of: &TensorDimension| match *of {
+        TensorDimension::Fixed(size) => size as i64,
+        TensorDimension::Follows { .. } | TensorDimension::OfClass => -1,
+    };
+    let tensor = |(at, spec): (usize, &'m TensorSpec)| DescribedTensor {
+        spec,
+        dimensions: match dimensions(at) {
+            None => spec.shape.iter().map(|&size| size as i64).collect(),
+            Some(dimensions) => dimensions.iter().map(size).collect(),
+        },
+    };
+    specs.iter().enumerate().map(tensor).collect()
 }
 
 /// Returns the type's name in a model's configuration.
@@ -43,10 +79,19 @@ pub(in crate::api) fn config_type(spec: &TensorSpec) -> String {
 }
 
 /// Returns the parameters of a model's configuration that Triton has no fields for.
-pub(in crate::api) fn parameters(model: &ModelInfo) -> [(&'static str, String); 2] {
+pub(in crate::api) fn parameters(model: &ModelInfo) -> Vec<(&'static str, String)> {
     // Triton counts priorities from 1.
     let priority = model.class.number() + 1;
-    [("slo_ms", model.slo.as_millis_f64().to_string()), ("priority", priority.to_string())]
+    let mut parameters =
+        vec![("slo_ms", model.slo.as_millis_f64().to_string()), ("priority", priority.to_string())];
+    if let Some(classes) = &model.sizes {
+        let text = |sizes: &[usize]| {
+            let sizes = classes.dimensions().iter().zip(sizes);
+            sizes.map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
+        };
+        parameters.push(("size_classes", classes.sizes().map(text).collect::<Vec<_>>().join("; ")));
+    }
+    parameters
 }
 
 /// Returns the version, empty for none, and the state of a model in the repository, in Triton's

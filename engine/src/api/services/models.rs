@@ -11,9 +11,22 @@ use std::sync::Arc;
 
 /// A served model that a request is for. The model accepts requests for as long as this is held,
 /// even if it is unloaded meanwhile; so it is held for no longer than the request.
+#[derive(Clone, Debug)]
 pub(in crate::api) struct FoundModel {
     table: Arc<[ModelInfo]>,
     at: usize,
+}
+
+impl FoundModel {
+    /// Returns a model in a table of its own.
+    pub(in crate::api) fn alone(model: ModelInfo) -> FoundModel {
+        FoundModel { table: [model].into(), at: 0 }
+    }
+
+    /// Returns the table that the model is in.
+    pub(in crate::api) fn table(&self) -> &[ModelInfo] {
+        &self.table
+    }
 }
 
 impl Deref for FoundModel {
@@ -59,7 +72,7 @@ pub(in crate::api) fn state(
 /// Returns the served versions of the model of this name, oldest first.
 pub(in crate::api) fn versions(engine: &EngineClient, name: &str) -> Vec<String> {
     let models = engine.models();
-    let named = ModelInfo::served(&models).filter(|model| model.name == name);
+    let named = ModelInfo::served_once(&models).filter(|model| model.name == name);
     let mut versions: Vec<u64> = named.map(|model| model.version).collect();
     versions.sort_unstable();
     versions.iter().map(u64::to_string).collect()
@@ -90,7 +103,7 @@ pub(in crate::api) fn find(
     }
     let served_versions = versions(engine, name);
     let message = if served_versions.is_empty() {
-        let served = ModelInfo::served(&table).map(|model| model.name.as_str());
+        let served = ModelInfo::served_once(&table).map(|model| model.name.as_str());
         let known: Vec<&str> = served.filter(|name| caller.may_use(name)).collect();
         format!("there is no model {}; the models are {}", quoted(name), names(known.into_iter()))
     } else {
@@ -113,11 +126,11 @@ pub(in crate::api) fn find_all(
     if !name.is_empty() {
         let found = find(engine, caller, name, version)?;
         if !version.is_empty() {
-            return Ok(vec![found.clone()]);
+            return Ok(vec![(*found).clone()]);
         }
     }
     let table = engine.models();
-    let wanted = ModelInfo::served(&table)
+    let wanted = ModelInfo::served_once(&table)
         .filter(|model| caller.may_use(&model.name) && (name.is_empty() || model.name == name));
     Ok(wanted.cloned().collect())
 }

@@ -13,7 +13,7 @@ use hyper::StatusCode;
 /// that the server started with.
 pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller: &Caller) -> Vec<IndexEntry> {
     let mut index = shared.repository.as_ref().map(|repository| repository.index()).unwrap_or_default();
-    for model in ModelInfo::served(&engine.models()) {
+    for model in ModelInfo::served_once(&engine.models()) {
         if !index.iter().any(|of| of.name == model.name && of.version == Some(model.version)) {
             let (name, version) = (model.name.clone(), Some(model.version));
             index.push(IndexEntry { name, version, state: State::Ready, reason: String::new() });

@@ -186,13 +186,17 @@ impl Statistics {
         core
     }
 
-    /// Returns the statistics of one model, summed over all cores.
-    pub(in crate::api) fn of(&self, model: &ModelInfo) -> ModelStatistics {
+    /// Returns the statistics of one model, given by its size classes or itself, summed over all
+    /// cores.
+    pub(in crate::api) fn of<'m>(&self, classes: impl Iterator<Item = &'m ModelInfo>) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
-        for core in &*self.cores() {
-            let slots = core.model_slots();
-            let slot = slots.get(model.id.0 as usize).filter(|slot| slot.is_of(model));
-            slot.iter().for_each(|slot| sum.merge(&slot.statistics));
+        let cores = self.cores();
+        for model in classes {
+            for core in &*cores {
+                let slots = core.model_slots();
+                let slot = slots.get(model.id.0 as usize).filter(|slot| slot.is_of(model));
+                slot.iter().for_each(|slot| sum.merge(&slot.statistics));
+            }
         }
         sum
     }
@@ -229,6 +233,7 @@ mod tests {
             version,
             platform: "emulated".into(),
             signature: Signature::default(),
+            sizes: None,
             slo: Nanos(8_000),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
@@ -248,7 +253,7 @@ mod tests {
         other.count(&model(1), 2, &reply(Outcome::Good, 2));
         one.count(&model(1), 4, &reply(Outcome::Bad(Ending::DroppedInQueue), 0));
         one.count(&model(1), 4, &reply(Outcome::Bad(Ending::Withdrawn), 0));
-        let sum = all.of(&model(1));
+        let sum = all.of([&model(1)].into_iter());
         assert_eq!((sum.rows, sum.executions()), (4, 2));
         assert_eq!(
             (sum.success, sum.fail),
@@ -260,10 +265,10 @@ mod tests {
             sum.batches.iter().map(|(size, b)| (*size, b.executions(), b.infer().ns)).collect();
         assert_eq!(sizes, [(2, 1, 3_000), (3, 1, 3_000)]);
         assert!(sum.last_ms > 0);
-        assert_eq!(all.of(&model(2)), ModelStatistics::default());
+        assert_eq!(all.of([&model(2)].into_iter()), ModelStatistics::default());
         one.count(&model(2), 1, &reply(Outcome::Good, 1));
         assert_eq!(
-            (all.of(&model(2)).rows, all.of(&model(1)).rows),
+            (all.of([&model(2)].into_iter()).rows, all.of([&model(1)].into_iter()).rows),
             (1, 3),
             "a slot that another model took over"
         );

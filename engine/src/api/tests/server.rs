@@ -54,6 +54,7 @@ fn models() -> Arc<[ModelInfo]> {
         version: 1,
         platform: "emulated".into(),
         signature: if *name == "large" { large.clone() } else { signature.clone() },
+        sizes: None,
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),

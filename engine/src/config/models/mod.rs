@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `model.rs` | a model: its name, SLO, batch limit and priority |
 //! | `source.rs` | an ONNX file, or the signature of an emulated model |
-//! | `sizes.rs` | sizes of dynamic dimensions in an ONNX file |
+//! | `sizes.rs` | sizes, or buckets of sizes, of dynamic dimensions in an ONNX file |
 //! | `tensors.rs` | the tensors of an emulated model |
 //! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
 //! | `declared.rs` | the tensors that a `config.pbtxt` declares |
@@ -22,10 +22,11 @@ mod warmup;
 pub use declared::{DeclaredTensor, DeclaredTensors};
 pub use model::{ModelConfig, ModelLocations};
 pub use profile::ProfileSource;
+pub use sizes::{DimensionBuckets, InputPadding, PadWith, VariableDimensions};
 pub use source::ModelSource;
 pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
 pub(super) use model::{is_model_name, read_models};
-pub(super) use profile::{limit_batch, read_profile};
-pub(super) use sizes::read_sizes;
+pub(super) use profile::{ClassProfile, limit_batch, read_profiles};
+pub(super) use sizes::{Sizes, read_sizes};
 pub(super) use source::{emulated_source, read_emulated_model};

@@ -1,7 +1,8 @@
 //! One table of `[[models]]`: a model to serve.
 
 use super::declared::DeclaredTensors;
-use super::profile::{ProfileSource, limit_batch, read_profile};
+use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles};
+use super::sizes::{DimensionBuckets, Sizes, VariableDimensions, read_sizes};
 use super::source::{ModelSource, read_emulated_model, read_file_model};
 use super::warmup::WarmupSample;
 use crate::config::diagnostics::Location;
@@ -9,10 +10,11 @@ use crate::config::executors::{ExecutorKind, ExecutorKinds, read_kind};
 use crate::config::linear_profile;
 use crate::config::toml_reader::{TomlTable, TomlValue};
 use std::collections::HashMap;
+use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
-/// A model to serve.
+/// A model to serve, or a size class of one.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// The name, which needs no escape in a URL's path.
@@ -21,6 +23,9 @@ pub struct ModelConfig {
     pub version: u64,
     /// The source: an ONNX file, or an emulated model.
     pub source: ModelSource,
+    /// The dimensions for which the model is served in size classes, of which this is one: its
+    /// sizes are those of `source`. All classes of a model follow one another.
+    pub variable: Option<Arc<VariableDimensions>>,
     /// The latency promised.
     pub slo: Nanos,
     /// The largest batch.
@@ -35,6 +40,30 @@ pub struct ModelConfig {
     pub warmup: Vec<WarmupSample>,
     /// The locations of fields that only loading the model can check.
     pub locations: ModelLocations,
+}
+
+impl ModelConfig {
+    /// Returns the name, with the sizes of the size class if it is one: `encoder (sequence=128)`.
+    pub fn label(&self) -> String {
+        let Some(variable) = &self.variable else { return self.name.clone() };
+        let sizes = variable.dimensions.iter().zip(self.class_sizes());
+        let sizes: Vec<String> = sizes.map(|(of, size)| format!("{}={size}", of.dimension)).collect();
+        format!("{} ({})", self.name, sizes.join(","))
+    }
+
+    /// Returns the size of each dimension with buckets, if the model is a size class.
+    pub fn class_sizes(&self) -> Vec<usize> {
+        let (Some(variable), ModelSource::File { sizes, .. }) = (&self.variable, &self.source) else {
+            return Vec::new();
+        };
+        let size = |of: &DimensionBuckets| sizes.get(&of.dimension).map_or(0, |size| size.get() as usize);
+        variable.dimensions.iter().map(size).collect()
+    }
+
+    /// Returns true if `other` is a size class of the same model.
+    pub fn is_class_beside(&self, other: &ModelConfig) -> bool {
+        self.variable.is_some() && (&self.name, self.version) == (&other.name, other.version)
+    }
 }
 
 /// Locations for the diagnostics that only loading a model shows: a corrupt file, or a measured
@@ -56,15 +85,17 @@ pub(in crate::config) fn read_models(
     kinds: &ExecutorKinds,
 ) -> Vec<ModelConfig> {
     let models = root.tables("models", least, |table| read_model(table, kinds));
-    if models.len() > limits::MAX_MODELS {
+    let classes: usize = models.iter().map(|(_, classes)| classes.len()).sum();
+    if classes > limits::MAX_MODELS {
         let right = format!("one scheduler ranks at most {}", limits::MAX_MODELS);
-        root.report("models", format!("{} models are too many", models.len()), right);
+        root.report("models", format!("{classes} models are too many"), right);
     }
     report_duplicates(root, &models);
-    models.into_iter().map(|(_, model)| model).collect()
+    models.into_iter().flat_map(|(_, classes)| classes).collect()
 }
 
-fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location, ModelConfig)> {
+/// Reads a model: its size classes, or one where it has none.
+fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location, Vec<ModelConfig>)> {
     let name = table.required("name", "the name that clients ask for").and_then(|v| read_name(&v));
     let kind = table
         .optional("executor")
@@ -76,7 +107,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
     let Some(kind) = kind else {
         // What else the model needs depends on what runs it.
-        for name in ["file", "profile", "inputs", "outputs", "sizes"] {
+        for name in ["file", "profile", "inputs", "outputs", "sizes", "padding", "max_waste"] {
             table.optional(name);
         }
         return None;
@@ -86,32 +117,39 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
         let wrong = format!("the model runs on \"{kind}\", and there is no such executor");
         table.report("executor", wrong, format!("add a table [[executors]] with kind = \"{kind}\""));
     }
-    let profile = read_profile(table, kind, slo);
+    let sizes = match kind {
+        ExecutorKind::Emulated => Some(Sizes::default()),
+        _ => read_sizes(table),
+    };
     let source = match kind {
         ExecutorKind::Emulated => read_emulated_model(table),
         of_files => read_file_model(table, of_files),
     };
-    let (profile, max_batch) = limit_batch(profile?, max_batch.map_or(Some(None), |given| given.map(Some))?);
+    let profiles = read_profiles(table, kind, slo, &sizes?);
+    let max_batch = max_batch.map_or(Some(None), |given| given.map(Some));
     let locations = ModelLocations {
         file: table.location("file"),
         slo: table.location("slo_ms"),
         max_batch: table.location("max_batch"),
     };
-    let (name, source, slo, priority) = (name?, source?, slo?, priority? as u8);
-    let declared = DeclaredTensors::default();
-    let model = ModelConfig {
-        name,
-        version: 1,
-        source,
-        slo,
-        max_batch,
-        priority,
-        profile,
-        declared,
-        warmup: Vec::new(),
-        locations,
+    let (name, source, slo, priority, max_batch) = (name?, source?, slo?, priority? as u8, max_batch?);
+    let class = |ClassProfile { sizes, variable, profile }| {
+        let (profile, max_batch) = limit_batch(profile, max_batch);
+        ModelConfig {
+            name: name.clone(),
+            version: 1,
+            source: source.with_sizes(sizes),
+            variable,
+            slo,
+            max_batch,
+            priority,
+            profile,
+            declared: DeclaredTensors::default(),
+            warmup: Vec::new(),
+            locations: locations.clone(),
+        }
     };
-    Some((table.location("name"), model))
+    Some((table.location("name"), profiles?.into_iter().map(class).collect()))
 }
 
 /// True if a model may have this name, which stands in URLs.
@@ -131,9 +169,9 @@ fn read_name(value: &TomlValue<'_>) -> Option<String> {
     Some(name.into())
 }
 
-fn report_duplicates(root: &TomlTable<'_>, models: &[(Location, ModelConfig)]) {
+fn report_duplicates(root: &TomlTable<'_>, models: &[(Location, Vec<ModelConfig>)]) {
     let mut lines: HashMap<&str, usize> = HashMap::new();
-    for (location, model) in models {
+    for (location, model) in models.iter().filter_map(|(at, classes)| Some((at, classes.first()?))) {
         if let Some(line) = lines.insert(&model.name, location.line) {
             let wrong = format!("\"{}\" is already the name of the model at line {line}", model.name);
             root.add(location.diagnostic(wrong, "give each model a name of its own"));

@@ -1,9 +1,12 @@
 //! The key `profile` of a model: measured at load, a CSV file, or linear.
 
+use super::sizes::{Sizes, VariableDimensions};
 use crate::config::diagnostics::Diagnostic;
 use crate::config::executors::ExecutorKind;
 use crate::config::linear_profile;
 use crate::config::toml_reader::{TomlTable, TomlValue};
+use std::sync::Arc;
+use symphony_gpu::import::DimensionSizes;
 use symphony_gpu::{ProfileTable, TableError};
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
@@ -35,12 +38,62 @@ pub(in crate::config) fn limit_batch(profile: ProfileSource, asked: Option<usize
     }
 }
 
-pub(in crate::config) fn read_profile(
+/// The profile of a size class.
+pub(in crate::config) struct ClassProfile {
+    /// The sizes of all dynamic dimensions.
+    pub(in crate::config) sizes: DimensionSizes,
+    /// The dimensions with buckets, if there are any.
+    pub(in crate::config) variable: Option<Arc<VariableDimensions>>,
+    /// The profile.
+    pub(in crate::config) profile: ProfileSource,
+}
+
+/// Reads the profile of each size class; of the only one where no dimension has buckets.
+pub(in crate::config) fn read_profiles(
     table: &TomlTable<'_>,
     kind: ExecutorKind,
     slo: Option<Nanos>,
+    sizes: &Sizes,
+) -> Option<Vec<ClassProfile>> {
+    let variable = sizes.variable.as_ref();
+    let read = |sizes: DimensionSizes| {
+        let buckets = variable.map(|variable| ClassSizes { variable, sizes: &sizes });
+        let profile = read_profile(table, kind, slo, buckets)?;
+        Some(ClassProfile { sizes, variable: variable.cloned(), profile })
+    };
+    // A fault of one class is one of the next too, so the first that has one ends it.
+    sizes.classes().into_iter().map(read).collect()
+}
+
+/// The sizes of a size class.
+#[derive(Clone, Copy)]
+struct ClassSizes<'a> {
+    variable: &'a VariableDimensions,
+    sizes: &'a DimensionSizes,
+}
+
+impl ClassSizes<'_> {
+    /// Returns the name of a file in which `{DIMENSION}` stands for the class's size; `None` if a
+    /// dimension with buckets does not stand in it.
+    fn file(&self, name: &str) -> Option<String> {
+        let names = self.variable.dimensions.iter().map(|of| &of.dimension);
+        names.into_iter().try_fold(name.to_owned(), |file, dimension| {
+            let place = format!("{{{dimension}}}");
+            let size = self.sizes.get(dimension)?;
+            file.contains(&place).then(|| file.replace(&place, &size.to_string()))
+        })
+    }
+}
+
+fn read_profile(
+    table: &TomlTable<'_>,
+    kind: ExecutorKind,
+    slo: Option<Nanos>,
+    class: Option<ClassSizes<'_>>,
 ) -> Option<ProfileSource> {
     const RIGHT: &str = "\"measure\", a CSV file's name, or { alpha_ms = 1.0, beta_ms = 5.0 }";
+    const OF_CLASSES: &str =
+        "leave it out, or name a CSV file for each bucket, like \"encoder-{sequence}.csv\"";
     let Some(value) = table.optional("profile") else {
         if kind != ExecutorKind::Emulated {
             return Some(ProfileSource::Measure);
@@ -50,6 +103,10 @@ pub(in crate::config) fn read_profile(
         return None;
     };
     if value.is_table() {
+        if class.is_some() {
+            value.report("is one for all buckets of sizes", OF_CLASSES);
+            return None;
+        }
         let terms = value.table(linear_profile::read_terms)?;
         return given(table, linear_profile::profile(terms, slo?));
     }
@@ -65,6 +122,11 @@ pub(in crate::config) fn read_profile(
             None
         }
         file => {
+            let of_class = class.map_or_else(|| Some(file.to_owned()), |class| class.file(file));
+            let Some(file) = of_class else {
+                value.report(format!("\"{file}\" is one file for all buckets of sizes"), OF_CLASSES);
+                return None;
+            };
             let path = table.folder().join(file);
             let measured =
                 ProfileTable::read(&path).map_err(|error| profile_diagnostic(&value, table, error)).ok()?;

@@ -1,6 +1,5 @@
 //! The source of a model: an ONNX file, or the signature of an emulated model.
 
-use super::sizes::read_sizes;
 use super::tensors::{MAX_ROW_BYTES, read_tensors};
 use crate::config::executors::ExecutorKind;
 use crate::config::toml_reader::TomlTable;
@@ -38,20 +37,28 @@ impl ModelSource {
             ModelSource::Emulated { .. } => ExecutorKind::Emulated,
         }
     }
+
+    /// Returns the source with these sizes of dynamic dimensions; an emulated model has none.
+    pub(in crate::config) fn with_sizes(&self, sizes: DimensionSizes) -> ModelSource {
+        match self.clone() {
+            ModelSource::File { file, executor, .. } => ModelSource::File { file, executor, sizes },
+            emulated @ ModelSource::Emulated { .. } => emulated,
+        }
+    }
 }
 
+/// Reads the file of a model, without sizes.
 pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> Option<ModelSource> {
     for name in ["inputs", "outputs"] {
         if table.optional(name).is_some() {
             table.report(name, "is given for a model with a file", "leave it out: the file says it");
         }
     }
-    let sizes = read_sizes(table);
     let value = table.required("file", "the model's ONNX file")?;
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
     match is_empty(&file) {
-        Ok(false) => Some(ModelSource::File { file, executor, sizes: sizes? }),
+        Ok(false) => Some(ModelSource::File { file, executor, sizes: DimensionSizes::new() }),
         Ok(true) => {
             value.report(format!("{} is empty", file.display()), right);
             None
@@ -77,8 +84,10 @@ pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<Mo
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
     }
-    if table.optional("sizes").is_some() {
-        table.report("sizes", "is given for an emulated model", "leave it out: inputs has its shapes");
+    for name in ["sizes", "padding", "max_waste"] {
+        if table.optional(name).is_some() {
+            table.report(name, "is given for an emulated model", "leave it out: inputs has its shapes");
+        }
     }
     let (inputs, outputs) =
         (read_tensors(table, "inputs", "input"), read_tensors(table, "outputs", "output"));

@@ -7,8 +7,8 @@ use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::executors::{ExecutorKind, read_kind};
 use crate::config::linear_profile;
 use crate::config::models::{
-    DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    emulated_source, limit_batch, read_emulated_model, read_profile, read_sizes,
+    ClassProfile, DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
+    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_sizes,
 };
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
@@ -20,7 +20,8 @@ use symphony_transport::Nanos;
 /// A model of the repository.
 #[derive(Clone, Debug)]
 pub struct RepositoryModel {
-    /// The versions to serve, at least one, in ascending order.
+    /// The versions to serve, at least one, in ascending order; of a version in size classes all of
+    /// them, the smallest first.
     pub versions: Vec<ModelConfig>,
     /// A line for each field of its `config.pbtxt` that has no effect.
     pub notes: Vec<String>,
@@ -59,7 +60,7 @@ impl RepositoryConfig {
         let only = if found.is_empty() { vec![1] } else { Vec::new() };
         for version in triton.versions.choose(&found).into_iter().chain(only) {
             match reading.version(version) {
-                Ok(model) => versions.push(model),
+                Ok(classes) => versions.extend(classes),
                 Err(Diagnostics(more)) => diagnostics.extend(more),
             }
         }
@@ -86,7 +87,8 @@ struct VersionReader<'r> {
 }
 
 impl VersionReader<'_> {
-    fn version(&self, version: u64) -> Result<ModelConfig, Diagnostics> {
+    /// Reads a version: its size classes, or one where it has none.
+    fn version(&self, version: u64) -> Result<Vec<ModelConfig>, Diagnostics> {
         let of_version = self.folder.join(version.to_string());
         let own = of_version.join("model.toml");
         let shared = self.folder.join("model.toml");
@@ -94,7 +96,8 @@ impl VersionReader<'_> {
             let toml = if own.exists() { own } else { shared };
             return read(&toml, |root| self.model(root, version));
         }
-        self.without_toml(version, &of_version).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
+        let only = self.without_toml(version, &of_version);
+        only.map(|model| vec![model]).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
     }
 
     /// Reads a model whose folder has no `model.toml`.
@@ -118,7 +121,8 @@ impl VersionReader<'_> {
         Ok(ModelConfig {
             name: self.name.to_owned(),
             version,
-            source: self.onnx(of_version, executor, DimensionSizes::new())?,
+            source: self.onnx(of_version, executor)?,
+            variable: None,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
             priority: self.triton.class.unwrap_or_default().number(),
@@ -138,7 +142,7 @@ impl VersionReader<'_> {
     }
 
     /// Reads a model with a `model.toml`.
-    fn model(&self, root: &TomlTable<'_>, version: u64) -> Option<ModelConfig> {
+    fn model(&self, root: &TomlTable<'_>, version: u64) -> Option<Vec<ModelConfig>> {
         let of_version = self.folder.join(version.to_string());
         let default = || Some(self.default_kind());
         let kind = root.optional("executor").map_or_else(default, |value| read_kind(&value));
@@ -154,7 +158,11 @@ impl VersionReader<'_> {
             let right = format!("add a table [[executors]] with kind = \"{}\" to CONFIG", kind.name());
             root.report("executor", wrong, right);
         }
-        let profile = read_profile(root, kind, slo);
+        let sizes = match kind {
+            ExecutorKind::Emulated => Sizes::default(),
+            _ => read_sizes(root)?,
+        };
+        let profiles = read_profiles(root, kind, slo, &sizes);
         let source = match kind {
             ExecutorKind::Emulated => self.emulated(root),
             of_files => {
@@ -167,8 +175,7 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                let sizes = read_sizes(root)?;
-                self.onnx(&of_version, of_files, sizes).map_err(|diagnostic| root.add(diagnostic)).ok()
+                self.onnx(&of_version, of_files).map_err(|diagnostic| root.add(diagnostic)).ok()
             }
         };
         // Both files may bound the batch: the smaller holds. What a load brings overrides them.
@@ -178,7 +185,6 @@ impl VersionReader<'_> {
             (Some(ours), Some(tritons)) => Some(ours.min(tritons)),
             (ours, tritons) => ours.or(tritons),
         };
-        let (profile, max_batch) = limit_batch(profile?, asked);
         let locations = ModelLocations {
             file: Location { file: of_version.join(&self.triton.filename), line: 1, field: "file".into() },
             slo: slo_location,
@@ -188,19 +194,24 @@ impl VersionReader<'_> {
             ExecutorKind::Emulated => DeclaredTensors::default(),
             _ => self.triton.declared.clone(),
         };
-        let (name, priority) = (self.name.to_owned(), priority? as u8);
-        Some(ModelConfig {
-            name,
-            version,
-            source: source?,
-            slo: slo?,
-            max_batch,
-            priority,
-            profile,
-            declared,
-            warmup: self.triton.warmup.clone(),
-            locations,
-        })
+        let (source, slo, priority) = (source?, slo?, priority? as u8);
+        let class = |ClassProfile { sizes, variable, profile }| {
+            let (profile, max_batch) = limit_batch(profile, asked);
+            ModelConfig {
+                name: self.name.to_owned(),
+                version,
+                source: source.with_sizes(sizes),
+                variable,
+                slo,
+                max_batch,
+                priority,
+                profile,
+                declared: declared.clone(),
+                warmup: self.triton.warmup.clone(),
+                locations: locations.clone(),
+            }
+        };
+        Some(profiles?.into_iter().map(class).collect())
     }
 
     /// Reads the SLO from `model.toml`, else from `config.pbtxt`, else from CONFIG: what a load
@@ -249,19 +260,14 @@ impl VersionReader<'_> {
         }
     }
 
-    /// Returns the ONNX file in a version's folder, for executors of this kind, with these sizes.
-    fn onnx(
-        &self,
-        of_version: &Path,
-        executor: ExecutorKind,
-        sizes: DimensionSizes,
-    ) -> Result<ModelSource, Diagnostic> {
+    /// Returns the ONNX file in a version's folder, for executors of this kind, without sizes.
+    fn onnx(&self, of_version: &Path, executor: ExecutorKind) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => {
-                Ok(ModelSource::File { file, executor, sizes })
+                Ok(ModelSource::File { file, executor, sizes: DimensionSizes::new() })
             }
             Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
             Ok(_) => Err(location.diagnostic("it is no file", right)),

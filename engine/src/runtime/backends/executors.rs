@@ -63,6 +63,8 @@ struct ExecutorWiring {
     changes: Option<HostModelChanges>,
     lease: Arc<ExecutorLease<CpuExecutor>>,
     faults: Arc<ModelFaults>,
+    /// The slots of size classes that are not kept.
+    merged: Vec<usize>,
 }
 
 /// An executor thread that loads its models, then waits for its rings.
@@ -95,18 +97,25 @@ impl LoadingExecutor {
         self.reports.recv().ok()
     }
 
-    /// Gives the executor its rings, and the channel of later models if there may be some; it runs
-    /// from here on.
+    /// Gives the executor its rings, and the channel of later models if there may be some; it gives
+    /// up the models in the slots of `merged`, and runs from here on.
     pub(crate) fn wire(
         self,
         rings: ExecutorRings,
         changes: Option<HostModelChanges>,
         faults: &Arc<ModelFaults>,
+        merged: &[usize],
     ) -> WatchedExecutor {
         let LoadingExecutor { role, placement, wiring, thread, .. } = self;
         let (lease, faults) = (Arc::new(ExecutorLease::new()), Arc::clone(faults));
         // Sending fails only if the thread has ended, which its handle shows.
-        let _ = wiring.send(ExecutorWiring { rings, changes, lease: Arc::clone(&lease), faults });
+        let _ = wiring.send(ExecutorWiring {
+            rings,
+            changes,
+            lease: Arc::clone(&lease),
+            faults,
+            merged: merged.to_vec(),
+        });
         WatchedExecutor { role, placement, thread, lease, held: None }
     }
 }
@@ -258,7 +267,8 @@ fn live(
     }
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
-    let Ok(ExecutorWiring { rings, changes, lease, faults }) = wired.recv() else { return };
+    let Ok(ExecutorWiring { rings, changes, lease, faults, merged }) = wired.recv() else { return };
+    merged.into_iter().for_each(|at| models[at] = None);
     models.resize_with(setup.config.model_slots().len(), || None);
     let (executor, now) = (CpuExecutor::new(models), setup.clock.now());
     let state = ExecutorState::new(rings.inbox, rings.answers, executor, changes, gpu, now);
@@ -299,13 +309,13 @@ pub(crate) fn load(
 ) -> Result<Option<LoadedFile>, Diagnostic> {
     let Some(mut loaded) = load_file(model, compute, onnxruntime)? else { return Ok(None) };
     if let Some(note) = loaded.import_note() {
-        progress(&format!("{}: {note}", model.name));
+        progress(&format!("{}: {note}", model.label()));
     }
     warm_up(model, &mut *loaded, progress)?;
     let max_batch = loaded.max_batch();
     let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
         Some(options) => {
-            progress(&format!("measuring {} at batches of 1 to {max_batch} …", model.name));
+            progress(&format!("measuring {} at batches of 1 to {max_batch} …", model.label()));
             Some(measure_one(model, &mut *loaded, &options, progress)?)
         }
         None => None,
@@ -326,7 +336,7 @@ fn measure_one(
     let fit = table.fit();
     progress(&format!(
         "measured {}: l(1) = {:.3} ms, l({}) = {:.3} ms; about {:.3} b + {:.3} ms",
-        model.name,
+        model.label(),
         table.latency(1).unwrap_or_default().as_millis_f64(),
         table.max_batch(),
         table.latency(table.max_batch()).unwrap_or_default().as_millis_f64(),

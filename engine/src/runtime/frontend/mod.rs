@@ -15,6 +15,7 @@ mod overdue;
 mod request;
 mod response_delay;
 mod setup;
+mod size_classes;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -26,6 +27,8 @@ pub use request::{Ask, Due, Refusal, SlotReservation, Ticket};
 // Public for tests of the load generator, which run a frontend without an engine.
 #[doc(hidden)]
 pub use setup::{FrontendPeer, FrontendSetup};
+pub use size_classes::{InputFill, SizeClasses, SizedInput, TensorDimension};
+pub(crate) use size_classes::{LoadedClass, kept_classes};
 pub use symphony_transport::message::Class;
 pub use timeline::Timeline;
 

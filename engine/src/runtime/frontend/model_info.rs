@@ -1,5 +1,7 @@
 //! The description of a model slot, as frontends read it: its model and its state.
 
+use super::size_classes::SizeClasses;
+use std::borrow::Cow;
 use std::sync::Arc;
 use symphony_gpu::signature::Signature;
 use symphony_scheduler::profile::Profile;
@@ -17,7 +19,7 @@ pub enum SlotState {
     Vacant,
 }
 
-/// A model that requests may be sent to, or a vacant model slot.
+/// A model that requests may be sent to, or a size class of one, or a vacant model slot.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// The index of its model slot.
@@ -30,6 +32,8 @@ pub struct ModelInfo {
     pub platform: String,
     /// The model's tensors, of one row each.
     pub signature: Signature,
+    /// The size classes of the model, of which this slot is one.
+    pub sizes: Option<Arc<SizeClasses>>,
     /// The latency promised, from arrival to answer.
     pub slo: Nanos,
     /// The largest batch of the model.
@@ -53,6 +57,7 @@ impl ModelInfo {
             version: 0,
             platform: String::new(),
             signature: Signature::default(),
+            sizes: None,
             slo: Nanos::ZERO,
             max_batch: 0,
             profile: Arc::new(Profile::of_nothing()),
@@ -67,12 +72,45 @@ impl ModelInfo {
         models.iter().filter(|model| model.state == SlotState::Serving)
     }
 
-    /// Returns the served model of that name: of that version, or the newest.
+    /// Returns those of `models` that are served, of a model in size classes only the one in the
+    /// last slot.
+    pub fn served_once(models: &[ModelInfo]) -> impl Iterator<Item = &ModelInfo> {
+        ModelInfo::served(models)
+            .filter(|model| model.sizes.is_none() || model.classes(models).all(|of| of.id <= model.id))
+    }
+
+    /// Returns the served model of that name: of that version, or the newest. Of a model in size
+    /// classes it is the one in the last slot.
     pub fn find<'m>(models: &'m [ModelInfo], name: &str, version: Option<u64>) -> Option<&'m ModelInfo> {
         let named = ModelInfo::served(models).filter(|model| model.name == name);
-        match version {
-            None => named.max_by_key(|model| model.version),
-            Some(version) => named.into_iter().find(|model| model.version == version),
+        let wanted = named.filter(|model| version.is_none_or(|version| model.version == version));
+        wanted.max_by_key(|model| (model.version, model.id))
+    }
+
+    /// Returns the size classes of the model that `models`, its table, serves; itself alone where
+    /// it has none.
+    pub fn classes<'m>(&'m self, models: &'m [ModelInfo]) -> impl Iterator<Item = &'m ModelInfo> {
+        let is_class = |of: &&ModelInfo| match self.sizes {
+            None => of.id == self.id,
+            Some(_) => (&of.name, of.version) == (&self.name, self.version),
+        };
+        ModelInfo::served(models).filter(is_class)
+    }
+
+    /// Returns the size class of `models`, its table, that a request of these sizes goes to: of
+    /// those that hold it and are served the one whose batches take the least time. `None` where
+    /// there is none; itself where it has no size classes.
+    pub fn class_for<'m>(&'m self, models: &'m [ModelInfo], sizes: &[usize]) -> Option<&'m ModelInfo> {
+        let Some(classes) = &self.sizes else { return Some(self) };
+        let mut slots = classes.holding(sizes).filter_map(|slot| models.get(slot.0 as usize));
+        slots.find(|model| model.state == SlotState::Serving)
+    }
+
+    /// Returns the name, with the sizes of the size class if it is one: `encoder (sequence=128)`.
+    pub fn label(&self) -> Cow<'_, str> {
+        match &self.sizes {
+            None => Cow::Borrowed(&self.name),
+            Some(sizes) => format!("{} ({})", self.name, sizes.text(self.id)).into(),
         }
     }
 }

@@ -154,9 +154,9 @@ impl ControlScript {
         let model = self.models[self.dice.below(self.models.len())].clone();
         let name = format!("later-{}", self.number);
         match self.model_slots.prepare(LoadedModel::emulated(ModelConfig { name, ..model })) {
-            Ok(info) => {
-                self.model_slots.switch(&[info.id], instead_of.as_slice());
-                self.loaded.push(info.id);
+            Ok(id) => {
+                self.model_slots.switch(&[id], instead_of.as_slice());
+                self.loaded.push(id);
                 Ok(())
             }
             // Models that drain still have their slots.

@@ -3,12 +3,12 @@
 use super::builder::EngineBuilder;
 use super::error::StartError;
 use super::sub_clusters::BackendSpec;
-use crate::config::Diagnostics;
+use crate::config::{Diagnostics, ModelConfig};
 use crate::runtime::backends::executors::{
     self, ExecutorIdentity, ExecutorSetup, LoadReport, LoadingExecutor,
 };
 use crate::runtime::frontend::{Class, ModelInfo, SlotState};
-use crate::runtime::model_setup::{ServableModel, check_model, platform};
+use crate::runtime::model_setup::{ServableModel, check_model, kept_of, platform, size_classes};
 use crate::runtime::threads::agent::measure_lateness;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,20 @@ use symphony_transport::message::ModelId;
 
 /// The properties of the models and the machine that start-up has found out.
 pub(super) struct Findings {
-    /// Every model slot; vacant ones come last.
+    /// Every model slot; those for later models come last, and are vacant.
     pub(super) models: Arc<[ModelInfo]>,
     /// The profile of each model.
     pub(super) profiles: Vec<Profile>,
     /// The lateness with which threads see that a time has come.
     pub(super) lateness: Nanos,
+}
+
+impl Findings {
+    /// Returns the slots of size classes that are not kept.
+    pub(super) fn merged(&self) -> Vec<usize> {
+        let of_config = self.models.iter().take(self.profiles.len()).enumerate();
+        of_config.filter(|(_, model)| model.state == SlotState::Vacant).map(|(at, _)| at).collect()
+    }
 }
 
 impl EngineBuilder {
@@ -68,30 +76,55 @@ impl EngineBuilder {
             // Of each kind the first executor's counts, which has measured.
             found.iter_mut().zip(report).for_each(|(found, own)| *found = own.or_else(|| found.take()));
         }
-        let mut infos = Vec::new();
+        let mut infos: Vec<ModelInfo> = Vec::new();
         let mut profiles = Vec::new();
-        for (at, (model, found)) in self.config.models.iter().zip(found).enumerate() {
-            let ServableModel { signature, profile } = check_model(model, found)?;
-            infos.push(ModelInfo {
-                id: ModelId(at as u32),
-                name: model.name.clone(),
-                version: model.version,
-                platform: platform(&model.source).to_owned(),
-                signature,
-                slo: model.slo,
-                max_batch: profile.max_batch(),
-                profile: Arc::new(profile.clone()),
-                class: Class::new(model.priority).unwrap_or(Class::LOWEST),
-                thread: at % self.layout.models.len(),
-                state: SlotState::Serving,
-            });
-            profiles.push(profile);
+        let mut found = found.into_iter();
+        for models in self.config.models.chunk_by(ModelConfig::is_class_beside) {
+            let loaded = models.iter().zip(&mut found);
+            let servable =
+                loaded.map(|(model, found)| check_model(model, found)).collect::<Result<Vec<_>, _>>()?;
+            infos.extend(self.slots_of(models, &servable, infos.len())?);
+            profiles.extend(servable.into_iter().map(|of| of.profile));
         }
         let vacant = infos.len()..self.config.model_slots().len();
         infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
         let measured = || self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock));
         let lateness = self.lateness.or_else(|| measured().max()).unwrap_or_default();
         Ok(Findings { models: infos.into(), profiles, lateness })
+    }
+
+    /// Returns the slots, from `first` on, of a model, or of its size classes; those of classes
+    /// that are not kept are vacant.
+    fn slots_of(
+        &self,
+        models: &[ModelConfig],
+        servable: &[ServableModel],
+        first: usize,
+    ) -> Result<Vec<ModelInfo>, Diagnostics> {
+        let id = |at: usize| ModelId((first + at) as u32);
+        let thread = |at: usize| (first + at) % self.layout.models.len();
+        let kept = kept_of(models, servable, &self.progress);
+        let with_slots: Vec<_> = kept.iter().map(|&at| (at, id(at))).collect();
+        let sizes = size_classes(models, servable, &with_slots, &self.progress)?;
+        let slot = |(at, (model, servable)): (usize, (&ModelConfig, &ServableModel))| match kept.contains(&at)
+        {
+            false => ModelInfo::vacant(id(at), thread(at)),
+            true => ModelInfo {
+                id: id(at),
+                name: model.name.clone(),
+                version: model.version,
+                platform: platform(&model.source).to_owned(),
+                signature: servable.signature.clone(),
+                sizes: sizes.clone(),
+                slo: model.slo,
+                max_batch: servable.profile.max_batch(),
+                profile: Arc::new(servable.profile.clone()),
+                class: Class::new(model.priority).unwrap_or(Class::LOWEST),
+                thread: thread(at),
+                state: SlotState::Serving,
+            },
+        };
+        Ok(models.iter().zip(servable).enumerate().map(slot).collect())
     }
 
     /// Returns the error for an executor whose thread has died.

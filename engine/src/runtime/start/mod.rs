@@ -202,7 +202,7 @@ impl EngineBuilder {
             let changes = channels.as_mut().map(|channels| {
                 change_channel(|sender| channels.executors.push((backends[at].kind, sender)))
             });
-            executors.push(loading.wire(rings.backend(at), changes, &model_faults));
+            executors.push(loading.wire(rings.backend(at), changes, &model_faults, &findings.merged()));
         }
         let mut threads = Vec::new();
         if !executors.is_empty() {

@@ -19,20 +19,25 @@ const GPUS_LISTED: usize = 1_024;
 struct ModelSample<'a> {
     model: &'a ModelInfo,
     version: String,
+    /// The sizes of a size class; empty for a model without.
+    sizes: String,
     requests: ModelRequests,
     executions: ModelExecutions,
 }
 
 impl ModelSample<'_> {
     /// Returns the labels of a sample of the model, with one more.
-    fn with<'a>(&'a self, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
-        let [model, version] = self.labels();
-        [model, (name, value), version]
+    fn with<'a>(&'a self, name: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
+        let mut labels = self.labels();
+        labels.insert(1, (name, value));
+        labels
     }
 
     /// Returns the labels of a sample of the model.
-    fn labels(&self) -> [(&str, &str); 2] {
-        [("model", &self.model.name), ("version", &self.version)]
+    fn labels(&self) -> Vec<(&str, &str)> {
+        let mut labels = vec![("model", self.model.name.as_str()), ("version", self.version.as_str())];
+        labels.extend((!self.sizes.is_empty()).then_some(("sizes", self.sizes.as_str())));
+        labels
     }
 }
 
@@ -133,7 +138,8 @@ fn exposition_of(telemetry: &Telemetry) -> String {
         .filter_map(|model| {
             let requests = telemetry.requests(model.id)?;
             let executions = telemetry.counters().executions().of_model(model.id);
-            Some(ModelSample { model, version: model.version.to_string(), requests, executions })
+            let sizes = model.sizes.as_ref().map_or(String::new(), |sizes| sizes.text(model.id));
+            Some(ModelSample { model, version: model.version.to_string(), sizes, requests, executions })
         })
         .collect();
     server(&mut text, telemetry);

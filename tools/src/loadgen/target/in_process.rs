@@ -370,6 +370,7 @@ mod tests {
             version: 1,
             platform: "emulated".into(),
             signature: Signature { inputs: vec![tensor("in")], outputs: vec![tensor("out")] },
+            sizes: None,
             slo: Nanos::from_secs(60),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
