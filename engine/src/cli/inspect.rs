@@ -2,6 +2,7 @@
 //! to start from.
 
 use super::failure::CommandFailure;
+use super::size_flag::read_size_flag;
 use clap::Args;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(super) struct InspectArguments {
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
     /// A size for a dynamic dimension beyond the batch; may be given several times
-    #[arg(long = "size", value_name = "NAME=N", value_parser = read_size)]
+    #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
     sizes: Vec<(String, NonZeroU32)>,
     /// The file of libonnxruntime.so; by default it is looked for as `serve` does
     #[arg(long, value_name = "FILE")]
@@ -75,13 +76,6 @@ pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure>
         }
         None => Err(CommandFailure::Input(format!("{}: no executor runs it, see above", model.display()))),
     }
-}
-
-/// Reads a size of a dimension, like `sequence=128`.
-fn read_size(text: &str) -> Result<(String, NonZeroU32), String> {
-    let wrong = || format!("\"{text}\" is no dimension and size; give them like sequence=128");
-    let (name, size) = text.rsplit_once('=').ok_or_else(wrong)?;
-    Ok((name.to_owned(), size.parse().map_err(|_| wrong())?))
 }
 
 fn print_summary(path: &Path, summary: &OnnxSummary) {

@@ -9,6 +9,7 @@
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
+//! | `size_flag.rs` | the flag `--size` of programs that load an ONNX file |
 //! | `closed_pipe.rs` | the end of any program whose reader has gone |
 
 mod access;
@@ -21,9 +22,11 @@ mod repository;
 mod serve;
 mod serve_arguments;
 mod shutdown;
+mod size_flag;
 mod top;
 
 pub use self::closed_pipe::end_quietly_on_closed_pipe;
+pub use self::size_flag::read_size_flag;
 
 use self::check::{CheckArguments, check};
 use self::failure::EXIT_CODES;

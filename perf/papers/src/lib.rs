@@ -19,6 +19,7 @@ pub mod systems;
 pub mod table;
 
 mod clockwork_slos;
+mod encoder_sizes;
 mod nexus_drops;
 mod orloj_tables;
 mod scheduling;
@@ -54,6 +55,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,
+    &encoder_sizes::EncoderSizes,
     &scheduling::Scheduling,
 ];
 

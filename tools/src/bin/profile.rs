@@ -4,9 +4,11 @@
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use symphony::cli::end_quietly_on_closed_pipe;
+use symphony::cli::{end_quietly_on_closed_pipe, read_size_flag};
+use symphony_gpu::import::{DimensionSizes, SizedFile};
 use symphony_gpu::memory::Watermark;
 use symphony_gpu::{
     ComputeThread, CpuModel, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
@@ -28,6 +30,9 @@ struct ProfileCommandLine {
     /// finds it (cuda:N is not in this version; emulated GPUs take what their profile says)
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// A size for a dynamic dimension beyond the batch; may be given several times
+    #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
+    sizes: Vec<(String, NonZeroU32)>,
     /// The largest batch
     #[arg(long, value_name = "B", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
@@ -115,7 +120,8 @@ fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
 
 /// Loads the model for its device.
 fn load(line: &ProfileCommandLine, compute: &ComputeThread) -> Result<Box<dyn HostModel>, LoadError> {
-    let (file, max_batch) = (&line.model, line.max_batch as usize);
+    let sizes: DimensionSizes = line.sizes.iter().cloned().collect();
+    let (file, max_batch) = (SizedFile { path: &line.model, sizes: &sizes }, line.max_batch as usize);
     Ok(match line.device.as_str() {
         "onnxruntime" => {
             let load = || OnnxRuntimeModel::load(file, max_batch, &OnnxRuntimeOptions::default());

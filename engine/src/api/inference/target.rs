@@ -18,8 +18,8 @@ pub(in crate::api) struct Target<'m> {
 }
 
 impl<'m> Target<'m> {
-    /// Returns the target of a request for `found` whose inputs, in the signature's order, have these
-    /// shapes, with the batch dimension or without; `None` for an input that is not given.
+    /// Returns the target of a request for `found` whose inputs, in the signature's order, have
+    /// these shapes, with the batch dimension or without; `None` for an input that is not given.
     ///
     /// Errors: 400 if the shape of an input does not fit the model, two disagree on a size, or
     /// a size is larger than any that is served.

@@ -1,0 +1,13 @@
+//! The flag `--size NAME=N` of programs that load an ONNX file.
+
+use std::num::NonZeroU32;
+
+/// Reads a size of a dynamic dimension, like `sequence=128`.
+///
+/// # Errors
+/// The sentence that says what it must be.
+pub fn read_size_flag(text: &str) -> Result<(String, NonZeroU32), String> {
+    let wrong = || format!("\"{text}\" is no dimension and size; give them like sequence=128");
+    let (name, size) = text.rsplit_once('=').ok_or_else(wrong)?;
+    Ok((name.to_owned(), size.parse().map_err(|_| wrong())?))
+}
