@@ -4,11 +4,11 @@
 mod harness;
 
 use harness::engine::{answer_all, config, start};
-use harness::light_models::light_models;
+use harness::light_models::{NOT_ON_RTEN, light_models};
 use harness::onnx::{self, loop_model};
 use harness::onnx_library::onnx_library;
 use harness::process::PATIENCE;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 use symphony::runtime::frontend::{Ask, Due, Frontend, Outcome};
@@ -87,17 +87,25 @@ fn ask_rows(frontend: &mut Frontend, model: ModelId, rows: &[Vec<u8>]) -> Vec<Ve
 
 #[test]
 fn the_light_networks_are_served_one_row_and_three_at_a_time() {
+    serve_light_networks("onnxruntime", &[]);
+    serve_light_networks("cpu", &NOT_ON_RTEN);
+}
+
+/// Serves the light networks but these on an executor of this kind; three rows of one request must
+/// have the outputs that each has alone.
+fn serve_light_networks(kind: &str, without: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let files = light_models();
     let models: Vec<(&str, &Path, &str)> = files
         .iter()
-        .map(|file| (file.file_stem().unwrap().to_str().unwrap(), file.as_path(), "onnxruntime"))
+        .map(|file| (file.file_stem().unwrap().to_str().unwrap(), file.as_path(), kind))
+        .filter(|(name, ..)| !without.contains(name))
         .collect();
     // A batch of three takes about a second here, and none hangs.
-    let text = serving(&["onnxruntime"], &models).replace("hung_after_s = 0.5", "hung_after_s = 600");
+    let text = serving(&[kind], &models).replace("hung_after_s = 0.5", "hung_after_s = 600");
     let (engine, mut frontend) = start(config(folder.path(), &text));
     for (at, model) in engine.models().iter().enumerate() {
-        assert_eq!(model.max_batch, 8, "{}", model.name);
+        assert_eq!(model.max_batch, 8, "{kind}: {}", model.name);
         let bytes = model.signature.input_bytes();
         let row = |most: f32| -> Vec<u8> {
             (0..bytes / 4).flat_map(|at| (most * (at % 97) as f32 / 97.0).to_le_bytes()).collect()
@@ -109,7 +117,7 @@ fn the_light_networks_are_served_one_row_and_three_at_a_time() {
             let alone = ask_rows(&mut frontend, id, std::slice::from_ref(row));
             let largest = alone[0].iter().fold(0f32, |most, x| most.max(x.abs()));
             let differs = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-4 * largest;
-            assert!(!alone[0].iter().zip(together).any(differs), "{}", model.name);
+            assert!(!alone[0].iter().zip(together).any(differs), "{kind}: {}", model.name);
         }
     }
     engine.stop();
@@ -202,6 +210,60 @@ fn a_model_that_hangs_is_given_up_and_its_run_is_ended() {
         std::thread::yield_now();
     }
     engine.stop();
+}
+
+/// Writes the ONNX file `NAME.onnx` of these nodes and constants, whose input `x` has this shape.
+fn write_file(folder: &Path, name: &str, nodes: &[Vec<u8>], constants: &[Vec<u8>], shape: &[u64]) -> PathBuf {
+    let ends = [onnx::tensor("x", onnx::FLOAT, shape), onnx::tensor("y", onnx::FLOAT, &[1, 4])];
+    let path = folder.join(name).with_extension("onnx");
+    std::fs::write(&path, onnx::file(&onnx::graph(nodes, constants, &ends[..1], &ends[1..]))).unwrap();
+    path
+}
+
+/// Files that are not to be served, and a part of what is said of each.
+fn bad_files(folder: &Path) -> Vec<(PathBuf, &'static str)> {
+    let identity = [onnx::node("Identity", &["x"], &["y"], &[])];
+    let cycle = [onnx::node("Add", &["x", "b"], &["y"], &[]), onnx::node("Relu", &["y"], &["b"], &[])];
+    let zeros = [
+        onnx::node("ConstantOfShape", &["shape"], &["zeros"], &[]),
+        onnx::node("Add", &["x", "zeros"], &["y"], &[]),
+    ];
+    let adds = [onnx::node("Add", &["x", "w"], &["y"], &[])];
+    let write = |name, nodes: &[Vec<u8>], constants: &[Vec<u8>], shape: &[u64]| {
+        write_file(folder, name, nodes, constants, shape)
+    };
+    let weights_in = |name, location: &str| {
+        write(name, &adds, &[onnx::external_constant("w", &[1, 4], location)], &[1, 4])
+    };
+    let truncated = write("truncated", &identity, &[], &[1, 4]);
+    let sound = std::fs::read(&truncated).unwrap();
+    std::fs::write(&truncated, &sound[..sound.len() / 2]).unwrap();
+    let many = onnx::whole_numbers("shape", &[1 << 31]);
+    vec![
+        (truncated, ""),
+        (write("cycle", &cycle, &[], &[1, 4]), ""),
+        (write("many_elements", &zeros, &[many], &[1, 4]), "a constant has the shape [2147483648]"),
+        (write("wide", &identity, &[], &[1, 1 << 31, 1 << 31]), ""),
+        (write("negative", &identity, &[], &[1, u64::MAX]), ""),
+        (weights_in("missing", "nowhere.data"), "nowhere.data: No such file"),
+        (weights_in("above", "../w.data"), "is outside of the model's folder"),
+        (weights_in("absolute", "/w.data"), "is outside of the model's folder"),
+    ]
+}
+
+#[test]
+fn check_refuses_a_bad_file_on_either_executor_and_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, expected) in bad_files(folder.path()) {
+        for kind in ["cpu", "onnxruntime"] {
+            let output = check(&serving(&[kind], &[("m", &path, kind)]), &onnx_library());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{kind}: {}: {said}", path.display());
+            for part in [path.to_str().unwrap(), expected] {
+                assert!(said.contains(part), "{kind}: {said}\nshould contain\n{part}");
+            }
+        }
+    }
 }
 
 /// Runs `symphony check` on this CONFIG, where the environment names this library.
