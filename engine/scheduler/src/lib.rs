@@ -40,7 +40,8 @@
 //! # Order of modules
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
-//! `rule_setting`, `workload` → `run_time` → `profile` → `limits`.
+//! `rule_setting`, `workload` → `run_time` → `profile` → `limits`. `rolling_profile`, above
+//! `profile`, is used by drivers only.
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]
@@ -53,6 +54,7 @@ pub mod model;
 pub mod policy;
 pub mod profile;
 pub mod rank;
+pub mod rolling_profile;
 pub mod rule_setting;
 pub mod run_time;
 pub mod sim;

@@ -6,6 +6,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
+/// The upper bounds of the batch sizes that are counted or measured together.
+pub const SIZE_BOUNDS: [usize; 20] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, limits::MAX_BATCH];
+
 /// The latency l(b) for b from 1 to the largest batch; it never falls as b grows. A clone shares
 /// the table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -173,8 +173,8 @@ impl Telemetry {
         self.history(LoadHistory::load).map(|load| advice::advised_gpus(&load))
     }
 
-    /// Returns the time that a model's recent batches took as a ratio to its profile; `None` before
-    /// enough of them have run.
+    /// Returns the largest ratio of a model's rolling profile to its profile, over all batch sizes;
+    /// `None` before enough batches of a size have run.
     pub fn profile_drift(&self, model: ModelId) -> Option<f64> {
         lock(&self.drifts).of(model)
     }
@@ -188,7 +188,7 @@ impl Telemetry {
             let (second, busy) = self.sample(now);
             lock(&self.history).add(second, busy);
         }
-        lock(&self.drifts).observe(self.counters.executions(), &self.models());
+        lock(&self.drifts).observe(now, self.counters.executions(), &self.models());
     }
 
     /// Returns the counts up to now, and the time that each GPU was busy.

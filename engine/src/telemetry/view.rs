@@ -6,10 +6,11 @@ use super::history::HISTORY_MODELS;
 use super::metrics::{ModelRequests, STAGES};
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
-use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions, SIZE_BOUNDS};
+use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions};
 use crate::runtime::frontend::ModelInfo;
 use serde::Serialize;
 use std::borrow::Cow;
+use symphony_scheduler::profile::SIZE_BOUNDS;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -119,6 +120,8 @@ struct ModelView<'a> {
     cancelled_batches: u64,
     /// The batches by size: up to each of `size_bounds`.
     sizes: [u64; SIZE_BOUNDS.len()],
+    /// The largest ratio of the rolling profile to the profile, once it is measured.
+    drift: Option<f64>,
 }
 
 fn as_slice<S: serde::Serializer>(numbers: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
@@ -215,12 +218,18 @@ fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<ModelView<'
     let of = |model: &&ModelId| {
         let model = table.get(model.0 as usize)?;
         let requests = telemetry.requests(model.id)?;
-        Some(of_model(model, &requests, &telemetry.counters().executions().of_model(model.id)))
+        let ran = telemetry.counters().executions().of_model(model.id);
+        Some(of_model(model, &requests, &ran, telemetry.profile_drift(model.id)))
     };
     (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
 }
 
-fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
+fn of_model<'a>(
+    model: &'a ModelInfo,
+    requests: &ModelRequests,
+    ran: &ModelExecutions,
+    drift: Option<f64>,
+) -> ModelView<'a> {
     ModelView {
         id: model.id.0,
         name: model.label(),
@@ -239,6 +248,7 @@ fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecu
         busy_us: ran.busy.0 / 1_000,
         cancelled_batches: ran.cancelled_batches,
         sizes: ran.sizes,
+        drift,
     }
 }
 

@@ -6,11 +6,14 @@ use super::panel::{INK, panel};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Sparkline, SparklineBar};
 
 /// The width of the sizes' part in columns.
 const SIZES_WIDTH: u16 = 34;
+
+/// The drift above which it is shown in red: where the server logs it.
+const LARGE_DRIFT: f64 = 1.25;
 
 /// The width of the longest bar of a size in columns.
 const SIZE_BAR: f64 = 16.0;
@@ -25,13 +28,21 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profi
         Some(ms) => format!(" {name} {ms:.1} ms  "),
         None => format!(" {name} –  "),
     });
-    let first = Line::from(vec![" ".into(), row.name.clone().bold(), what.dim()]);
+    let first = Line::from(vec![" ".into(), row.name.clone().bold(), what.dim(), drift(row)]);
     screen.render_widget(Paragraph::new(vec![first, Line::from(quantiles.concat())]), head);
     latencies(screen, latency, row, "Latencies".into());
     let [sizes, curve] =
         Layout::horizontal([Constraint::Length(SIZES_WIDTH), Constraint::Min(0)]).areas(below);
     batches(screen, sizes, row);
     self::profile(screen, curve, row, profile.unwrap_or_default());
+}
+
+/// Returns the drift of a model's profile, in red where batches take longer by more than
+/// [`LARGE_DRIFT`].
+fn drift(row: &Row) -> Span<'static> {
+    let Some(drift) = row.drift else { return Span::default() };
+    let text = format!(", drift {drift:.2}");
+    if drift > LARGE_DRIFT { text.red() } else { text.dim() }
 }
 
 /// Draws the histogram of requests by latency, from 0 to 1.6 of the SLO; late ones are red.

@@ -66,6 +66,7 @@ pub(super) struct ModelData {
     pub(super) batches: u64,
     pub(super) rows: u64,
     pub(super) sizes: Vec<u64>,
+    pub(super) drift: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

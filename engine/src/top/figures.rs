@@ -64,6 +64,8 @@ pub(super) struct Row {
     /// The number of batches by size, for the sizes that occurred: the bucket's name and the
     /// number.
     pub(super) sizes: Vec<(String, u64)>,
+    /// The largest ratio of the rolling profile to the profile, once it is measured.
+    pub(super) drift: Option<f64>,
 }
 
 impl Row {
@@ -225,6 +227,7 @@ impl Figures {
             stages: stages.map(stage).collect(),
             of_slo,
             sizes: sizes.filter(|&(_, count)| count > 0).collect(),
+            drift: model.drift,
         }
     }
 
@@ -292,6 +295,7 @@ pub(super) mod tests {
             sizes: vec![10 * second, 0, 0, 20 * second, 0],
             max_batch: 12,
             platform: "emulated".into(),
+            drift: Some(1.5),
             ..ModelData::default()
         };
         DashboardData {

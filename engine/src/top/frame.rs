@@ -333,7 +333,7 @@ mod tests {
         assert_shows(
             &text,
             &[
-                "resnet50   emulated, SLO 40 ms, batches up to 12",
+                "resnet50   emulated, SLO 40 ms, batches up to 12, drift 1.50",
                 "p50 20.5 ms   p90 20.9 ms   p99 21.0 ms",
                 " Sizes of batches ",
                 "    4 ",

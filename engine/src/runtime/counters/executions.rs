@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use symphony_scheduler::limits;
+use symphony_scheduler::profile::SIZE_BOUNDS;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, GpuId, ModelId};
 
@@ -18,10 +19,6 @@ pub const TRACED_GPUS: usize = 64;
 
 /// The number of batches kept for each of these: some seconds of batches of a few milliseconds.
 const BATCHES_PER_GPU: usize = 256;
-
-/// The upper bounds of the batch sizes that are counted together.
-pub const SIZE_BOUNDS: [usize; 20] =
-    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, limits::MAX_BATCH];
 
 /// The counts of one model on a backend thread.
 #[derive(Debug, Zeroable)]
@@ -296,6 +293,11 @@ impl Executions {
         self.threads.iter().map(|notes| notes.gpus.len()).sum()
     }
 
+    /// Returns the index of the backend thread that runs a GPU's batches.
+    pub fn backend_of(&self, gpu: GpuId) -> usize {
+        self.threads.partition_point(|notes| notes.gpus.end <= gpu.0)
+    }
+
     /// Returns the executed batches of each GPU, by number.
     pub fn of_gpus(&self) -> impl Iterator<Item = GpuExecutions> + '_ {
         let of = |counts: &GpuExecutionCounts| GpuExecutions {
@@ -346,6 +348,7 @@ mod tests {
         assert_eq!(executions.of_model(ModelId(6)), ModelExecutions::default());
         let busy: Vec<u64> = executions.of_gpus().map(|gpu| gpu.busy.0).collect();
         assert_eq!(busy, [30, 0, 0, 100]);
+        assert_eq!([0, 1, 3].map(|gpu| executions.backend_of(GpuId(gpu))), [0, 1, 1]);
     }
 
     #[test]

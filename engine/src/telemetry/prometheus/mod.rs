@@ -6,10 +6,11 @@ mod exposition;
 use super::metrics::{CoreTurns, ModelRequests, STAGES};
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
-use crate::runtime::counters::executions::{ModelExecutions, SIZE_BOUNDS};
+use crate::runtime::counters::executions::ModelExecutions;
 use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::telemetry::otlp::TraceCounts;
 use exposition::{Exposition, MetricKind};
+use symphony_scheduler::profile::SIZE_BOUNDS;
 use symphony_transport::Nanos;
 
 /// The number of GPUs with numbers of their own in the text; all of them are in the sums.
@@ -229,7 +230,7 @@ fn outcomes(text: &mut Exposition, models: &[ModelSample<'_>]) {
 
 /// Adds how true profiles are, of the models of which enough batches ran.
 fn drifts(text: &mut Exposition, telemetry: &Telemetry, models: &[ModelSample<'_>]) {
-    let help = "The time that 95 % of the last batches did not exceed, as a ratio to the profile.";
+    let help = "The rolling profile of the last batches, as the largest ratio to the profile.";
     text.family("symphony_model_profile_drift", MetricKind::Gauge, help);
     for of in models {
         if let Some(ratio) = telemetry.profile_drift(of.model.id) {

@@ -6,6 +6,7 @@ const POLL_MS = 500;
 const SPAN_S = 120;           // of the charts over time
 const NOW_S = 5;              // of the numbers that say "now"
 const RECENT_S = 10;          // of the histograms and percentiles
+const LARGE_DRIFT = 1.25;     // above which a profile's drift is red: where the server logs it
 const LANE_S = 1.2;           // of the GPUs' lanes
 const LANE_DELAY_S = 0.8;     // they lag so much, so that batches are there before they come into view
 const COLOURS = 9;            // models with a colour of their own; the others share one
@@ -500,7 +501,9 @@ function drawDetail(now) {
   const model = now.byId.get(state.chosen);
   if (!model) return;
   by("detail-title").textContent = title(model);
-  by("detail-note").textContent = `SLO ${ms(model.slo_us)}, batches up to ${model.max_batch}, ${model.platform}; ${short(model.batches)} batches so far`;
+  const drift = model.drift === null ? "" : `, drift ${model.drift.toFixed(2)}`;
+  by("detail-note").classList.toggle("high", model.drift > LARGE_DRIFT);
+  by("detail-note").textContent = `SLO ${ms(model.slo_us)}, batches up to ${model.max_batch}, ${model.platform}; ${short(model.batches)} batches so far${drift}`;
   const recent = before(RECENT_S);
   drawLatency(model, list(recent, model, "of_slo"));
   drawSizes(now, list(recent, model, "sizes"));

@@ -1,0 +1,357 @@
+//! The profile that follows from the batches that ran last: a rolling high percentile of what each
+//! executor took, in place of one measurement at start-up (Clockwork, section 5.3). Owned by
+//! whoever reads the executed batches, off the data path; time comes with the batches and the
+//! calls.
+
+use crate::profile::{Profile, SIZE_BOUNDS};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
+
+/// The number of last batches of an executor that are kept for each range of sizes.
+pub const WINDOW: usize = 64;
+
+/// The number of batches of a range before which it counts as not measured.
+pub const FLOOR: usize = 16;
+
+/// The share of the kept batches, in percent, that took no longer than what is measured.
+const PERCENTILE: usize = 95;
+
+/// The time without a batch after which a range of an executor is measured anew. It counts up to
+/// the model's last batch, so that a model which nobody asks for keeps its profile.
+pub const LONGEST_GAP: Nanos = Nanos::from_secs(600);
+
+/// The part of the profile, one over this, by which it must be off before it moves.
+const TOLERANCE: u64 = 20;
+
+/// The part of the profile, one over this, by which it moves at once.
+const STEP: u64 = 8;
+
+/// The time between two moves.
+pub const MOVE_INTERVAL: Nanos = Nanos::from_millis(250);
+
+/// The farthest that the profile goes from start-up's: so many times it, or one over so much.
+pub const FARTHEST: f64 = 4.0;
+
+/// The number of ranges of sizes. A range ends at one of [`SIZE_BOUNDS`].
+const RANGES: usize = SIZE_BOUNDS.len();
+
+/// The last batches of one range of sizes on one executor.
+#[derive(Clone, Debug, Default)]
+struct SizeRange {
+    /// The time of each batch as a ratio to start-up's profile, oldest first.
+    ratios: VecDeque<f64>,
+    /// The time at which the last of them finished.
+    newest: Nanos,
+}
+
+impl SizeRange {
+    fn is_old(&self, now: Nanos) -> bool {
+        now.0.saturating_sub(self.newest.0) > LONGEST_GAP.0
+    }
+
+    fn note(&mut self, ratio: f64, finished: Nanos) {
+        if self.is_old(finished) {
+            self.ratios.clear();
+        }
+        if self.ratios.len() == WINDOW {
+            self.ratios.pop_front();
+        }
+        self.ratios.push_back(ratio);
+        self.newest = self.newest.max(finished);
+    }
+
+    /// Returns the ratio that [`PERCENTILE`] of the batches did not exceed; `None` if too few are
+    /// kept, or all are old.
+    fn measured(&self, now: Nanos) -> Option<f64> {
+        if self.ratios.len() < FLOOR || self.is_old(now) {
+            return None;
+        }
+        let mut sorted: Vec<f64> = self.ratios.iter().copied().collect();
+        let rank = (sorted.len() * PERCENTILE).div_ceil(100) - 1;
+        let (_, ratio, _) = sorted.select_nth_unstable_by(rank, f64::total_cmp);
+        Some(*ratio)
+    }
+}
+
+/// A model's rolling profile on one sub-cluster.
+///
+/// [`RollingProfile::note`] takes the batches in, [`RollingProfile::update`] moves the profile, a
+/// step at a time, towards what they measure. What it returns is a [`Profile`] whatever was noted.
+#[derive(Clone, Debug)]
+pub struct RollingProfile {
+    start: Profile,
+    current: Profile,
+    executors: BTreeMap<usize, [SizeRange; RANGES]>,
+    /// The time at which the last batch finished.
+    newest: Nanos,
+    next_move: Nanos,
+    /// True from the first step of a move to its last.
+    is_moving: bool,
+    /// True once anything was measured.
+    is_measured: bool,
+}
+
+impl RollingProfile {
+    /// Returns the rolling profile that begins with start-up's.
+    pub fn new(start: Profile) -> RollingProfile {
+        RollingProfile {
+            current: start.clone(),
+            start,
+            executors: BTreeMap::new(),
+            newest: Nanos::ZERO,
+            next_move: Nanos::ZERO,
+            is_moving: false,
+            is_measured: false,
+        }
+    }
+
+    /// Takes in a batch of `size` rows that ran on `executor`, a number that the caller gives. A
+    /// size that start-up's profile lacks says nothing.
+    pub fn note(&mut self, executor: usize, size: usize, started: Nanos, finished: Nanos) {
+        if size == 0 || size > self.start.max_batch() {
+            return;
+        }
+        let took = finished.0.saturating_sub(started.0) as f64;
+        let ratio = took / self.start.latency(size).0 as f64;
+        let ranges = self.executors.entry(executor).or_default();
+        ranges[range_of(size)].note(ratio.clamp(FARTHEST.recip(), FARTHEST), finished);
+        self.newest = self.newest.max(finished);
+    }
+
+    /// Moves the profile by a step towards what is measured. Returns it if it has moved, and `None`
+    /// if it is close enough, has moved within [`MOVE_INTERVAL`], or nothing is measured.
+    pub fn update(&mut self, now: Nanos) -> Option<&Profile> {
+        if now < self.next_move {
+            return None;
+        }
+        let target = self.target()?;
+        self.is_measured = true;
+        let pairs = || (1..).map(|size| self.current.latency(size).0).zip(&target);
+        if !self.is_moving && !pairs().any(|(from, to)| from.abs_diff(to.0) > from / TOLERANCE) {
+            return None;
+        }
+        let next: Vec<Nanos> = pairs().map(|(from, to)| step(from, to.0)).collect();
+        let has_moved = pairs().zip(&next).any(|((from, _), to)| from != to.0);
+        self.is_moving = next != target;
+        self.next_move = now + MOVE_INTERVAL;
+        self.current = Profile::measured(&next).expect("a step from one profile towards another is one");
+        has_moved.then_some(&self.current)
+    }
+
+    /// Returns the profile as it is.
+    pub fn profile(&self) -> &Profile {
+        &self.current
+    }
+
+    /// Returns the largest ratio of the profile to start-up's, over all batch sizes; `None` before
+    /// anything was measured.
+    pub fn drift(&self) -> Option<f64> {
+        let of = |size| self.current.latency(size).0 as f64 / self.start.latency(size).0 as f64;
+        self.is_measured.then(|| (1..=self.start.max_batch()).map(of).fold(0.0, f64::max))
+    }
+
+    /// Returns the latencies that are measured: of each size the worst executor's, and no less than
+    /// that of the size before.
+    fn target(&self) -> Option<Vec<Nanos>> {
+        let measured = self
+            .executors
+            .values()
+            .filter_map(|ranges| filled(&core::array::from_fn(|at| ranges[at].measured(self.newest))));
+        let worst = measured.reduce(|one, other| core::array::from_fn(|at| f64::max(one[at], other[at])))?;
+        let mut before = 1;
+        let latency = |size| {
+            let latency = (self.start.latency(size).0 as f64 * worst[range_of(size)]) as u64;
+            before = latency.max(before);
+            Nanos(before)
+        };
+        Some((1..=self.start.max_batch()).map(latency).collect())
+    }
+}
+
+/// Returns the range that a size is in.
+fn range_of(size: usize) -> usize {
+    SIZE_BOUNDS.partition_point(|&bound| bound < size)
+}
+
+/// Returns the ratio of every range: where it is not known, on the line between those of the next
+/// known ranges on both sides, or that of the next on one side. `None` if no range is known.
+fn filled(known: &[Option<f64>; RANGES]) -> Option<[f64; RANGES]> {
+    let at = |at: usize| known[at].map(|ratio| (at, ratio));
+    let mut ratios = [0.0; RANGES];
+    for (range, ratio) in ratios.iter_mut().enumerate() {
+        let (below, above) = ((0..=range).rev().find_map(at), (range..RANGES).find_map(at));
+        let ((low, from), (high, to)) = (below.or(above)?, above.or(below)?);
+        let part = (range.saturating_sub(low)) as f64 / (high - low).max(1) as f64;
+        *ratio = from + (to - from) * part;
+    }
+    Some(ratios)
+}
+
+/// Returns the latency after a step of at most one [`STEP`]th, or a nanosecond, towards `to`. It
+/// never falls as `from` and `to` grow, so that a step between two profiles ends at a profile.
+fn step(from: u64, to: u64) -> Nanos {
+    let most = (from / STEP).max(1);
+    Nanos(to.clamp(from.saturating_sub(most).max(1), from.saturating_add(most)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// l(b) = 1 ms * b + 4 ms, up to 64.
+    fn start() -> Profile {
+        Profile::linear(Nanos::from_millis(1), Nanos::from_millis(4), 64).unwrap()
+    }
+
+    /// A rolling profile and the time, which passes as batches run.
+    struct Run {
+        rolling: RollingProfile,
+        now: Nanos,
+    }
+
+    impl Run {
+        fn new() -> Run {
+            Run { rolling: RollingProfile::new(start()), now: Nanos::from_secs(1) }
+        }
+
+        /// Runs a batch that takes `ratio` times start-up's latency, and updates. Returns true if
+        /// the profile has moved.
+        fn batch(&mut self, executor: usize, size: usize, ratio: f64) -> bool {
+            let began = self.now;
+            self.now = began + Nanos((start().latency(size).0 as f64 * ratio) as u64);
+            self.rolling.note(executor, size, began, self.now);
+            self.rolling.update(self.now).is_some()
+        }
+
+        /// Runs batches of sizes 1 to `sizes` in turn, for 20 s. Returns the number of moves.
+        fn for_a_while(&mut self, executor: usize, sizes: usize, ratio: f64) -> usize {
+            let until = self.now + Nanos::from_secs(20);
+            let (mut turn, mut moves) = (0, 0);
+            while self.now < until {
+                moves += usize::from(self.batch(executor, 1 + turn % sizes, ratio));
+                turn += 1;
+            }
+            moves
+        }
+
+        fn ratio(&self, size: usize) -> f64 {
+            self.rolling.profile().latency(size).0 as f64 / start().latency(size).0 as f64
+        }
+    }
+
+    fn close(ratio: f64, expected: f64) -> bool {
+        (ratio - expected).abs() < 1e-3
+    }
+
+    #[test]
+    fn an_executor_that_becomes_slow_is_followed_and_again_when_it_is_fast() {
+        let mut run = Run::new();
+        assert_eq!(run.for_a_while(0, 8, 1.0), 0);
+        assert!(run.rolling.drift().is_some_and(|drift| close(drift, 1.0)));
+        for ratio in [1.5, 1.0, 0.6] {
+            assert!(run.for_a_while(0, 8, ratio) >= 3, "a step at a time");
+            assert!(
+                run.rolling.drift().is_some_and(|drift| close(drift, ratio)),
+                "{:?}",
+                run.rolling.drift()
+            );
+            assert_eq!(run.for_a_while(0, 8, ratio), 0);
+        }
+    }
+
+    #[test]
+    fn nothing_moves_before_the_floor() {
+        let mut run = Run::new();
+        assert!(!(1..FLOOR).any(|_| run.batch(0, 4, 2.0)));
+        run.rolling.note(0, 0, Nanos::ZERO, run.now);
+        run.rolling.note(0, 65, Nanos::ZERO, run.now);
+        assert_eq!(run.rolling.drift(), None);
+        assert!(run.batch(0, 4, 2.0));
+        assert!(close(run.ratio(4), 1.125), "an eighth at once");
+        assert!(run.rolling.update(run.now).is_none(), "and then not for an interval");
+    }
+
+    #[test]
+    fn a_rare_outlier_moves_nothing() {
+        let mut run = Run::new();
+        run.for_a_while(0, 1, 1.0);
+        assert!(!(0..4 * WINDOW).any(|n| run.batch(0, 1, if n % 32 == 0 { 3.0 } else { 1.0 })));
+    }
+
+    #[test]
+    fn sizes_that_were_not_seen_are_between_those_that_were() {
+        let mut run = Run::new();
+        for _ in 0..20 * WINDOW {
+            run.batch(0, 4, 1.0);
+            run.batch(0, 16, 2.0);
+        }
+        assert!(close(run.ratio(1), 1.0) && close(run.ratio(4), 1.0));
+        // Ranges end at 4, 6, 8, 12 and 16.
+        assert!(close(run.ratio(6), 1.25) && close(run.ratio(8), 1.5) && close(run.ratio(12), 1.75));
+        assert!(close(run.ratio(16), 2.0) && close(run.ratio(64), 2.0));
+    }
+
+    #[test]
+    fn the_slowest_executor_counts_until_it_is_long_gone() {
+        let mut run = Run::new();
+        run.for_a_while(0, 8, 1.0);
+        run.for_a_while(1, 8, 1.5);
+        run.for_a_while(0, 8, 1.0);
+        assert!(run.rolling.drift().is_some_and(|drift| close(drift, 1.5)));
+        run.now += LONGEST_GAP;
+        run.for_a_while(0, 8, 1.0);
+        assert!(run.rolling.drift().is_some_and(|drift| close(drift, 1.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_ran_every_move_is_a_bounded_step_to_a_profile(
+            batches in proptest::collection::vec(
+                (0_usize..3, 0_usize..70, 0_u64..400_000_000, 0_u64..100_000_000), 0..2_000),
+        ) {
+            let start = start();
+            let mut rolling = RollingProfile::new(start.clone());
+            let (mut now, mut moved_at) = (Nanos::ZERO, None::<Nanos>);
+            for (executor, size, took, pause) in batches {
+                let (before, began) = (rolling.profile().clone(), now);
+                now = began + Nanos(took);
+                rolling.note(executor, size, began, now);
+                now += Nanos(pause);
+                let Some(profile) = rolling.update(now) else {
+                    prop_assert_eq!(rolling.profile(), &before);
+                    continue;
+                };
+                prop_assert!(moved_at.is_none_or(|at| now >= at + MOVE_INTERVAL));
+                moved_at = Some(now);
+                prop_assert_eq!(profile.max_batch(), start.max_batch());
+                for size in 1..=start.max_batch() {
+                    let [is, was, began] =
+                        [profile, &before, &start].map(|profile| profile.latency(size).0 as f64);
+                    prop_assert!(profile.latency(size) >= profile.latency(size - 1));
+                    prop_assert!((is - was).abs() <= was / STEP as f64 + 1.0);
+                    prop_assert!(is >= began / FARTHEST - 1.0 && is <= began * FARTHEST + 1.0);
+                }
+            }
+        }
+
+        #[test]
+        fn noise_within_the_tolerance_moves_nothing(
+            ratios in proptest::collection::vec(0.96_f64..1.04, 1..1_000),
+        ) {
+            let mut run = Run::new();
+            let moves = ratios.iter().enumerate().filter(|(n, ratio)| run.batch(n % 2, 1 + n % 8, **ratio));
+            prop_assert_eq!(moves.count(), 0);
+        }
+
+        #[test]
+        fn a_steady_ratio_is_reached_and_then_kept(ratio in 0.26_f64..3.9, sizes in 1_usize..=8) {
+            let mut run = Run::new();
+            run.for_a_while(0, sizes, ratio);
+            let drift = run.rolling.drift().unwrap();
+            prop_assert!((drift - ratio).abs() <= ratio.max(1.0) / TOLERANCE as f64 + 1e-3, "{}", drift);
+            prop_assert_eq!(run.for_a_while(0, sizes, ratio), 0);
+        }
+    }
+}
