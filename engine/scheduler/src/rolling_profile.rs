@@ -139,16 +139,21 @@ impl RollingProfile {
         has_moved.then_some(&self.current)
     }
 
-    /// Returns the profile as it is.
+    /// Returns the profile as it is: start-up's before anything was measured.
     pub fn profile(&self) -> &Profile {
         &self.current
+    }
+
+    /// Returns the profile as it is; `None` before anything was measured.
+    pub fn measured(&self) -> Option<&Profile> {
+        self.is_measured.then_some(&self.current)
     }
 
     /// Returns the largest ratio of the profile to start-up's, over all batch sizes; `None` before
     /// anything was measured.
     pub fn drift(&self) -> Option<f64> {
         let of = |size| self.current.latency(size).0 as f64 / self.start.latency(size).0 as f64;
-        self.is_measured.then(|| (1..=self.start.max_batch()).map(of).fold(0.0, f64::max))
+        self.measured().map(|_| (1..=self.start.max_batch()).map(of).fold(0.0, f64::max))
     }
 
     /// Returns the latencies that are measured: of each size the worst executor's, and no less than
@@ -267,7 +272,7 @@ mod tests {
         assert!(!(1..FLOOR).any(|_| run.batch(0, 4, 2.0)));
         run.rolling.note(0, 0, Nanos::ZERO, run.now);
         run.rolling.note(0, 65, Nanos::ZERO, run.now);
-        assert_eq!(run.rolling.drift(), None);
+        assert_eq!((run.rolling.drift(), run.rolling.measured()), (None, None));
         assert!(run.batch(0, 4, 2.0));
         assert!(close(run.ratio(4), 1.125), "an eighth at once");
         assert!(run.rolling.update(run.now).is_none(), "and then not for an interval");

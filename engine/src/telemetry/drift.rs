@@ -102,6 +102,11 @@ impl ProfileDrifts {
     pub(super) fn of(&self, model: ModelId) -> Option<f64> {
         self.models.get(&model)?.rolling.drift()
     }
+
+    /// Returns a model's rolling profile; `None` before enough batches of a size have run.
+    pub(super) fn rolling_profile(&self, model: ModelId) -> Option<&Profile> {
+        self.models.get(&model)?.rolling.measured()
+    }
 }
 
 fn log(model: &ModelInfo, change: DriftChange) {

@@ -11,7 +11,7 @@ use super::outcome::InferOutcome;
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable};
+use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, SlotState};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +24,6 @@ use symphony_transport::message::ModelId;
 pub struct Telemetry {
     clock: Clock,
     model_table: Arc<ModelTable>,
-    /// The profile of each model; empty where they are not known.
-    profiles: Vec<Profile>,
     counters: Counters,
     accepting: Arc<AtomicBool>,
     cores: Mutex<Vec<Arc<CoreCounts>>>,
@@ -41,7 +39,6 @@ impl Telemetry {
         Telemetry {
             clock: engine.clock().clone(),
             model_table: Arc::clone(engine.model_table()),
-            profiles: engine.profiles().to_vec(),
             counters: engine.counters().clone(),
             accepting: Arc::clone(engine.accepting()),
             cores: Mutex::default(),
@@ -57,7 +54,6 @@ impl Telemetry {
         Telemetry {
             clock: frontend.clock().clone(),
             model_table: Arc::clone(frontend.model_table()),
-            profiles: Vec::new(),
             counters: Counters::default().with_frontends(std::iter::once(Arc::clone(frontend.counts()))),
             accepting: Arc::clone(frontend.accepting_flag()),
             cores: Mutex::default(),
@@ -85,9 +81,11 @@ impl Telemetry {
         self.model_table.models()
     }
 
-    /// Returns a model's profile; `None` where it is not known.
-    pub fn profile(&self, model: ModelId) -> Option<&Profile> {
-        self.profiles.get(model.0 as usize)
+    /// Returns the profile of the model that a slot has at the moment; `None` if it has none.
+    pub fn profile(&self, model: ModelId) -> Option<Arc<Profile>> {
+        let models = self.models();
+        let model = models.get(model.0 as usize).filter(|model| model.state != SlotState::Vacant)?;
+        Some(Arc::clone(&model.profile))
     }
 
     /// Returns the counters of the engine's threads.
@@ -177,6 +175,11 @@ impl Telemetry {
     /// `None` before enough batches of a size have run.
     pub fn profile_drift(&self, model: ModelId) -> Option<f64> {
         lock(&self.drifts).of(model)
+    }
+
+    /// Returns a model's rolling profile; `None` before enough batches of a size have run.
+    pub fn rolling_profile(&self, model: ModelId) -> Option<Profile> {
+        lock(&self.drifts).rolling_profile(model).cloned()
     }
 
     /// Samples the progress of the engine's threads, the load of its GPUs and the batches that ran.

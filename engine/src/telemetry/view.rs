@@ -10,7 +10,7 @@ use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions};
 use crate::runtime::frontend::ModelInfo;
 use serde::Serialize;
 use std::borrow::Cow;
-use symphony_scheduler::profile::SIZE_BOUNDS;
+use symphony_scheduler::profile::{Profile, SIZE_BOUNDS};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -150,6 +150,8 @@ struct ProfileView {
     model: u32,
     /// The latencies l(1), l(2), …
     latency_us: Vec<u64>,
+    /// Latencies of the rolling profile, once it is measured.
+    rolling_us: Option<Vec<u64>>,
 }
 
 #[derive(Serialize)]
@@ -269,8 +271,16 @@ fn batches(telemetry: &Telemetry, mut cursor: Vec<u64>) -> Batches {
 
 fn profile(telemetry: &Telemetry, model: ModelId) -> Option<ProfileView> {
     let profile = telemetry.profile(model)?;
-    let latency_us = (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect();
-    Some(ProfileView { model: model.0, latency_us })
+    let rolling = telemetry.rolling_profile(model);
+    Some(ProfileView {
+        model: model.0,
+        latency_us: latencies_us(&profile),
+        rolling_us: rolling.as_ref().map(latencies_us),
+    })
+}
+
+fn latencies_us(profile: &Profile) -> Vec<u64> {
+    (1..=profile.max_batch()).map(|size| profile.latency(size).0 / 1_000).collect()
 }
 
 fn history(telemetry: &Telemetry) -> HistoryView {

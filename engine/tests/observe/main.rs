@@ -190,8 +190,21 @@ fn the_dashboard_is_there_and_its_numbers_are_those_of_the_metrics() {
     assert_eq!((sum(&fast["of_slo"]), fast["ran"].as_u64()), (20, Some(20)));
     assert_eq!(Some(sum(&fast["sizes"])), fast["batches"].as_u64());
     assert_eq!(
-        seen["profile"],
-        json!({ "model": 0, "latency_us": [1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000] })
+        (&seen["profile"]["model"], &seen["profile"]["latency_us"]),
+        (&json!(0), &json!([1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000]))
+    );
+    let mut drift = 0.0;
+    wait_until("enough batches of one request say how true the profile is", || {
+        drift = data("")["models"][0]["drift"].as_f64().unwrap_or_default();
+        drift > 0.0
+    });
+    // An emulated batch takes no less than its profile says.
+    assert!(drift >= 1.0, "{drift}");
+    let rolling = data("model=0")["profile"]["rolling_us"].as_array().map(Vec::len);
+    assert_eq!(rolling, Some(8));
+    assert!(
+        server.metrics().get("symphony_model_profile_drift", &[("model", "fast"), ("version", "1")])
+            >= Some(1.0)
     );
     let batches = seen["batches"]["list"].as_array().unwrap();
     let (listed, ran) = (batches.len() as u64, fast["batches"].as_u64().unwrap());

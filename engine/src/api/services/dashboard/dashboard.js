@@ -36,7 +36,7 @@ async function ask() {
   const query = new URLSearchParams();
   if (state.cursor) query.set("since", state.cursor);
   if (state.points.length === 0) query.set("history", "1");
-  if (state.chosen !== null && state.profile?.model !== state.chosen) query.set("model", state.chosen);
+  if (state.chosen !== null) query.set("model", state.chosen);
   const response = await fetch(`/dashboard/data?${query}`, { cache: "no-store", signal: AbortSignal.timeout(5000) });
   if (!response.ok) throw new Error(`HTTP ${response.status}`);
   return response.json();
@@ -568,11 +568,14 @@ function drawProfile(model, mean) {
     by("profile-chart").setAttribute("aria-label", "The profile is not known");
     return;
   }
-  const scaled = scale(Math.max(table.at(-1), model.slo_us) / 1000);
+  const rolling = state.profile.rolling_us;
+  const scaled = scale(Math.max(table.at(-1), rolling?.at(-1) ?? 0, model.slo_us) / 1000);
   grid(box, scaled, (value) => `${short(value)} ms`);
   const x = (size) => box.x((size - 0.5) / table.length);
   const y = (us) => box.y(us / 1000 / scaled.top);
-  box.add("polyline", { class: "line", points: table.map((us, n) => `${x(n + 1).toFixed(1)},${y(us).toFixed(1)}`).join(" ") });
+  const points = (curve) => curve.map((us, n) => `${x(n + 1).toFixed(1)},${y(us).toFixed(1)}`).join(" ");
+  if (rolling) box.add("polyline", { class: "line rolling", points: points(rolling) });
+  box.add("polyline", { class: "line", points: points(table) });
   const slo = y(model.slo_us);
   box.add("line", { class: "limit", x1: box.left, x2: box.width - box.right, y1: slo, y2: slo });
   box.add("text", { class: "limit-text", x: box.left + 5, y: slo - 5 }, "SLO");
@@ -588,7 +591,8 @@ function drawProfile(model, mean) {
     box.add("text", place, `now ${short(mean)}`);
   }
   const words = marks.map((size) => `l(${size}) = ${ms(table[size - 1])}`).join(", ");
-  by("profile-chart").setAttribute("aria-label", `Profile: ${words}`);
+  const measured = rolling ? `; of the last batches: ${marks.map((size) => `l(${size}) = ${ms(rolling[size - 1])}`).join(", ")}` : "";
+  by("profile-chart").setAttribute("aria-label", `Profile: ${words}${measured}`);
 }
 
 // ---- the user --------------------------------------------------------------------------------------------------------
