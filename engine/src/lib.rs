@@ -53,6 +53,7 @@
 //! clocks and threads, is the crate [`symphony_scheduler`].
 
 pub mod api;
+mod batch_client;
 pub mod cli;
 pub mod config;
 pub mod control;

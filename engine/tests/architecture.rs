@@ -10,8 +10,9 @@ use syn::{Attribute, Item, ItemMod, UseTree, Visibility};
 
 /// The rooms of `engine/src`, each with those that it may use. An arrow goes down only.
 const ROOMS: &[(&str, &[&str])] = &[
-    ("cli", &["api", "config", "control", "recorder", "runtime", "telemetry", "top"]),
+    ("cli", &["api", "batch_client", "config", "control", "recorder", "runtime", "telemetry", "top"]),
     ("top", &[]),
+    ("batch_client", &["config", "runtime"]),
     ("api", &["config", "control", "runtime", "telemetry"]),
     ("control", &["config", "runtime"]),
     ("telemetry", &["config", "runtime"]),

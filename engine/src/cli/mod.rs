@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
-//! | `check.rs`, `inspect.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `check.rs`, `inspect.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
@@ -19,6 +19,7 @@ mod failure;
 mod inspect;
 mod replay;
 mod repository;
+mod run;
 mod serve;
 mod serve_arguments;
 mod shutdown;
@@ -32,6 +33,7 @@ use self::check::{CheckArguments, check};
 use self::failure::EXIT_CODES;
 use self::inspect::{InspectArguments, inspect};
 use self::replay::{ReplayArguments, replay};
+use self::run::RunArguments;
 use self::serve::serve;
 use self::serve_arguments::ServeArguments;
 use self::top::{TopArguments, top};
@@ -65,6 +67,12 @@ enum Command {
     /// The file is loaded, and run on zeros. Exit code 2 if it can't be read or no executor runs
     /// it.
     Inspect(InspectArguments),
+    /// Run the rows of a folder or a numpy file through a model, without deadlines
+    ///
+    /// The model is one of a server, or is loaded into this process. A run that was interrupted
+    /// goes on where it ended, if the same command is given again. Rows that fail are listed, and
+    /// the others go on. Exit code 1 if a row failed or the run was interrupted.
+    Run(Box<RunArguments>),
     /// Show the state of a running server in this terminal until q is pressed
     ///
     /// The numbers are those of its dashboard; `?` lists the keys. Exit code 1 if there is no
@@ -90,6 +98,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
         Command::Serve(arguments) => serve(*arguments, options),
         Command::Check(arguments) => check(arguments),
         Command::Inspect(arguments) => inspect(arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Top(arguments) => top(arguments),
         Command::Replay(arguments) => replay(arguments),
     };

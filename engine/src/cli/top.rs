@@ -44,7 +44,10 @@ pub(super) fn top(arguments: TopArguments) -> Result<(), CommandFailure> {
     run(&feed, TopOptions { once, every, coloured: !plain }).map_err(CommandFailure::Run)
 }
 
-fn read_token(file: &Path) -> Result<String, CommandFailure> {
+/// Reads the bearer token in a file.
+///
+/// Errors: the file can't be read.
+pub(super) fn read_token(file: &Path) -> Result<String, CommandFailure> {
     std::fs::read_to_string(file).map_err(|error| {
         CommandFailure::Input(format!("{}: the token can't be read: {error}", file.display()))
     })
