@@ -277,8 +277,10 @@ fn output_specs(
     trial: &[Value],
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
-    let specs = model.output_ids().iter().zip(trial).map(|(&id, value)| {
-        let name = node_name(model, id);
+    let ids = model.output_ids();
+    let specs = ids.iter().zip(trial).enumerate().map(|(at, (&id, value))| {
+        let declared_name = declared.output_name(at, ids.len()).map(str::to_owned);
+        let name = declared_name.unwrap_or_else(|| node_name(model, id));
         let computed = Carrier::of(value.dtype()).map(Carrier::own_datatype);
         let datatype = match declared.output(&name) {
             Some(element_type) => supported(path, &name, element_type)?,

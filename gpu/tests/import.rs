@@ -20,7 +20,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use symphony_gpu::import::{DimensionSizes, SizedFile, rewrite_bytes};
-use symphony_gpu::{CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
+use symphony_gpu::{CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
 
 fn on_onnxruntime(path: &Path, max_batch: usize) -> Result<Box<dyn HostModel>, LoadError> {
     let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
@@ -412,4 +412,20 @@ fn a_size_for_no_dimension_names_those_that_there_are() {
     let sizes = sizes(&[("height", 2), ("width", 2)]);
     let error = CpuModel::load(SizedFile { path: &path, sizes: &sizes }, 4).err().unwrap().to_string();
     assert!(error.contains("no dynamic dimension \"height\"") && error.ends_with("[\"width\"]"), "{error}");
+}
+
+#[test]
+fn an_output_that_is_known_at_the_load_has_its_name_and_type() {
+    let nodes = [node("Size", &["x"], &["size"], &[]), node("Unsqueeze", &["size", "first"], &["y"], &[])];
+    let ends = [tensor("x", FLOAT, &[1, 4]), tensor("y", INT64, &[1])];
+    let graph = graph(&nodes, &[whole_numbers("first", &[0])], &ends[..1], &ends[1..]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("size.onnx");
+    std::fs::write(&path, file(&graph)).unwrap();
+    for (executor, load) in BOTH {
+        let mut model = load(&path, 1).unwrap();
+        let output = &model.signature().outputs[0];
+        assert_eq!((output.name.as_str(), output.datatype), ("y", DataType::Int64), "{executor}");
+        assert_eq!(run_rows(&mut *model, &[vec![0; 16]]), [4_i64.to_le_bytes()], "{executor}");
+    }
 }

@@ -59,6 +59,12 @@ impl DeclaredTypes {
         element_type(&self.inputs, name)
     }
 
+    /// Returns the name of the output at `at`, if the file has `count` outputs. rten forgets those
+    /// of outputs that it computes at the load.
+    pub(crate) fn output_name(&self, at: usize, count: usize) -> Option<&str> {
+        if self.outputs.len() == count { Some(&self.outputs.get(at)?.0) } else { None }
+    }
+
     /// Returns the element type of an output; `None` where the file declares none.
     pub(crate) fn output(&self, name: &str) -> Option<ElementType> {
         element_type(&self.outputs, name)
