@@ -372,7 +372,7 @@ fn supported(path: &Path, name: &str, element: ElementType) -> Result<DataType, 
             path: path.into(),
             tensor: name.to_string(),
             found: element.to_string(),
-            supported: Carrier::supported(),
+            supported: format!("{}, or run the model on the executor \"onnxruntime\"", Carrier::supported()),
         }
     })
 }

@@ -2,7 +2,7 @@
 //! or that of the command `profile`. It is not called while requests are served.
 
 use crate::host::{HostModel, RunError};
-use crate::signature::{DataType, Signature};
+use crate::signature::{DataType, LENGTH_BYTES, Signature};
 use crate::table::{ProfileRow, ProfileTable};
 use fastrand::Rng;
 use half::f16;
@@ -187,6 +187,9 @@ fn random_row(signature: &Signature, rng: &mut Rng) -> Vec<u8> {
     row
 }
 
+/// The letters of a text.
+const TEXT_LETTERS: u32 = 8;
+
 fn fill_element(element: &mut [u8], datatype: DataType, rng: &mut Rng) {
     let float = rng.f32() * 2.0 - 1.0;
     match datatype {
@@ -195,6 +198,12 @@ fn fill_element(element: &mut [u8], datatype: DataType, rng: &mut Rng) {
         DataType::Fp16 => element.copy_from_slice(&f16::from_f32(float).to_le_bytes()),
         DataType::Bf16 => element.copy_from_slice(&half::bf16::from_f32(float).to_le_bytes()),
         DataType::Int8 | DataType::Uint8 => element[0] = rng.u8(..),
+        DataType::Bytes(most) => {
+            let (length, text) = element.split_at_mut(LENGTH_BYTES);
+            let letters = most.min(TEXT_LETTERS);
+            length.copy_from_slice(&letters.to_le_bytes());
+            text[..letters as usize].fill_with(|| rng.u8(b'a'..=b'z'));
+        }
         // Little endian: 0 or 1 is in the first byte, the others stay 0.
         _ => element[0] = rng.u8(0..2),
     }

@@ -112,7 +112,7 @@ fn assert_all_agree(paths: &[PathBuf], sizes: &DimensionSizes) {
     for path in paths {
         let name = path.file_stem().unwrap().to_str().unwrap();
         for (executor, tolerance) in TOLERANCE {
-            match load(executor, SizedFile { path, sizes }) {
+            match load(executor, SizedFile { sizes, ..SizedFile::from(path) }) {
                 Ok(mut model) => {
                     let what = format!("{name} on {executor}");
                     assert_eq!(model.max_batch(), ROWS, "{what}: {:?}", model.import_note());

@@ -214,7 +214,7 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
         ("reshape_to_one", "output `y` has the shape [1, 2, 2], whose first dimension"),
         ("sums_the_batch", "output `y` has the shape [1, 4], whose first dimension"),
         ("splits_rows", "failed on a batch of 1 rows of zeros (output `y` is tensor(f32) [2, 2]"),
-        ("strings", "tensor `x` has elements of type STRING; export with one of BOOL, UINT8, INT8, INT32"),
+        ("strings", "or run the model on the executor \"onnxruntime\""),
         ("no_inputs", "has no inputs"),
     ];
     for (name, expected) in cases {

@@ -14,7 +14,9 @@ mod onnx;
 use library::onnx_library;
 use light::{NOT_ON_RTEN, light_models};
 use model_rows::run_rows;
-use onnx::{FLOAT, constant, external_constant, file, graph, node, number_attribute, tensor, whole_numbers};
+use onnx::{
+    FLOAT, INT64, constant, external_constant, file, graph, node, number_attribute, tensor, whole_numbers,
+};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -374,7 +376,7 @@ fn a_dynamic_dimension_has_the_size_that_is_given_and_the_outputs_follow_it() {
     let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
     for width in [1, 5, 64] {
         let sizes = sizes(&[("width", width)]);
-        let file = SizedFile { path: &path, sizes: &sizes };
+        let file = SizedFile { sizes: &sizes, ..SizedFile::from(&path) };
         let on_rten = Box::new(CpuModel::load(file, 4).unwrap()) as Box<dyn HostModel>;
         let on_onnxruntime = Box::new(OnnxRuntimeModel::load(file, 4, &options).unwrap());
         for mut model in [on_rten, on_onnxruntime] {
@@ -401,7 +403,7 @@ fn a_batch_fixed_to_one_becomes_dynamic_beside_a_dimension_that_is_given_a_size(
     let end = std::fs::read(&path).unwrap().split_off(unnamed.len());
     std::fs::write(&path, [unnamed, end].concat()).unwrap();
     let sizes = sizes(&[("x.2", 7)]);
-    let model = CpuModel::load(SizedFile { path: &path, sizes: &sizes }, 4).unwrap();
+    let model = CpuModel::load(SizedFile { sizes: &sizes, ..SizedFile::from(&path) }, 4).unwrap();
     assert_eq!((model.max_batch(), &model.signature().outputs[0].shape[..]), (4, &[3, 7][..]));
     assert!(model.import_note().unwrap().contains("was made the batch's"));
 }
@@ -410,7 +412,8 @@ fn a_batch_fixed_to_one_becomes_dynamic_beside_a_dimension_that_is_given_a_size(
 fn a_size_for_no_dimension_names_those_that_there_are() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dynamic_width.onnx");
     let sizes = sizes(&[("height", 2), ("width", 2)]);
-    let error = CpuModel::load(SizedFile { path: &path, sizes: &sizes }, 4).err().unwrap().to_string();
+    let error =
+        CpuModel::load(SizedFile { sizes: &sizes, ..SizedFile::from(&path) }, 4).err().unwrap().to_string();
     assert!(error.contains("no dynamic dimension \"height\"") && error.ends_with("[\"width\"]"), "{error}");
 }
 

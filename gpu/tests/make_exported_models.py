@@ -1,4 +1,4 @@
-"""Writes three small networks as exporters write them, with seeded weights, for tests.
+"""Writes small models as exporters write them, with seeded weights, for tests.
 
 Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all of them.
 
@@ -8,6 +8,7 @@ Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all o
 - speech.onnx: sound of several channels, which are added up, and its length, a single element of each
   row; the logarithms of the letters' probabilities for each step, and the number of steps. Steps beyond
   the length are masked.
+- text.onnx: two texts; both in one, and which of them is a word of small letters.
 
 The encoder's sequence, and the speech model's channels and samples, are fixed to SIZES; with --dynamic
 they are dynamic too.
@@ -22,6 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 SEED = 1
 OPSET = 17
+# The first that has operators for texts.
+TEXT_OPSET = 20
 FORMAT = 8
 HIDDEN = 64
 HEADS = 4
@@ -94,13 +97,13 @@ class Graph:
         """Returns the size of a dimension as a vector of one element."""
         return self.node("Gather", self.node("Shape", x), self.whole([dimension]))
 
-    def model(self, inputs, outputs):
+    def model(self, inputs, outputs, opset=OPSET):
         values = [
             [helper.make_tensor_value_info(name, element, shape) for name, element, shape in side]
             for side in (inputs, outputs)
         ]
         graph = helper.make_graph(self.nodes, "exported", *values, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=FORMAT)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=FORMAT)
         onnx.checker.check_model(model)
         return model
 
@@ -155,6 +158,16 @@ def speech(sizes):
     return g.model(inputs, [probabilities, ("steps", TensorProto.INT64, ["batch"])])
 
 
+def text(_):
+    """Two texts of each row: both in one, and which of them is a word."""
+    g = Graph()
+    parts = [g.node("Gather", "text", g.whole(at), axis=1) for at in (0, 1)]
+    g.node("StringConcat", *parts, name="joined")
+    g.node("RegexFullMatch", "text", pattern="[a-z]+", name="is_word")
+    outputs = [("joined", TensorProto.STRING, ["batch"]), ("is_word", TensorProto.BOOL, ["batch", 2])]
+    return g.model([("text", TensorProto.STRING, ["batch", 2])], outputs, TEXT_OPSET)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Writes three small networks as exporters write them.")
     parser.add_argument("folder", type=pathlib.Path)
@@ -162,7 +175,7 @@ def main():
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: name for name in SIZES} if arguments.dynamic else SIZES
-    for make in (encoder, vision, speech):
+    for make in (encoder, vision, speech, text):
         onnx.save(make(sizes), arguments.folder / f"{make.__name__}.onnx")
 
 

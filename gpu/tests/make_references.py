@@ -1,4 +1,4 @@
-"""Writes seeded inputs of models, and the outputs that ONNX Runtime's Python package gives for them.
+"""Writes inputs of models, seeded or fixed, and the outputs that ONNX Runtime's Python package gives for them.
 
 Usage: make_references.py FOLDER [--sizes NAME=N,...] MODEL.onnx... For each model FOLDER/NAME gets input0.bin, output0.bin and
 so on in the model's order: ROWS rows of each, little endian, without gaps. Each row is run alone, so that
@@ -32,11 +32,21 @@ def random_rows(value, sizes, random):
     if value.name == "length":
         # One sixteenth fewer counts in each row.
         return [numpy.array([sizes["samples"] * (16 - row) // 16], numpy.int64) for row in range(ROWS)]
+    if value.type == "tensor(string)":
+        return list(numpy.array([["one", "two 2"], ["", "größe"], ["x" * 40, "y"]], object).reshape([ROWS] + shape))
     if value.type == "tensor(int64)":
         return list(random.integers(0, LARGEST_NUMBER, [ROWS] + shape))
     if value.type == "tensor(float)":
         return [random.random(shape, numpy.float32) / (row + 1) for row in range(ROWS)]
     sys.exit(f"input {value.name} is a {value.type}: there are rules for tensor(int64) and tensor(float)")
+
+
+def as_bytes(row):
+    """Returns the elements of a row, texts with their length in 4 bytes in front."""
+    if row.dtype != object:
+        return row.tobytes()
+    texts = [str(text).encode() for text in row.flatten()]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 
 def main():
@@ -60,7 +70,7 @@ def main():
         to.mkdir(parents=True, exist_ok=True)
         for role, tensors in (("input", inputs.values()), ("output", zip(*runs))):
             for at, rows in enumerate(tensors):
-                (to / f"{role}{at}.bin").write_bytes(b"".join(row.tobytes() for row in rows))
+                (to / f"{role}{at}.bin").write_bytes(b"".join(map(as_bytes, rows)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ use library::onnx_library;
 use model_rows::run_rows;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
+use symphony_gpu::import::SizedFile;
 use symphony_gpu::onnxruntime::open_library;
+use symphony_gpu::signature::LENGTH_BYTES;
 use symphony_gpu::{
     ComputeThread, CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, RunError,
     Signature,
@@ -125,7 +127,6 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
         ("no_such_model", "there is no such file"),
         ("scalar", "input `x` has the shape []"),
         ("dynamic_width", "dimension 2 of input `x` is dynamic, with the name \"width\", and has no size"),
-        ("strings", "tensor `x` has elements of type"),
         ("no_inputs", "has no inputs"),
         ("reshape_to_one", "output `y` has the shape [1, 2, 2], whose first dimension"),
         ("sums_the_batch", "output `y` has the shape [1, 4], whose first dimension"),
@@ -137,6 +138,35 @@ fn each_file_that_cannot_be_served_says_what_was_found_and_what_would_be_right()
     }
     let error = OnnxRuntimeModel::load(&fixture("linear"), 1 << 40, &options()).err().unwrap();
     assert!(matches!(error, LoadError::TooLarge { role: "inputs", row: 16, .. }), "{error}");
+}
+
+#[test]
+fn texts_go_in_and_come_out_as_they_are_and_those_that_can_not_fail_alone() {
+    let room = |text: &[u8]| {
+        let mut room = (text.len() as u32).to_le_bytes().to_vec();
+        room.extend(text);
+        room.resize(LENGTH_BYTES + 12, 0xFF);
+        room
+    };
+    let path = fixture("strings");
+    let file = SizedFile { text_bytes: 12, ..SizedFile::from(&path) };
+    let mut model = OnnxRuntimeModel::load(file, 3, &options()).unwrap();
+    assert_eq!(model.signature().inputs[0].datatype, DataType::Bytes(12));
+    assert_eq!(model.signature().outputs[0].datatype, DataType::Bytes(12));
+    let texts = ["", "größe", "twelve bytes"].map(str::as_bytes);
+    let outputs = run_rows(&mut model, &texts.map(room));
+    for (output, text) in outputs.iter().zip(texts) {
+        assert_eq!(output[..LENGTH_BYTES], (text.len() as u32).to_le_bytes());
+        assert_eq!(&output[LENGTH_BYTES..][..text.len()], text);
+        assert!(output[LENGTH_BYTES + text.len()..].iter().all(|&byte| byte == 0));
+    }
+    for wrong in [&b"\xff\xfe"[..], b"a\0b"] {
+        model.stage(0, &room(wrong));
+        let error = model.run(1).unwrap_err();
+        assert!(matches!(error, RunError::Failed { .. }), "{error}");
+    }
+    model.stage(0, &room(b"again"));
+    model.run(1).unwrap();
 }
 
 #[test]

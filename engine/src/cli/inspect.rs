@@ -56,7 +56,7 @@ pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure>
     let summary = summarise(&model).map_err(|error| CommandFailure::Input(error.to_string()))?;
     print_summary(&model, &summary);
     let sizes: DimensionSizes = sizes.into_iter().collect();
-    let file = SizedFile { path: &model, sizes: &sizes };
+    let file = SizedFile { sizes: &sizes, ..SizedFile::from(&model) };
     let (max_batch, compute) = (max_batch as usize, ComputeThread::new());
     let options = OnnxRuntimeOptions { library, ..OnnxRuntimeOptions::default() };
     let trials = [

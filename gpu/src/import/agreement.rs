@@ -2,7 +2,7 @@
 //! batch, against each of them alone in the model as the file has it.
 
 use crate::host::HostModel;
-use crate::signature::{DataType, TensorSpec};
+use crate::signature::{DataType, LENGTH_BYTES, TensorSpec};
 use half::{bf16, f16};
 
 /// The seed of the rows: a model that differs on them does so at each load.
@@ -87,6 +87,10 @@ fn randomise(spec: &TensorSpec, bytes: &mut [u8], most: f32, random: &mut fastra
             DataType::Fp32 => element.copy_from_slice(&fraction.to_le_bytes()),
             DataType::Fp16 => element.copy_from_slice(&f16::from_f32(fraction).to_le_bytes()),
             DataType::Bf16 => element.copy_from_slice(&bf16::from_f32(fraction).to_le_bytes()),
+            DataType::Bytes(_) => {
+                element[0] = 1;
+                element[LENGTH_BYTES] = b'a' + whole % 26;
+            }
             _ => element[0] = whole,
         }
     }

@@ -22,7 +22,7 @@ mod structure;
 mod summary;
 
 pub(crate) use declared::{DeclaredTypes, ElementType};
-pub use sizes::{DimensionSizes, SizedFile};
+pub use sizes::{DimensionSizes, SizedFile, TEXT_BYTES};
 pub(crate) use source::{BatchDimension, OnnxSource};
 pub use summary::{OnnxSummary, OperatorCount, TensorSummary, summarise};
 
@@ -38,7 +38,7 @@ use std::path::Path;
 /// Errors: the file can't be read, a dynamic dimension beyond the batch has no size, a size no
 /// dimension, or `load` refuses the file.
 pub(crate) fn load<M: HostModel>(
-    SizedFile { path, sizes }: SizedFile<'_>,
+    SizedFile { path, sizes, .. }: SizedFile<'_>,
     max_batch: usize,
     load: impl Fn(OnnxSource, usize) -> Result<M, LoadError>,
 ) -> Result<(M, Option<String>), LoadError> {

@@ -33,12 +33,17 @@ pub struct SizedFile<'a> {
     pub path: &'a Path,
     /// The size of each dynamic dimension beyond the batch.
     pub sizes: &'a DimensionSizes,
+    /// The most bytes of an element of BYTES: rows have room for so many.
+    pub text_bytes: u32,
 }
+
+/// The most bytes of an element of BYTES, unless something else is asked for.
+pub const TEXT_BYTES: u32 = 256;
 
 impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for SizedFile<'a> {
     fn from(path: &'a P) -> SizedFile<'a> {
         static NONE: DimensionSizes = DimensionSizes::new();
-        SizedFile { path: path.as_ref(), sizes: &NONE }
+        SizedFile { path: path.as_ref(), sizes: &NONE, text_bytes: TEXT_BYTES }
     }
 }
 

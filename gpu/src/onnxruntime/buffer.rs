@@ -1,17 +1,19 @@
 //! One tensor of a batch as ONNX Runtime takes and gives it. The elements are those of the
 //! protocol, so a row is one copy.
 
-use crate::signature::{DataType, TensorSpec};
+use crate::signature::{DataType, LENGTH_BYTES, TensorSpec};
 use bytemuck::{AnyBitPattern, NoUninit};
 use half::{bf16, f16};
 use ort::session::SessionInputValue;
-use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef};
+use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorElementType, TensorRef};
 
 const _: () = assert!(cfg!(target_endian = "little"), "rows are little endian and are copied as they are");
 
 /// Returns the protocol's type of these elements; `None` where there is none that is supported.
-pub(super) fn datatype(element: TensorElementType) -> Option<DataType> {
+/// Strings have room for `text_bytes`.
+pub(super) fn datatype(element: TensorElementType, text_bytes: u32) -> Option<DataType> {
     let datatype = match element {
+        TensorElementType::String => DataType::Bytes(text_bytes),
         TensorElementType::Bool => DataType::Bool,
         TensorElementType::Uint8 => DataType::Uint8,
         TensorElementType::Uint16 => DataType::Uint16,
@@ -74,7 +76,13 @@ impl RowBuffer {
                 let elements: &[bool] = bytemuck::checked::try_cast_slice(bytes).unwrap_or_default();
                 Ok(TensorRef::from_array_view((self.shape.clone(), elements))?.into())
             }
-            DataType::Uint8 | DataType::Bytes(_) => view::<u8>(&self.shape, bytes),
+            DataType::Bytes(most) => {
+                let rooms = bytes.chunks_exact(LENGTH_BYTES + most as usize);
+                let elements = rooms.map(|room| text(room).map(str::to_owned));
+                let elements = elements.collect::<ort::Result<Vec<String>>>()?;
+                Ok(Tensor::from_string_array((self.shape.clone(), elements.as_slice()))?.into())
+            }
+            DataType::Uint8 => view::<u8>(&self.shape, bytes),
             DataType::Uint16 => view::<u16>(&self.shape, bytes),
             DataType::Uint32 => view::<u32>(&self.shape, bytes),
             DataType::Uint64 => view::<u64>(&self.shape, bytes),
@@ -98,7 +106,12 @@ impl RowBuffer {
                 to.iter_mut().zip(elements).for_each(|(to, &from)| *to = u8::from(from));
                 Ok(())
             }
-            DataType::Uint8 | DataType::Bytes(_) => copy::<u8>(from, to),
+            DataType::Bytes(most) => {
+                let (_, texts) = from.try_extract_strings()?;
+                let rooms = to.chunks_exact_mut(LENGTH_BYTES + most as usize);
+                rooms.zip(&texts).try_for_each(|(room, text)| put_text(room, text, most))
+            }
+            DataType::Uint8 => copy::<u8>(from, to),
             DataType::Uint16 => copy::<u16>(from, to),
             DataType::Uint32 => copy::<u32>(from, to),
             DataType::Uint64 => copy::<u64>(from, to),
@@ -112,6 +125,30 @@ impl RowBuffer {
             DataType::Fp64 => copy::<f64>(from, to),
         }
     }
+}
+
+/// Returns the text in an element's room.
+///
+/// Errors: it is no UTF-8, which ONNX Runtime's strings are.
+fn text(room: &[u8]) -> ort::Result<&str> {
+    let (length, rest) = room.split_at(LENGTH_BYTES);
+    let length = u32::from_le_bytes(length.try_into().unwrap_or_default()) as usize;
+    str::from_utf8(&rest[..length.min(rest.len())])
+        .map_err(|error| ort::Error::new(format!("an element of BYTES is no UTF-8: {error}")))
+}
+
+/// Writes a text into an element's room, which ends in zeros.
+///
+/// Errors: the text is longer than `most` bytes.
+fn put_text(room: &mut [u8], text: &str, most: u32) -> ort::Result<()> {
+    let length = u32::try_from(text.len()).ok().filter(|length| *length <= most).ok_or_else(|| {
+        let bytes = text.len();
+        ort::Error::new(format!("an element of an output has {bytes} bytes; set max_bytes, which is {most}"))
+    })?;
+    room.fill(0);
+    room[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    room[LENGTH_BYTES..][..text.len()].copy_from_slice(text.as_bytes());
+    Ok(())
 }
 
 fn view<'a, T>(shape: &[i64], bytes: &'a [u8]) -> ort::Result<SessionInputValue<'a>>

@@ -7,7 +7,7 @@ mod library;
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
-use crate::import::{self, BatchDimension, OnnxSource, SizedFile};
+use crate::import::{self, BatchDimension, OnnxSource, SizedFile, TEXT_BYTES};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
@@ -56,6 +56,8 @@ struct SessionSource {
     folder: PathBuf,
     environment: OnnxRuntimeLibrary,
     threads: usize,
+    /// The most bytes of an element of BYTES.
+    text_bytes: u32,
     signature: Signature,
     max_batch: usize,
     weights_bytes: u64,
@@ -101,7 +103,10 @@ impl OnnxRuntimeModel {
         let path = file.path;
         let environment = open_library(options.library.as_deref())
             .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
-        let load = |source, max_batch| Self::load_source(source, max_batch, options.threads, &environment);
+        let text_bytes = file.text_bytes;
+        let load = |source, max_batch| {
+            Self::load_source(source, max_batch, options.threads, text_bytes, &environment)
+        };
         // The import keeps nothing between loads, so a panic leaves nothing half done behind.
         let imported = catch_unwind(AssertUnwindSafe(|| import::load(file, max_batch, load)));
         let (mut model, note) =
@@ -114,6 +119,7 @@ impl OnnxRuntimeModel {
         source: OnnxSource,
         max_batch: usize,
         threads: usize,
+        text_bytes: u32,
         environment: &OnnxRuntimeLibrary,
     ) -> Result<OnnxRuntimeModel, LoadError> {
         let folder = source.folder().to_path_buf();
@@ -123,7 +129,7 @@ impl OnnxRuntimeModel {
         let bytes = bytes.map_err(|error| LoadError::from_io(path, error))?;
         let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
         let session = caught(|| session(environment, &bytes, &folder, threads)).map_err(refused)?;
-        let inputs = input_specs(session.inputs(), batch, path)?;
+        let inputs = input_specs(session.inputs(), batch, text_bytes, path)?;
         check_size("inputs", &inputs, max_batch, path)?;
         check_outputs(session.outputs(), batch, path)?;
         let source = SessionSource {
@@ -131,6 +137,7 @@ impl OnnxRuntimeModel {
             folder,
             environment: environment.clone(),
             threads,
+            text_bytes,
             signature: Signature { inputs, outputs: Vec::new() },
             max_batch,
             weights_bytes,
@@ -162,9 +169,11 @@ impl OnnxRuntimeModel {
     /// Runs one row of zeros and returns the specs of the outputs, with the shapes that they had.
     fn output_specs(&mut self, path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
         let OnnxRuntimeModel { own, session, inputs, .. } = self;
-        let names = &own.source.signature.inputs;
-        let specs = execute(session, inputs, names, &own.options, 1, |outputs| {
-            outputs.map(|(name, value)| output_spec(name, value, path)).collect::<Result<Vec<_>, _>>()
+        let SessionSource { signature, text_bytes, .. } = &*own.source;
+        let specs = execute(session, inputs, &signature.inputs, &own.options, 1, |outputs| {
+            outputs
+                .map(|(name, value)| output_spec(name, value, *text_bytes, path))
+                .collect::<Result<Vec<_>, _>>()
         });
         let specs = specs.map_err(|error| trial_error(path, 1, &error))??;
         if specs.is_empty() { Err(LoadError::NoOutputs { path: path.into() }) } else { Ok(specs) }
@@ -305,20 +314,30 @@ fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {
     LoadError::Trial { path: path.into(), rows, reason: error.to_string() }
 }
 
-fn input_specs(inputs: &[Outlet], batch: BatchDimension, path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
+fn input_specs(
+    inputs: &[Outlet],
+    batch: BatchDimension,
+    text_bytes: u32,
+    path: &Path,
+) -> Result<Vec<TensorSpec>, LoadError> {
     if inputs.is_empty() {
         return Err(LoadError::NoInputs { path: path.into() });
     }
-    inputs.iter().map(|input| input_spec(input, batch, path)).collect()
+    inputs.iter().map(|input| input_spec(input, batch, text_bytes, path)).collect()
 }
 
-fn input_spec(input: &Outlet, batch: BatchDimension, path: &Path) -> Result<TensorSpec, LoadError> {
+fn input_spec(
+    input: &Outlet,
+    batch: BatchDimension,
+    text_bytes: u32,
+    path: &Path,
+) -> Result<TensorSpec, LoadError> {
     let (path, name) = (path.to_path_buf(), input.name().to_owned());
     let ValueType::Tensor { ty, shape, .. } = input.dtype() else {
         let found = input.dtype().to_string();
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
-    let Some(datatype) = buffer::datatype(*ty) else {
+    let Some(datatype) = buffer::datatype(*ty, text_bytes) else {
         let found = format!("elements of type {ty}");
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
@@ -352,13 +371,13 @@ fn check_outputs(outputs: &[Outlet], batch: BatchDimension, path: &Path) -> Resu
 }
 
 /// Returns the spec of an output, of which this is the value for a batch of one.
-fn output_spec(name: &str, value: &DynValue, path: &Path) -> Result<TensorSpec, LoadError> {
+fn output_spec(name: &str, value: &DynValue, text_bytes: u32, path: &Path) -> Result<TensorSpec, LoadError> {
     let (path, name) = (path.to_path_buf(), name.to_owned());
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
         let found = value.dtype().to_string();
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
-    let Some(datatype) = buffer::datatype(*ty) else {
+    let Some(datatype) = buffer::datatype(*ty, text_bytes) else {
         let found = format!("elements of type {ty}");
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
@@ -387,7 +406,8 @@ fn check_output(value: &DynValue, spec: &TensorSpec, rows: usize) -> Result<(), 
     let is_expected = match value.dtype() {
         ValueType::Tensor { ty, shape, .. } => {
             let expected = std::iter::once(rows).chain(spec.shape.iter().copied());
-            buffer::datatype(*ty) == Some(spec.datatype)
+            let text_bytes = if let DataType::Bytes(most) = spec.datatype { most } else { TEXT_BYTES };
+            buffer::datatype(*ty, text_bytes) == Some(spec.datatype)
                 && shape.iter().copied().eq(expected.map(|size| size as i64))
         }
         _ => false,
@@ -405,5 +425,5 @@ fn check_output(value: &DynValue, spec: &TensorSpec, rows: usize) -> Result<(), 
 
 /// Lists the supported types, for error messages.
 fn supported() -> String {
-    DataType::ALL.map(DataType::name).join(", ")
+    DataType::ALL.map(DataType::name).join(", ") + ", BYTES"
 }

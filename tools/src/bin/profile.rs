@@ -121,7 +121,8 @@ fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
 /// Loads the model for its device.
 fn load(line: &ProfileCommandLine, compute: &ComputeThread) -> Result<Box<dyn HostModel>, LoadError> {
     let sizes: DimensionSizes = line.sizes.iter().cloned().collect();
-    let (file, max_batch) = (SizedFile { path: &line.model, sizes: &sizes }, line.max_batch as usize);
+    let (file, max_batch) =
+        (SizedFile { sizes: &sizes, ..SizedFile::from(&line.model) }, line.max_batch as usize);
     Ok(match line.device.as_str() {
         "onnxruntime" => {
             let load = || OnnxRuntimeModel::load(file, max_batch, &OnnxRuntimeOptions::default());

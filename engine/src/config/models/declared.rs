@@ -35,7 +35,8 @@ impl DeclaredTensor {
             let wrong = format!("the model has no {role} \"{}\"", self.name);
             return Err(self.location.diagnostic(wrong, format!("its {role}s are {names:?}")));
         };
-        if spec.datatype != self.datatype {
+        // How long its elements may be no `config.pbtxt` says.
+        if spec.datatype.name() != self.datatype.name() {
             let wrong = format!("{role} \"{}\" is not of type TYPE_{}", self.name, self.datatype);
             return Err(self.location.diagnostic(wrong, format!("the model says TYPE_{}", spec.datatype)));
         }

@@ -29,4 +29,4 @@ pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 pub(super) use model::{is_model_name, read_models};
 pub(super) use profile::{ClassProfile, limit_batch, read_profiles};
 pub(super) use sizes::{Sizes, read_sizes};
-pub(super) use source::{emulated_source, read_emulated_model};
+pub(super) use source::{emulated_source, read_emulated_model, read_text_bytes};

@@ -107,7 +107,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
     let Some(kind) = kind else {
         // What else the model needs depends on what runs it.
-        for name in ["file", "profile", "inputs", "outputs", "sizes", "padding", "max_waste"] {
+        for name in ["file", "profile", "inputs", "outputs", "sizes", "padding", "max_waste", "max_bytes"] {
             table.optional(name);
         }
         return None;

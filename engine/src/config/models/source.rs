@@ -1,12 +1,12 @@
 //! The source of a model: an ONNX file, or the signature of an emulated model.
 
-use super::tensors::{MAX_ROW_BYTES, read_tensors};
+use super::tensors::{MAX_ELEMENT_BYTES, MAX_ROW_BYTES, read_tensors};
 use crate::config::executors::ExecutorKind;
 use crate::config::toml_reader::TomlTable;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use symphony_gpu::import::DimensionSizes;
+use symphony_gpu::import::{DimensionSizes, TEXT_BYTES};
 use symphony_gpu::{Signature, TensorSpec};
 
 /// The source of a model.
@@ -21,6 +21,8 @@ pub enum ModelSource {
         executor: ExecutorKind,
         /// The sizes of its dynamic dimensions beyond the batch.
         sizes: DimensionSizes,
+        /// The most bytes of an element of BYTES.
+        text_bytes: u32,
     },
     /// The emulated GPUs answer zeros of this signature's outputs.
     Emulated {
@@ -41,7 +43,9 @@ impl ModelSource {
     /// Returns the source with these sizes of dynamic dimensions; an emulated model has none.
     pub(in crate::config) fn with_sizes(&self, sizes: DimensionSizes) -> ModelSource {
         match self.clone() {
-            ModelSource::File { file, executor, .. } => ModelSource::File { file, executor, sizes },
+            ModelSource::File { file, executor, text_bytes, .. } => {
+                ModelSource::File { file, executor, sizes, text_bytes }
+            }
             emulated @ ModelSource::Emulated { .. } => emulated,
         }
     }
@@ -54,11 +58,14 @@ pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> 
             table.report(name, "is given for a model with a file", "leave it out: the file says it");
         }
     }
+    let text_bytes = read_text_bytes(table);
     let value = table.required("file", "the model's ONNX file")?;
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
     match is_empty(&file) {
-        Ok(false) => Some(ModelSource::File { file, executor, sizes: DimensionSizes::new() }),
+        Ok(false) => {
+            Some(ModelSource::File { file, executor, sizes: DimensionSizes::new(), text_bytes: text_bytes? })
+        }
         Ok(true) => {
             value.report(format!("{} is empty", file.display()), right);
             None
@@ -68,6 +75,12 @@ pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> 
             None
         }
     }
+}
+
+/// Reads the most bytes of an element of BYTES.
+pub(in crate::config) fn read_text_bytes(table: &TomlTable<'_>) -> Option<u32> {
+    let given = table.optional("max_bytes");
+    given.map_or(Some(TEXT_BYTES), |value| value.count(1..=MAX_ELEMENT_BYTES).map(|most| most as u32))
 }
 
 /// True if the file is empty.
@@ -84,7 +97,7 @@ pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<Mo
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
     }
-    for name in ["sizes", "padding", "max_waste"] {
+    for name in ["sizes", "padding", "max_waste", "max_bytes"] {
         if table.optional(name).is_some() {
             table.report(name, "is given for an emulated model", "leave it out: inputs has its shapes");
         }

@@ -8,7 +8,7 @@ use symphony_scheduler::limits;
 const MAX_TENSORS: usize = 64;
 
 /// The most bytes of one element of BYTES.
-const MAX_ELEMENT_BYTES: usize = 1 << 20;
+pub(super) const MAX_ELEMENT_BYTES: usize = 1 << 20;
 
 /// The most bytes of an emulated model's inputs and outputs per request: a frontend's slab has room
 /// for 16 such rows.

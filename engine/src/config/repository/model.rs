@@ -8,11 +8,11 @@ use crate::config::executors::{ExecutorKind, read_kind};
 use crate::config::linear_profile;
 use crate::config::models::{
     ClassProfile, DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_sizes,
+    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_sizes, read_text_bytes,
 };
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
-use symphony_gpu::import::DimensionSizes;
+use symphony_gpu::import::{DimensionSizes, TEXT_BYTES};
 use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
@@ -121,7 +121,7 @@ impl VersionReader<'_> {
         Ok(ModelConfig {
             name: self.name.to_owned(),
             version,
-            source: self.onnx(of_version, executor)?,
+            source: self.onnx(of_version, executor, TEXT_BYTES)?,
             variable: None,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
@@ -175,7 +175,9 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version, of_files).map_err(|diagnostic| root.add(diagnostic)).ok()
+                self.onnx(&of_version, of_files, read_text_bytes(root)?)
+                    .map_err(|diagnostic| root.add(diagnostic))
+                    .ok()
             }
         };
         // Both files may bound the batch: the smaller holds. What a load brings overrides them.
@@ -261,13 +263,18 @@ impl VersionReader<'_> {
     }
 
     /// Returns the ONNX file in a version's folder, for executors of this kind, without sizes.
-    fn onnx(&self, of_version: &Path, executor: ExecutorKind) -> Result<ModelSource, Diagnostic> {
+    fn onnx(
+        &self,
+        of_version: &Path,
+        executor: ExecutorKind,
+        text_bytes: u32,
+    ) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => {
-                Ok(ModelSource::File { file, executor, sizes: DimensionSizes::new() })
+                Ok(ModelSource::File { file, executor, sizes: DimensionSizes::new(), text_bytes })
             }
             Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
             Ok(_) => Err(location.diagnostic("it is no file", right)),

@@ -14,6 +14,7 @@ use crate::config::models::{DeclaredTensor, DeclaredTensors, WarmupSample};
 use std::borrow::Cow;
 use std::path::Path;
 use symphony_gpu::DataType;
+use symphony_gpu::import::TEXT_BYTES;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::Class;
@@ -436,7 +437,10 @@ impl TritonReader<'_> {
 }
 
 fn datatype_of(value: &PbtxtValue<'_>) -> Option<DataType> {
-    DataType::parse(value.word()?.strip_prefix("TYPE_")?)
+    match value.word()?.strip_prefix("TYPE_")? {
+        "STRING" => Some(DataType::Bytes(TEXT_BYTES)),
+        name => DataType::parse(name),
+    }
 }
 
 fn version_policy(fields: &[PbtxtField<'_>]) -> Option<VersionPolicy> {
