@@ -98,8 +98,8 @@ impl ModelInfo {
     }
 
     /// Returns the size class of `models`, its table, that a request of these sizes goes to: of
-    /// those that hold it and are served the one whose batches take the least time. `None` where
-    /// there is none; itself where it has no size classes.
+    /// those that hold it and are served the smallest. `None` where there is none; itself where it
+    /// has no size classes.
     pub fn class_for<'m>(&'m self, models: &'m [ModelInfo], sizes: &[usize]) -> Option<&'m ModelInfo> {
         let Some(classes) = &self.sizes else { return Some(self) };
         let mut slots = classes.holding(sizes).filter_map(|slot| models.get(slot.0 as usize));

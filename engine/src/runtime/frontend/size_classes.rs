@@ -1,5 +1,5 @@
 //! A model that is served in size classes: each class is a model slot with fixed shapes, and a
-//! request goes to the class whose batches take the least time among those that hold its sizes.
+//! request goes to the smallest class that holds its sizes.
 //! What depends on a dimension's size is found by comparing the tensors of all classes: the file is
 //! not asked.
 //!
@@ -64,8 +64,8 @@ pub struct SizeClasses {
     dimensions: Vec<String>,
     inputs: Vec<SizedInput>,
     outputs: Vec<Vec<TensorDimension>>,
-    /// The slots of the classes that are kept, and their sizes; those whose batches of one take the
-    /// least time come first.
+    /// The slots of the classes that are kept, and their sizes; the smallest, by the product of the
+    /// sizes, come first, and of equal ones those whose batches of one take the least time.
     classes: Vec<(ModelId, Vec<usize>)>,
 }
 
@@ -90,7 +90,8 @@ impl SizeClasses {
         let outputs = (0..signature.outputs.len()).map(|at| dimensions_of(|of| &of.outputs, at)).collect();
         let mut slots: Vec<(&LoadedClass<'_>, ModelId)> =
             kept.iter().map(|&(at, id)| (&classes[at], id)).collect();
-        slots.sort_by_key(|(class, _)| class.profile.latency(1));
+        // Not by their measured times, in which noise may put a class before one that it holds.
+        slots.sort_by_key(|(class, _)| (class.sizes.iter().product::<usize>(), class.profile.latency(1)));
         Ok(SizeClasses {
             dimensions: variable.dimensions.iter().map(|of| of.dimension.clone()).collect(),
             inputs: filled(variable, &signature, inputs)?,
@@ -114,14 +115,12 @@ impl SizeClasses {
         &self.outputs
     }
 
-    /// Returns the sizes of each class that is kept, those whose batches of one take the least time
-    /// first.
+    /// Returns the sizes of each class that is kept, the smallest first.
     pub fn sizes(&self) -> impl Iterator<Item = &[usize]> {
         self.classes.iter().map(|(_, sizes)| sizes.as_slice())
     }
 
-    /// Returns the slots of the classes that hold a request of these sizes, those whose batches of
-    /// one take the least time first.
+    /// Returns the slots of the classes that hold a request of these sizes, the smallest first.
     pub fn holding(&self, sizes: &[usize]) -> impl Iterator<Item = ModelId> {
         let holds = move |class: &[usize]| class.iter().zip(sizes).all(|(class, own)| own <= class);
         self.classes.iter().filter(move |(_, class)| holds(class)).map(|(id, _)| *id)
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_hold_a_request_come_in_the_order_of_their_times() {
+    fn classes_that_hold_a_request_come_in_the_order_of_their_sizes() {
         let classes = classes(&[]).unwrap();
         let holding = |sizes: &[usize]| classes.holding(sizes).map(|slot| slot.0).collect::<Vec<_>>();
         assert_eq!(holding(&[1, 1]), [0, 1, 2, 3]);
