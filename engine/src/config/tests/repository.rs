@@ -256,9 +256,9 @@ fn every_error_is_reported_with_its_file_and_line() {
             "it must be the name of a file in the version's folder",
         ),
         (
-            "input { name: \"x\" data_type: TYPE_STRING }",
+            "input { name: \"x\" data_type: TYPE_COMPLEX }",
             SLO,
-            "data_type: is TYPE_STRING; it must be TYPE_ and a type",
+            "data_type: is TYPE_COMPLEX; it must be TYPE_ and a type",
         ),
         (
             "max_batch_size: 0\ninput { name: \"x\" data_type: TYPE_FP32 dims: 3 }",
