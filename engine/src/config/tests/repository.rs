@@ -258,7 +258,7 @@ fn every_error_is_reported_with_its_file_and_line() {
         (
             "input { name: \"x\" data_type: TYPE_COMPLEX }",
             SLO,
-            "data_type: is TYPE_COMPLEX; it must be TYPE_ and a type",
+            "data_type: is TYPE_COMPLEX; it must be a type of tensors",
         ),
         (
             "max_batch_size: 0\ninput { name: \"x\" data_type: TYPE_FP32 dims: 3 }",
