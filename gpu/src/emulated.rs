@@ -176,6 +176,10 @@ impl Executor for EmulatedExecutor {
         Some(FinishedJob { gpu, batch, started, finished, result: Ok(()) })
     }
 
+    fn next_end(&self) -> Option<Nanos> {
+        self.gpus.next()
+    }
+
     fn write_outputs(&mut self, finished: &FinishedJob, rows: &dyn RowSlots) -> bool {
         let Some(outputs) = &self.outputs[self.runs[finished.gpu as usize]] else { return true };
         let claimed = (0..).map_while(|row| rows.claim(row));

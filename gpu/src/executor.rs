@@ -118,6 +118,11 @@ pub trait Executor: Send {
     /// Returns a job that is over by now, if there is one; call it until there is none.
     fn poll(&mut self, now: Nanos) -> Option<FinishedJob>;
 
+    /// Returns a time before which [`Executor::poll`] returns no job, unless work is taken back or
+    /// a job is enqueued; `None` if that is for ever. A device that has to be asked returns the
+    /// time at which it is to be asked next.
+    fn next_end(&self) -> Option<Nanos>;
+
     /// Writes the outputs of the job that [`Executor::poll`] has returned last into its rows, where
     /// the device has not written them itself. Returns false if a row could not be claimed.
     fn write_outputs(&mut self, finished: &FinishedJob, rows: &dyn RowSlots) -> bool;

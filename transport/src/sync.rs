@@ -1,16 +1,17 @@
-//! The atomics and the cell that [`crate::ring`] and [`crate::slab`] are made of: those of `std`,
-//! or loom's where `cfg(loom)` is set. Loom then tries every order of a test's accesses.
+//! The atomics, the lock and the cell that [`crate::ring`], [`crate::slab`] and [`crate::doorbell`]
+//! are made of: those of `std`, or loom's where `cfg(loom)` is set. Loom then tries every order of
+//! a test's accesses.
 
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::Arc,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
+    sync::{Arc, Mutex},
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
 };
 
 /// A cell of `std` with the methods of loom's cell.

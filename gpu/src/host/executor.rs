@@ -117,6 +117,10 @@ impl Executor for CpuExecutor {
         }
     }
 
+    fn next_end(&self) -> Option<Nanos> {
+        matches!(self.stage, JobStage::Over { .. }).then_some(Nanos::ZERO)
+    }
+
     fn write_outputs(&mut self, finished: &FinishedJob, rows: &dyn RowSlots) -> bool {
         let JobStage::Polled { job } = self.stage else { return false };
         let Some(model) = self.models[job.model].as_ref().filter(|_| job.batch == finished.batch) else {

@@ -3,13 +3,13 @@
 //! [`EngineClient::pump`] task polls the frontend and wakes the waiting tasks. All run on one
 //! thread.
 //!
-//! The engine answers through rings in memory, on which no task can sleep, so the pump polls. On a
-//! core of its own it polls every microsecond, between polls of the sockets. Where threads share
-//! cores it polls every 10 us for a while after an event, as an answer may be about to come, and
-//! then every 0.1 ms: requests wait milliseconds for their batch, and a busy pump would take the
-//! time of the thread that it waits for (every 0.1 ms takes an eighth of a core). Between polls it
-//! sleeps on a timer, so that sockets are served and other threads run. With no request in flight
-//! it sleeps until a request is sent, for at most 50 ms, as the served models may change.
+//! The engine answers through rings in memory, on which no task can sleep. On a core of its own the
+//! pump polls them every microsecond, between polls of the sockets. Where threads share cores it
+//! sleeps until a doorbell rings, and for at most 5 ms, as a request may be overdue. Where some
+//! threads of the engine spin, which ring no bell, it polls every 10 us for a while after an event,
+//! and then every 0.1 ms, which takes an eighth of a core. Between polls it sleeps on a timer, so
+//! that sockets are served and other threads run. With no request in flight it sleeps until a
+//! request is sent, for at most 50 ms, as the served models may change.
 
 use crate::api::net::core_tasks::CoreTasks;
 use crate::api::net::glommio_io::within;
@@ -30,6 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use symphony_transport::doorbell::Sleeper;
 use symphony_transport::message::{GpuId, ModelId};
 use symphony_transport::slab::{SlabView, SlotGuard, SlotId};
 
@@ -44,6 +45,10 @@ const FAST_POLL: Duration = Duration::from_micros(10);
 
 /// The pause between slow polls.
 const SLOW_POLL: Duration = Duration::from_micros(100);
+
+/// The longest sleep until a doorbell rings: requests that are overdue are ended this much later at
+/// most.
+const LONGEST_SLEEP: Duration = Duration::from_millis(5);
 
 /// The pause between polls while no request is in flight: the frontend must refresh the served
 /// models.
@@ -92,6 +97,8 @@ pub(in crate::api) struct EngineClient {
     view: SlabView,
     /// The slots that no task holds any more, until the frontend takes them back.
     returned: Rc<RefCell<Vec<SlotId>>>,
+    /// The longest sleep until a doorbell rings.
+    longest_sleep: Duration,
     /// The number of requests sent: when it rises, the pump polls fast again.
     sent: Cell<u64>,
 }
@@ -199,6 +206,7 @@ impl EngineClient {
             idle,
             waiting: RefCell::new(waiting),
             pump: RefCell::new(None),
+            longest_sleep: LONGEST_SLEEP,
             sent: Cell::new(0),
         }
     }
@@ -265,13 +273,21 @@ impl EngineClient {
     /// copy large outputs.
     pub(in crate::api) async fn pump(&self, tasks: &Rc<CoreTasks>) {
         let (mut empty, mut sent, mut large) = (0, 0, Vec::new());
+        let sleeper = self.frontend.borrow().bells().sleeper();
         loop {
             if self.in_flight() == 0 {
                 let _ = within(IDLE_POLL, self.request_sent(&mut sent)).await;
                 empty = 0;
             }
+            if let Some(sleeper) = &sleeper {
+                announce(sleeper).await;
+            }
             let delivered = self.deliver(&mut large);
             large.drain(..).for_each(|output| self.copy(output, tasks));
+            if let Some(sleeper) = &sleeper {
+                let _ = within(self.longest_sleep, rung(sleeper)).await;
+                continue;
+            }
             if delivered > 0 || sent != self.sent.get() {
                 sent = self.sent.get();
                 empty = 0;
@@ -355,6 +371,20 @@ impl EngineClient {
         })
         .await;
     }
+}
+
+/// Announces that the current task is about to sleep until a doorbell rings.
+async fn announce(sleeper: &Sleeper) {
+    poll_fn(|cx| {
+        sleeper.announce(cx.waker());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Waits until a doorbell has rung since the task was announced.
+async fn rung(sleeper: &Sleeper) {
+    poll_fn(|_| if sleeper.is_announced() { Poll::Pending } else { Poll::Ready(()) }).await;
 }
 
 /// Copies this part of each slot, in slices.

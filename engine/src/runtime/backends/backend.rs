@@ -103,6 +103,13 @@ impl<E: Executor> Agent for Backend<E> {
         work
     }
 
+    fn next_due(&self) -> Nanos {
+        let Some(state) = &self.state else { return Nanos::MAX };
+        let start = state.next_start().map(|at| at - self.soon.min(at));
+        let end = state.executor.next_end();
+        start.into_iter().chain(end).min().unwrap_or(Nanos::MAX)
+    }
+
     fn stop(&mut self, now: Nanos) {
         if let Some(state) = &mut self.state {
             state.stop(now);

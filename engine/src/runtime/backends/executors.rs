@@ -14,7 +14,7 @@ use crate::runtime::callbacks::{Progress, ThreadHook};
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::panics::{CaughtPanic, catch, catch_panic};
-use crate::runtime::threads::agent::{Placement, run_while};
+use crate::runtime::threads::agent::{Placement, Waiting, run_while};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,6 +25,7 @@ use symphony_gpu::{
     ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
 
 /// The findings of an executor about a model.
 pub(crate) struct LoadReport {
@@ -173,7 +174,8 @@ fn serve(
         hung_after: setup.config.faults.hung_after,
         log_at: Nanos::ZERO,
     };
-    let run = || run_while(&mut backend, placement.idle, &setup.clock, &setup.stop, |of| of.state.is_some());
+    let waiting = Waiting::new(placement.idle, setup.bells.clone());
+    let run = || run_while(&mut backend, &waiting, &setup.clock, &setup.stop, |of| of.state.is_some());
     // What a panic leaves behind is the watchdog's, which answers for it.
     if let Err(CaughtPanic { text, broke_promise }) = catch_panic(run) {
         if broke_promise {
@@ -189,6 +191,7 @@ fn serve(
 pub(crate) struct ExecutorSetup {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
+    pub(crate) bells: Doorbells,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) progress: Progress,
     pub(crate) faults: FaultLatch,

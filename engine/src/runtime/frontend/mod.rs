@@ -51,6 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
 use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotId};
@@ -59,6 +60,7 @@ use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotId};
 pub struct Frontend {
     id: u32,
     clock: Clock,
+    bells: Doorbells,
     queue_ids: QueueIds,
     /// A copy of the newest table that it has read, the table, and its number.
     models: Arc<[ModelInfo]>,
@@ -112,6 +114,7 @@ impl Frontend {
         let frontend = Frontend {
             id: setup.id,
             clock: setup.clock,
+            bells: setup.bells,
             reserves: setup
                 .models
                 .iter()
@@ -142,6 +145,11 @@ impl Frontend {
             frontend,
             FrontendPeer { requests: request_consumers, responses: response_producers, slab: view },
         ))
+    }
+
+    /// Returns the doorbells that ring when an answer has come, where the engine's threads sleep.
+    pub fn bells(&self) -> &Doorbells {
+        &self.bells
     }
 
     /// Returns its number among the engine's frontends.
@@ -414,6 +422,7 @@ impl Frontend {
             ring.write(request).expect("room was checked, and this is the only producer");
         }
         ring.publish();
+        self.bells.ring();
     }
 
     /// Checks that this number of rows for a model can be accepted now.
@@ -604,6 +613,9 @@ impl Frontend {
 
     /// Sends cancellations as far as the rings have room; the rest goes at the next poll.
     fn send_cancellations(&mut self) {
+        if self.cancellations.is_empty() {
+            return;
+        }
         while let Some(&Ticket { index, id }) = self.cancellations.front() {
             if self.in_flight.is_in_flight(index, id) {
                 let &SentRequest { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
@@ -620,11 +632,12 @@ impl Frontend {
                     ..Request::default()
                 };
                 if ring.push(cancellation).is_err() {
-                    return;
+                    break;
                 }
             }
             self.cancellations.pop_front();
         }
+        self.bells.ring();
     }
 
     /// Hands out the answer of the request that begins at `index`, and takes its slots back.

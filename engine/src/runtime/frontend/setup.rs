@@ -6,6 +6,7 @@ use crate::runtime::fault::FaultLatch;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
 use symphony_transport::message::{Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::{MAX_CLASSES, SlabView, SlotClass};
@@ -40,6 +41,8 @@ pub struct FrontendSetup {
     pub id: u32,
     /// The engine's clock.
     pub clock: Clock,
+    /// The doorbells of the engine's threads.
+    pub bells: Doorbells,
     /// Every model slot of the engine, by id.
     pub models: Arc<[ModelInfo]>,
     /// The most bytes that a row of a model that is loaded later may have; 0 where none is.
@@ -76,6 +79,7 @@ impl FrontendSetup {
         FrontendSetup {
             id: 0,
             clock: Clock::start(),
+            bells: Doorbells::none(),
             models,
             later_row: 0,
             model_threads: 1,

@@ -17,6 +17,7 @@ use symphony_scheduler::limits;
 use symphony_scheduler::policy;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
 use symphony_transport::message::QueueId;
 
 /// The inverse of the largest part of an SLO for which lateness is allowed: on a busier machine,
@@ -33,6 +34,9 @@ pub(super) struct EngineBuilder {
     pub(super) config: Arc<Config>,
     pub(super) layout: Layout,
     pub(super) clock: Clock,
+    /// The doorbells of the threads, where all of them sleep: one that spins rings none, since that
+    /// may be a system call.
+    pub(super) bells: Doorbells,
     pub(super) progress: Progress,
     pub(super) sub_clusters: SubClusters,
     pub(super) deferral: &'static dyn Deferral,
@@ -67,6 +71,7 @@ impl EngineBuilder {
         let accepting = Arc::new(AtomicBool::new(true));
         Ok(EngineBuilder {
             config: Arc::new(config),
+            bells: if layout.all_nap() { Doorbells::new() } else { Doorbells::none() },
             layout,
             clock: Clock::start(),
             progress,

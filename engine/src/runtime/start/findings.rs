@@ -41,6 +41,7 @@ impl EngineBuilder {
         ExecutorSetup {
             config: Arc::clone(&self.config),
             clock: self.clock.clone(),
+            bells: self.bells.clone(),
             stop: Arc::clone(stop),
             progress: Arc::clone(&self.progress),
             faults: self.faults.clone(),

@@ -56,6 +56,12 @@ impl Layout {
         layout
     }
 
+    /// Returns true if no thread spins.
+    pub(super) fn all_nap(&self) -> bool {
+        let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
+        others.into_iter().flatten().chain(&self.emulated).all(|placement| placement.idle == Idle::Nap)
+    }
+
     /// Returns the cores that threads are pinned to.
     pub fn cores(&self) -> Vec<usize> {
         let alone = self.emulated.iter();

@@ -135,6 +135,7 @@ impl EngineBuilder {
         for (placement, composite) in agents.0 {
             threads.push(composite.spawn(
                 placement,
+                self.bells.clone(),
                 self.clock.clone(),
                 self.options.on_thread_start.clone(),
                 self.faults.clone(),
@@ -284,6 +285,7 @@ impl EngineBuilder {
             Frontend::new(FrontendSetup {
                 id: id as u32,
                 clock: self.clock.clone(),
+                bells: self.bells.clone(),
                 models: Arc::clone(&findings.models),
                 later_row: self.later_row(),
                 model_threads: self.layout.models.len(),

@@ -53,6 +53,11 @@ impl Agenda {
         self.timers.min().map(|(at, index)| (index, at))
     }
 
+    /// Returns the earliest timer; [`Nanos::MAX`] if there is none.
+    pub(crate) fn next_timer(&self) -> Nanos {
+        self.timers.min_key()
+    }
+
     /// Notes that a request that arrived at `arrival` has come for a queue.
     #[inline]
     pub(crate) fn touch(&mut self, index: usize, arrival: Nanos) {

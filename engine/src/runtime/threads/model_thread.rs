@@ -424,6 +424,10 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
         work
     }
 
+    fn next_due(&self) -> Nanos {
+        self.agenda.next_timer()
+    }
+
     fn stop(&mut self, now: Nanos) {
         let last = &mut LastOutbox(&mut self.outbox);
         for (index, queue) in self.queues.iter_mut().enumerate() {

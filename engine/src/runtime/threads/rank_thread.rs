@@ -265,6 +265,10 @@ impl<C: Completions> Agent for RankThread<C> {
         work
     }
 
+    fn next_due(&self) -> Nanos {
+        self.clusters.iter().map(|cluster| cluster.state.next_timer()).min().unwrap_or(Nanos::MAX)
+    }
+
     fn stop(&mut self, _now: Nanos) {
         self.monitor.counting.publish();
     }

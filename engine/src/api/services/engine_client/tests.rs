@@ -2,17 +2,23 @@
 //! which loses answers, doubles them, ends calls late or dies; clients leave meanwhile.
 
 use super::*;
+use crate::api::net::core_tasks::TurnClock;
+use crate::api::net::glommio_io::local_executor;
+use crate::api::net::handler_panics::HandlerPanics;
 use crate::api::net::memory::CoreMemory;
 use crate::api::net::slices::{SLICE_BYTES, ready_now};
-use crate::runtime::FaultLatch;
 use crate::runtime::clock::Clock;
 use crate::runtime::frontend::{FrontendPeer, FrontendSetup, SlotState};
+use crate::runtime::{FaultLatch, Placement};
 use crate::telemetry::Telemetry;
 use futures_util::future::LocalBoxFuture;
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Context;
+use std::time::Instant;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
 use symphony_transport::message::{Ending, Request, Response};
 
 const GRACE: Nanos = Nanos::from_millis(20);
@@ -220,4 +226,55 @@ fn a_large_output_is_copied_out_of_its_slots_in_slices() {
     assert!(output.len() == 6 << 20 && output.iter().all(|&byte| byte == 7));
     assert!((SLICE_BYTES..2 * SLICE_BYTES).contains(&slices.largest()), "{}", slices.largest());
     frontend.release(held.slots);
+}
+
+/// Answers every request of a frontend at once and rings, until it is to stop.
+fn answer_and_ring(mut peer: FrontendPeer, bells: &Doorbells, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        match peer.requests[0].pop() {
+            Some(Request { id, slot, .. }) => {
+                let ending = Ending::Done as u32;
+                peer.responses[0].push(Response { id, slot, ending, ..Response::default() }).unwrap();
+                bells.ring();
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn an_answer_wakes_the_pump_that_sleeps_until_a_doorbell_rings() {
+    /// Far longer than the test takes.
+    const FOR_EVER: Duration = Duration::from_secs(100);
+    let (bells, stop) = (Doorbells::new(), AtomicBool::new(false));
+    let slo = Nanos::from_secs(1_000);
+    let served = ModelInfo { slo, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
+    let setup = FrontendSetup { bells: bells.clone(), ..FrontendSetup::of_models(Arc::new([served])) };
+    let faults = setup.faults.clone();
+    let (frontend, peer) = Frontend::new(setup).unwrap();
+    let clock = frontend.clock().clone();
+    let metrics = Rc::new(Arc::new(Telemetry::through(&frontend)).add_core("api"));
+    let panics = HandlerPanics::new("api", faults, metrics.clone(), Rc::default());
+    let tasks = Rc::new(CoreTasks::new(panics, metrics.clone(), clock, TurnClock::Elapsed));
+    let mut client = EngineClient::new(frontend, metrics, Idle::Nap);
+    client.longest_sleep = FOR_EVER;
+    let client = Rc::new(client);
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer_and_ring(peer, &bells, &stop));
+        let executor = local_executor(Placement { core: None, idle: Idle::Nap }).unwrap();
+        let began = Instant::now();
+        executor.run(async {
+            let pumped = client.clone();
+            let pump = glommio::spawn_local(async move { pumped.pump(&tasks).await });
+            let memory = CoreMemory::new(1 << 20, 1 << 20);
+            for _ in 0..2_000 {
+                let request = client.reserve(&Ask::one(ModelId(0))).unwrap();
+                let pending = request.send(memory.lease(&Rc::default())).unwrap();
+                assert_eq!(pending.answer().await.unwrap().0.outcome, Outcome::Good);
+            }
+            pump.cancel().await;
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(began.elapsed() < FOR_EVER, "an answer was seen only at the end of the longest sleep");
+    });
 }
