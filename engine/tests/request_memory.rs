@@ -40,6 +40,7 @@ fn reader(datatype: DataType, elements: usize) -> Reader {
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),
+        rolls: false,
         class: Class::HIGHEST,
         thread: 0,
         state: SlotState::Serving,

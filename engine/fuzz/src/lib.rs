@@ -71,6 +71,7 @@ fn model(choice: u8) -> ModelInfo {
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: Profile::of_nothing().into(),
+        rolls: false,
         class: Class::HIGHEST,
         thread: 0,
         state: SlotState::Serving,

@@ -87,10 +87,87 @@ impl Profile {
         self.table[size.min(self.table.len() - 1)]
     }
 
+    /// Returns this profile with each latency multiplied by the ratio of its size's range, and no
+    /// less than that of the size before.
+    pub fn scaled(&self, scale: ProfileScale) -> Profile {
+        let ratios = scale.0.map(ratio_of);
+        let mut before = 1;
+        let latencies: Vec<Nanos> = (1..=self.max_batch())
+            .map(|size| {
+                before = before.max((self.latency(size).0 as f64 * ratios[range_of(size)]) as u64);
+                Nanos(before)
+            })
+            .collect();
+        Profile::measured(&latencies).expect("positive latencies that do not fall are a profile")
+    }
+
+    /// Returns true if both are clones of one profile.
+    pub fn is_same(&self, other: &Profile) -> bool {
+        Arc::ptr_eq(&self.table, &other.table)
+    }
+
     /// Returns the profile without its batches over `max_batch` (at least 1).
     pub fn truncated(&self, max_batch: usize) -> Profile {
         let keep = self.max_batch().min(max_batch.max(1));
         Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one")
+    }
+}
+
+/// The ratios of a profile to the one that it was made of: a level for each range of batch sizes
+/// that ends at one of [`SIZE_BOUNDS`]. It is plain data, so that a recording can hold it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileScale(pub [i8; SIZE_BOUNDS.len()]);
+
+/// The largest ratio of a [`ProfileScale`]; the least is one over it.
+pub const LARGEST_RATIO: f64 = 4.0;
+
+/// The highest level: that of [`LARGEST_RATIO`]. Zero is that of the ratio 1.
+pub const TOP_LEVEL: i8 = 127;
+
+/// The ratio of a level to the level below: the 127th root of [`LARGEST_RATIO`], about 1.1 %.
+const LEVEL: f64 = 1.010_975_497_288_978_8;
+
+/// Returns the ratio of a level.
+pub fn ratio_of(level: i8) -> f64 {
+    let ratio = (0..level.unsigned_abs()).fold(1.0, |ratio, _| ratio * LEVEL);
+    if level < 0 { 1.0 / ratio } else { ratio }
+}
+
+/// Returns the level whose ratio is the nearest, in proportion; the highest or the lowest where the
+/// ratio is beyond them.
+pub fn level_of(ratio: f64) -> i8 {
+    let size = if ratio < 1.0 { 1.0 / ratio } else { ratio };
+    let (mut level, mut of_level) = (0, 1.0);
+    // A level is the nearest to what lies within half a level of it.
+    while level < TOP_LEVEL && size * size >= of_level * of_level * LEVEL {
+        level += 1;
+        of_level *= LEVEL;
+    }
+    if ratio < 1.0 { -level } else { level }
+}
+
+/// Returns the range of [`SIZE_BOUNDS`] that a size is in.
+pub fn range_of(size: usize) -> usize {
+    SIZE_BOUNDS.partition_point(|&bound| bound < size)
+}
+
+/// A profile that was made of another by a scale.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScaledProfile {
+    /// The profile that it was made of.
+    pub base: Profile,
+    /// The ratios.
+    pub scale: ProfileScale,
+    /// The profile.
+    pub profile: Profile,
+}
+
+impl ScaledProfile {
+    /// Returns a profile made of `base`.
+    pub fn new(base: &Profile, scale: ProfileScale) -> ScaledProfile {
+        let is_same = scale == ProfileScale::default();
+        let profile = if is_same { base.clone() } else { base.scaled(scale) };
+        ScaledProfile { base: base.clone(), scale, profile }
     }
 }
 
@@ -115,5 +192,32 @@ mod tests {
         assert_eq!(Profile::measured(&[Nanos(0)]), Err(ProfileError::Zero(1)));
         assert_eq!(Profile::measured(&[Nanos(2), Nanos(1)]), Err(ProfileError::Falls(2)));
         assert_eq!(Profile::linear(Nanos(1), Nanos(1), 5_000), Err(ProfileError::TooLong(5_000)));
+    }
+
+    #[test]
+    fn levels_are_about_a_percent_apart_and_reach_a_quarter_and_four_times() {
+        assert_eq!(
+            (ratio_of(0), level_of(1.0), level_of(0.0), level_of(9.0)),
+            (1.0, 0, -TOP_LEVEL, TOP_LEVEL)
+        );
+        assert!((ratio_of(TOP_LEVEL) - LARGEST_RATIO).abs() < 1e-9);
+        for level in -TOP_LEVEL..=TOP_LEVEL {
+            let ratio = ratio_of(level);
+            assert_eq!([ratio, ratio * 1.005, ratio / 1.005].map(level_of), [level; 3]);
+        }
+    }
+
+    #[test]
+    fn a_scaled_profile_never_falls_and_never_is_zero() {
+        let base = Profile::linear(Nanos(1_000), Nanos(4_000), 12).unwrap();
+        let mut levels = [0; SIZE_BOUNDS.len()];
+        (levels[1], levels[3], levels[4]) = (level_of(2.0), -TOP_LEVEL, level_of(1.5));
+        let scaled = ScaledProfile::new(&base, ProfileScale(levels));
+        let latency = |size| scaled.profile.latency(size).0;
+        assert_eq!((latency(1), scaled.profile.max_batch()), (5_000, 12));
+        assert!(latency(2).abs_diff(12_000) < 100 && latency(6).abs_diff(15_000) < 150);
+        assert!((3..=5).all(|size| latency(size) >= latency(2)) && latency(12) == 16_000);
+        let least = Profile::linear(Nanos(1), Nanos(0), 2).unwrap();
+        assert_eq!(least.scaled(ProfileScale([-TOP_LEVEL; SIZE_BOUNDS.len()])).latency(2), Nanos(1));
     }
 }

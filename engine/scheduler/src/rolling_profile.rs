@@ -3,7 +3,9 @@
 //! whoever reads the executed batches, off the data path; time comes with the batches and the
 //! calls.
 
-use crate::profile::{Profile, SIZE_BOUNDS};
+use crate::profile::{
+    LARGEST_RATIO, Profile, ProfileScale, SIZE_BOUNDS, ScaledProfile, TOP_LEVEL, level_of, range_of, ratio_of,
+};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -21,17 +23,14 @@ const PERCENTILE: usize = 95;
 /// the model's last batch, so that a model which nobody asks for keeps its profile.
 pub const LONGEST_GAP: Nanos = Nanos::from_secs(600);
 
-/// The part of the profile, one over this, by which it must be off before it moves.
-const TOLERANCE: u64 = 20;
+/// The levels by which the profile must be off before it moves: 5 %.
+const TOLERANCE: u8 = 5;
 
-/// The part of the profile, one over this, by which it moves at once.
-const STEP: u64 = 8;
+/// The levels by which it moves at once: a ninth.
+const STEP: i8 = 10;
 
 /// The time between two moves.
 pub const MOVE_INTERVAL: Nanos = Nanos::from_millis(250);
-
-/// The farthest that the profile goes from start-up's: so many times it, or one over so much.
-pub const FARTHEST: f64 = 4.0;
 
 /// The number of ranges of sizes. A range ends at one of [`SIZE_BOUNDS`].
 const RANGES: usize = SIZE_BOUNDS.len();
@@ -80,8 +79,9 @@ impl SizeRange {
 /// step at a time, towards what they measure. What it returns is a [`Profile`] whatever was noted.
 #[derive(Clone, Debug)]
 pub struct RollingProfile {
-    start: Profile,
-    current: Profile,
+    current: ScaledProfile,
+    /// The highest level of a batch of one.
+    most_alone: i8,
     executors: BTreeMap<usize, [SizeRange; RANGES]>,
     /// The time at which the last batch finished.
     newest: Nanos,
@@ -96,8 +96,8 @@ impl RollingProfile {
     /// Returns the rolling profile that begins with start-up's.
     pub fn new(start: Profile) -> RollingProfile {
         RollingProfile {
-            current: start.clone(),
-            start,
+            current: ScaledProfile::new(&start, ProfileScale::default()),
+            most_alone: TOP_LEVEL,
             executors: BTreeMap::new(),
             newest: Nanos::ZERO,
             next_move: Nanos::ZERO,
@@ -106,77 +106,91 @@ impl RollingProfile {
         }
     }
 
+    /// Lets a batch of one take this long at most, or as long as at start-up: whoever schedules by
+    /// the profile goes on to run batches that are measured.
+    pub fn with_longest_alone(self, longest: Nanos) -> RollingProfile {
+        let fits = |level: &i8| self.start().latency(1).0 as f64 * ratio_of(*level) <= longest.0 as f64;
+        let most_alone = (0..=TOP_LEVEL).rev().find(fits).unwrap_or(0);
+        RollingProfile { most_alone, ..self }
+    }
+
     /// Takes in a batch of `size` rows that ran on `executor`, a number that the caller gives. A
     /// size that start-up's profile lacks says nothing.
     pub fn note(&mut self, executor: usize, size: usize, started: Nanos, finished: Nanos) {
-        if size == 0 || size > self.start.max_batch() {
+        if size == 0 || size > self.start().max_batch() {
             return;
         }
         let took = finished.0.saturating_sub(started.0) as f64;
-        let ratio = took / self.start.latency(size).0 as f64;
+        let ratio = took / self.start().latency(size).0 as f64;
         let ranges = self.executors.entry(executor).or_default();
-        ranges[range_of(size)].note(ratio.clamp(FARTHEST.recip(), FARTHEST), finished);
+        ranges[range_of(size)].note(ratio.clamp(LARGEST_RATIO.recip(), LARGEST_RATIO), finished);
         self.newest = self.newest.max(finished);
     }
 
     /// Moves the profile by a step towards what is measured. Returns it if it has moved, and `None`
     /// if it is close enough, has moved within [`MOVE_INTERVAL`], or nothing is measured.
-    pub fn update(&mut self, now: Nanos) -> Option<&Profile> {
+    pub fn update(&mut self, now: Nanos) -> Option<&ScaledProfile> {
         if now < self.next_move {
             return None;
         }
         let target = self.target()?;
         self.is_measured = true;
-        let pairs = || (1..).map(|size| self.current.latency(size).0).zip(&target);
-        if !self.is_moving && !pairs().any(|(from, to)| from.abs_diff(to.0) > from / TOLERANCE) {
+        let levels = self.current.scale.0;
+        let is_off = levels.iter().zip(&target.0).any(|(from, to)| from.abs_diff(*to) >= TOLERANCE);
+        if !self.is_moving && !is_off {
             return None;
         }
-        let next: Vec<Nanos> = pairs().map(|(from, to)| step(from, to.0)).collect();
-        let has_moved = pairs().zip(&next).any(|((from, _), to)| from != to.0);
-        self.is_moving = next != target;
+        let next = core::array::from_fn(|at| {
+            let from = levels[at];
+            target.0[at].clamp(from.saturating_sub(STEP), from.saturating_add(STEP))
+        });
+        self.is_moving = next != target.0;
         self.next_move = now + MOVE_INTERVAL;
-        self.current = Profile::measured(&next).expect("a step from one profile towards another is one");
-        has_moved.then_some(&self.current)
+        if next == levels {
+            return None;
+        }
+        self.current = ScaledProfile::new(self.start(), ProfileScale(next));
+        Some(&self.current)
+    }
+
+    /// Returns the profile as it is, with the scale by which it was made of start-up's.
+    pub fn scaled(&self) -> &ScaledProfile {
+        &self.current
+    }
+
+    /// Returns start-up's profile.
+    pub fn start(&self) -> &Profile {
+        &self.current.base
     }
 
     /// Returns the profile as it is: start-up's before anything was measured.
     pub fn profile(&self) -> &Profile {
-        &self.current
+        &self.current.profile
     }
 
     /// Returns the profile as it is; `None` before anything was measured.
     pub fn measured(&self) -> Option<&Profile> {
-        self.is_measured.then_some(&self.current)
+        self.is_measured.then_some(&self.current.profile)
     }
 
     /// Returns the largest ratio of the profile to start-up's, over all batch sizes; `None` before
     /// anything was measured.
     pub fn drift(&self) -> Option<f64> {
-        let of = |size| self.current.latency(size).0 as f64 / self.start.latency(size).0 as f64;
-        self.measured().map(|_| (1..=self.start.max_batch()).map(of).fold(0.0, f64::max))
+        let of = |size| self.profile().latency(size).0 as f64 / self.start().latency(size).0 as f64;
+        self.measured().map(|_| (1..=self.start().max_batch()).map(of).fold(0.0, f64::max))
     }
 
-    /// Returns the latencies that are measured: of each size the worst executor's, and no less than
-    /// that of the size before.
-    fn target(&self) -> Option<Vec<Nanos>> {
+    /// Returns the scale that is measured: of each range the worst executor's.
+    fn target(&self) -> Option<ProfileScale> {
         let measured = self
             .executors
             .values()
             .filter_map(|ranges| filled(&core::array::from_fn(|at| ranges[at].measured(self.newest))));
         let worst = measured.reduce(|one, other| core::array::from_fn(|at| f64::max(one[at], other[at])))?;
-        let mut before = 1;
-        let latency = |size| {
-            let latency = (self.start.latency(size).0 as f64 * worst[range_of(size)]) as u64;
-            before = latency.max(before);
-            Nanos(before)
-        };
-        Some((1..=self.start.max_batch()).map(latency).collect())
+        let mut levels = worst.map(level_of);
+        levels[0] = levels[0].min(self.most_alone);
+        Some(ProfileScale(levels))
     }
-}
-
-/// Returns the range that a size is in.
-fn range_of(size: usize) -> usize {
-    SIZE_BOUNDS.partition_point(|&bound| bound < size)
 }
 
 /// Returns the ratio of every range: where it is not known, on the line between those of the next
@@ -191,13 +205,6 @@ fn filled(known: &[Option<f64>; RANGES]) -> Option<[f64; RANGES]> {
         *ratio = from + (to - from) * part;
     }
     Some(ratios)
-}
-
-/// Returns the latency after a step of at most one [`STEP`]th, or a nanosecond, towards `to`. It
-/// never falls as `from` and `to` grow, so that a step between two profiles ends at a profile.
-fn step(from: u64, to: u64) -> Nanos {
-    let most = (from / STEP).max(1);
-    Nanos(to.clamp(from.saturating_sub(most).max(1), from.saturating_add(most)))
 }
 
 #[cfg(test)]
@@ -246,8 +253,9 @@ mod tests {
         }
     }
 
+    /// Returns true if they are within a level of each other.
     fn close(ratio: f64, expected: f64) -> bool {
-        (ratio - expected).abs() < 1e-3
+        (ratio / expected - 1.0).abs() < ratio_of(1) - 1.0
     }
 
     #[test]
@@ -274,8 +282,20 @@ mod tests {
         run.rolling.note(0, 65, Nanos::ZERO, run.now);
         assert_eq!((run.rolling.drift(), run.rolling.measured()), (None, None));
         assert!(run.batch(0, 4, 2.0));
-        assert!(close(run.ratio(4), 1.125), "an eighth at once");
+        assert!(close(run.ratio(4), ratio_of(STEP)), "a ninth at once");
         assert!(run.rolling.update(run.now).is_none(), "and then not for an interval");
+    }
+
+    #[test]
+    fn a_batch_of_one_takes_no_longer_than_it_may() {
+        let mut run = Run::new();
+        run.rolling = run.rolling.with_longest_alone(Nanos::from_millis(8));
+        run.for_a_while(0, 1, 3.0);
+        let alone = run.rolling.profile().latency(1);
+        assert!(alone <= Nanos::from_millis(8) && alone > Nanos::from_micros(7_800), "{alone:?}");
+        run.rolling = RollingProfile::new(start()).with_longest_alone(Nanos::from_millis(2));
+        run.for_a_while(0, 1, 3.0);
+        assert_eq!(run.rolling.profile().latency(1), start().latency(1));
     }
 
     #[test]
@@ -324,7 +344,7 @@ mod tests {
                 now = began + Nanos(took);
                 rolling.note(executor, size, began, now);
                 now += Nanos(pause);
-                let Some(profile) = rolling.update(now) else {
+                let Some(ScaledProfile { profile, .. }) = rolling.update(now) else {
                     prop_assert_eq!(rolling.profile(), &before);
                     continue;
                 };
@@ -335,8 +355,8 @@ mod tests {
                     let [is, was, began] =
                         [profile, &before, &start].map(|profile| profile.latency(size).0 as f64);
                     prop_assert!(profile.latency(size) >= profile.latency(size - 1));
-                    prop_assert!((is - was).abs() <= was / STEP as f64 + 1.0);
-                    prop_assert!(is >= began / FARTHEST - 1.0 && is <= began * FARTHEST + 1.0);
+                    prop_assert!(is.max(was) <= is.min(was) * ratio_of(STEP) + 2.0);
+                    prop_assert!(is >= began / LARGEST_RATIO - 1.0 && is <= began * LARGEST_RATIO + 1.0);
                 }
             }
         }
@@ -355,7 +375,7 @@ mod tests {
             let mut run = Run::new();
             run.for_a_while(0, sizes, ratio);
             let drift = run.rolling.drift().unwrap();
-            prop_assert!((drift - ratio).abs() <= ratio.max(1.0) / TOLERANCE as f64 + 1e-3, "{}", drift);
+            prop_assert!((drift / ratio - 1.0).abs() < ratio_of(TOLERANCE as i8) - 1.0, "{}", drift);
             prop_assert_eq!(run.for_a_while(0, sizes, ratio), 0);
         }
     }

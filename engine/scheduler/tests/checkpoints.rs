@@ -6,7 +6,7 @@ use symphony_scheduler::deferral::{QueueConfig, Slack};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::policy::POLICIES;
-use symphony_scheduler::profile::Profile;
+use symphony_scheduler::profile::{Profile, ProfileScale, ScaledProfile, TOP_LEVEL};
 use symphony_scheduler::rank::{Grant, RankInput};
 use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_scheduler::workload::Network;
@@ -47,6 +47,7 @@ enum Step {
     Grant,
     StartReserving,
     Set(RuleSetting),
+    Rescale(ProfileScale),
     Stop,
 }
 
@@ -65,6 +66,8 @@ fn steps() -> impl Strategy<Value = Vec<(Nanos, Step)>> {
             let [price, patience, lead] = [price, patience, lead].map(factor);
             Step::Set(RuleSetting { price, patience, lead, spread })
         }),
+        1 => prop::array::uniform20(any::<i8>().prop_map(|level| level.max(-TOP_LEVEL)))
+            .prop_map(|levels| Step::Rescale(ProfileScale(levels))),
     ];
     // Mostly milliseconds; at times seconds, so that the rate meter's window goes by.
     let span = prop_oneof![
@@ -87,8 +90,8 @@ enum Role {
 fn apply_to_both(queue: &mut ModelQueue, role: Role, now: Nanos, event: ModelEvent<'_>) -> (bool, Log) {
     let saved = queue.saved(now, 0);
     let queued: Vec<Request> = queue.queued().copied().collect();
-    let mut restored =
-        ModelQueue::restore(queue.config().clone(), role == Role::Below, &saved, &queued).unwrap();
+    let config = QueueConfig { profile: queue.base_profile().clone(), ..queue.config().clone() };
+    let mut restored = ModelQueue::restore(config, role == Role::Below, &saved, &queued).unwrap();
     let (mut said, mut said_again) = (Log::default(), Log::default());
     let changed = queue.apply(now, event, &mut said);
     assert_eq!(changed, restored.apply(now, event, &mut said_again), "{event:?}");
@@ -170,6 +173,11 @@ proptest! {
                 }
                 Step::Set(setting) => {
                     apply_to_both(&mut queue, role, now, ModelEvent::Set(setting));
+                }
+                Step::Rescale(scale) => {
+                    let scaled = ScaledProfile::new(queue.base_profile(), scale);
+                    apply_to_both(&mut queue, role, now, ModelEvent::Rescale(&scaled));
+                    prop_assert_eq!(&queue.config().profile, &scaled.profile);
                 }
                 Step::Stop => {
                     apply_to_both(&mut queue, role, now, ModelEvent::Stop);

@@ -43,6 +43,7 @@ impl From<ModelEvent<'_>> for Cause {
             | ModelEvent::Cancel(_)
             | ModelEvent::Settle
             | ModelEvent::Set(_)
+            | ModelEvent::Rescale(_)
             | ModelEvent::StartReserving => Cause::Request,
         }
     }

@@ -9,7 +9,7 @@
 //! the states that they start from:
 //!
 //! - **A ModelThread's queues are independent of each other**, so each is written on its own:
-//!   before the first event of a model in a segment, its state (20 records of 32 bytes, and one per
+//!   before the first event of a model in a segment, its state (21 records of 32 bytes, and one per
 //!   request in its queue). Nothing is written for models that are silent, and no cycle has to
 //!   write all models at once: at most what one queue holds, 8,192 records of 32 bytes.
 //! - **A RankThread's state is one piece**: matching reads all GPUs and models. It is written whole

@@ -11,6 +11,7 @@ use symphony_scheduler::model::checkpoint::Saved;
 use symphony_scheduler::model::losses::Losses;
 use symphony_scheduler::model::rate::RateParts;
 use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
+use symphony_scheduler::profile::{ProfileScale, ScaledProfile, TOP_LEVEL, ratio_of};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
@@ -52,6 +53,8 @@ pub(super) enum Kind {
     StartReserving = 22,
     /// Another setting of the rule.
     Set = 23,
+    /// Another profile: the scale of the one that the queue began with.
+    Rescale = 24,
     /// An input of a RankState, as the next kinds; all but the last two are also decisions of a
     /// ModelQueue.
     Ready = 32,
@@ -105,6 +108,7 @@ impl Kind {
             21 => Kind::Cancel,
             22 => Kind::StartReserving,
             23 => Kind::Set,
+            24 => Kind::Rescale,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -150,7 +154,7 @@ pub(crate) struct Record {
 const COUNTS_PER_RECORD: usize = 6;
 
 /// The number of records that hold a queue's scalars.
-pub(super) const SCALAR_RECORDS: usize = 4;
+pub(super) const SCALAR_RECORDS: usize = 5;
 
 /// The number of records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
@@ -307,6 +311,7 @@ impl Record {
             ModelEvent::Timer => Record::of(Kind::Timer, queue),
             ModelEvent::Grant(grant) => Record::grant(grant),
             ModelEvent::Set(setting) => Record::setting(Kind::Set, queue, setting),
+            ModelEvent::Rescale(scaled) => Record::scale(Kind::Rescale, queue, scaled.scale),
             ModelEvent::StartReserving => Record::of(Kind::StartReserving, queue),
             ModelEvent::Stop => Record::of(Kind::Stop, queue),
         }
@@ -333,9 +338,32 @@ impl Record {
         RuleSetting { price, patience, lead, spread: self.flag != 0 }
     }
 
+    fn scale(kind: Kind, queue: QueueId, scale: ProfileScale) -> Record {
+        let mut words = [0_u64; 3];
+        const { assert!(size_of::<ProfileScale>() <= size_of::<[u64; 3]>()) };
+        for (byte, level) in bytemuck::bytes_of_mut(&mut words).iter_mut().zip(scale.0) {
+            *byte = level.cast_unsigned();
+        }
+        let [a, b, c] = words.map(u64::from_le);
+        Record { a, b, c, ..Record::of(kind, queue) }
+    }
+
+    /// Returns the scale of a [`Kind::Rescale`]. A level that none can have, of a damaged file, is
+    /// the lowest.
+    pub(super) fn as_scale(&self) -> ProfileScale {
+        let words = [self.a, self.b, self.c].map(u64::to_le);
+        let bytes = bytemuck::bytes_of(&words);
+        ProfileScale(std::array::from_fn(|at| bytes[at].cast_signed().max(-TOP_LEVEL)))
+    }
+
     /// Returns the event that [`Record::event`] made the record of; `None` if it is not of a queue.
-    /// `request` is the record's [`Record::as_request`].
-    pub(super) fn as_event<'a>(&self, request: &'a Request) -> Option<ModelEvent<'a>> {
+    /// `request` is the record's [`Record::as_request`], `scaled` the profile by its
+    /// [`Record::as_scale`].
+    pub(super) fn as_event<'a>(
+        &self,
+        request: &'a Request,
+        scaled: Option<&'a ScaledProfile>,
+    ) -> Option<ModelEvent<'a>> {
         Some(match self.kind()? {
             Kind::Request => ModelEvent::Enqueue(request),
             Kind::Cancel => ModelEvent::Cancel(request),
@@ -343,6 +371,7 @@ impl Record {
             Kind::Timer => ModelEvent::Timer,
             Kind::Grant => ModelEvent::Grant(self.as_grant()),
             Kind::Set => ModelEvent::Set(self.as_setting()),
+            Kind::Rescale => ModelEvent::Rescale(scaled?),
             Kind::StartReserving => ModelEvent::StartReserving,
             Kind::Stop => ModelEvent::Stop,
             _ => return None,
@@ -512,7 +541,8 @@ impl Record {
             b: budget.0,
             ..Record::of(Kind::SavedModel, queue)
         };
-        [first, second, third, Record::setting(Kind::SavedModel, queue, saved.setting)]
+        let fourth = Record::setting(Kind::SavedModel, queue, saved.setting);
+        [first, second, third, fourth, Record::scale(Kind::SavedModel, queue, saved.scale)]
     }
 
     pub(super) fn saved_counts(queue: QueueId, saved: &Saved) -> impl Iterator<Item = Record> {
@@ -527,7 +557,7 @@ impl Record {
 
     /// Returns the state that the records of [`Record::saved_model`] and these counts were made of.
     pub(super) fn as_saved(
-        [first, second, third, fourth]: &[Record; SCALAR_RECORDS],
+        [first, second, third, fourth, fifth]: &[Record; SCALAR_RECORDS],
         counts: &[Record],
     ) -> Saved {
         let mut all = [0; RATE_SAMPLES];
@@ -556,6 +586,7 @@ impl Record {
             bounds_sent: third.flag & 2 != 0,
             unexpected: third.flag & 4 != 0,
             setting: fourth.as_setting(),
+            scale: fifth.as_scale(),
         }
     }
 
@@ -670,6 +701,16 @@ impl fmt::Display for Record {
                 write!(f, "grant of GPU {a}, free at {}, to model {model} until {}", Millis(b), Millis(c))
             }
             Kind::Set => write!(f, "model {model} is scheduled by setting {}", self.as_setting()),
+            Kind::Rescale => {
+                let levels = self.as_scale().0;
+                let [least, most] = [levels.iter().min(), levels.iter().max()];
+                let ratio = |level: Option<&i8>| ratio_of(level.copied().unwrap_or_default());
+                let [least, most] = [least, most].map(ratio);
+                write!(
+                    f,
+                    "batches of model {model} take {least:.2} to {most:.2} times what they took at first"
+                )
+            }
             Kind::StartReserving => write!(f, "model {model} sends reservations from now on"),
             Kind::AllReserved => f.write_str("every model has sent a reservation"),
             Kind::Bounds => {
@@ -748,9 +789,14 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use symphony_scheduler::profile::Profile;
 
     const SETTING: RuleSetting =
         RuleSetting { price: f32::INFINITY, patience: 0.25, lead: 0.0, spread: true };
+
+    const SCALE: ProfileScale = ProfileScale([
+        0, 1, -1, TOP_LEVEL, -TOP_LEVEL, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, -19,
+    ]);
 
     #[test]
     fn a_damaged_row_number_is_shown_and_does_not_overflow() {
@@ -762,7 +808,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 33);
+        assert_eq!(known.count(), 34);
     }
 
     #[test]
@@ -821,6 +867,8 @@ mod tests {
             assert_eq!(Record::from(input).in_cluster(1).as_rank_input(), Some(input));
         }
         let grant = Grant { queue, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8) };
+        let base = Profile::linear(Nanos(10), Nanos(20), 30).unwrap();
+        let scaled = ScaledProfile::new(&base, SCALE);
         let events = [
             ModelEvent::Enqueue(&request),
             ModelEvent::Cancel(&request),
@@ -828,11 +876,16 @@ mod tests {
             ModelEvent::Timer,
             ModelEvent::Grant(grant),
             ModelEvent::Set(SETTING),
+            ModelEvent::Rescale(&scaled),
             ModelEvent::StartReserving,
             ModelEvent::Stop,
         ];
         for event in events {
-            assert_eq!(Record::event(queue, event).as_event(&request), Some(event));
+            let record = Record::event(queue, event);
+            assert_eq!(record.as_event(&request, Some(&scaled)), Some(event));
+            if let ModelEvent::Rescale(scaled) = event {
+                assert_eq!(record.as_scale(), scaled.scale);
+            }
         }
         let gpu = SavedGpu {
             gpu: GpuId(65_535),
@@ -864,6 +917,7 @@ mod tests {
             bounds_sent: true,
             unexpected: true,
             setting: SETTING,
+            scale: SCALE,
         };
         let scalars = Record::saved_model(QueueId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(QueueId(1), &saved).collect();

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::profile::ScaledProfile;
 use symphony_scheduler::rank::{RankInput, RankState};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, QueueId, Request};
@@ -246,7 +247,13 @@ impl Models {
                 Some(Kind::Request) => self.request(at, &record, run)?,
                 Some(Kind::Came) => self.came(at, &record, records, run)?,
                 Some(
-                    Kind::Grant | Kind::Timer | Kind::Stop | Kind::Cancel | Kind::Set | Kind::StartReserving,
+                    Kind::Grant
+                    | Kind::Timer
+                    | Kind::Stop
+                    | Kind::Cancel
+                    | Kind::Set
+                    | Kind::Rescale
+                    | Kind::StartReserving,
                 ) => self.input(at, &record, run)?,
                 Some(
                     Kind::Ready
@@ -317,7 +324,9 @@ impl Models {
         run.begin_input(at)?;
         let index = self.queue_index(record)?;
         let request = record.as_request();
-        let event = record.as_event(&request).ok_or("an event that is damaged")?;
+        let scaled = (record.kind() == Some(Kind::Rescale))
+            .then(|| ScaledProfile::new(&self.queue_configs[index].profile, record.as_scale()));
+        let event = record.as_event(&request, scaled.as_ref()).ok_or("an event that is damaged")?;
         self.event(index, event, run)
     }
 

@@ -29,6 +29,7 @@
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
+//! | `profiling` | has profiles follow the batches that ran | no other thread waits for it |
 //! | `tuning` | replays recent arrivals to choose the default rule's setting | no other thread waits for it |
 //! | `simulation` | all of these in virtual time, with faults | nothing of the engine knows of it |
 //!
@@ -47,6 +48,7 @@ mod heartbeat;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;
+pub(crate) mod profiling;
 mod queue_ids;
 // Public for the benchmark `chaos` and for tests.
 #[doc(hidden)]

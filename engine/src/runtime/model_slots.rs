@@ -283,6 +283,7 @@ impl ModelSlots {
             slo: config.slo,
             max_batch: profile.max_batch(),
             profile: Arc::new(profile),
+            rolls: config.rolls(),
             class: own,
             state: SlotState::Draining,
             ..self.models[at].clone()

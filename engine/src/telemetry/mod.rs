@@ -9,7 +9,6 @@
 //! | `registry` | what all cores share, and what is read of it |
 //! | `prometheus`, `view` | the same as Prometheus text, and as the dashboard's JSON |
 //! | `health`, `history`, `advice` | stuck threads, the last seconds, the number of GPUs that they ask for |
-//! | `drift` | how long recent batches took, beside their models' profiles |
 //! | `failures`, [`log`] | failed requests, and the log |
 //! | [`otlp`] | traces |
 //!
@@ -19,7 +18,6 @@
 mod advice;
 #[cfg(test)]
 mod documented_limits;
-mod drift;
 mod failures;
 mod health;
 mod histogram;

@@ -1,8 +1,7 @@
 //! The shared state of all API cores: the counts of each of them, the health of the engine's
-//! threads, the last seconds' history and the drift of profiles.
+//! threads, and the last seconds' history.
 
 use super::advice;
-use super::drift::ProfileDrifts;
 use super::health::{NotReady, ThreadHealth};
 use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
 use super::metrics::{CoreCounts, CoreTurns, Metrics, ModelRequests};
@@ -29,7 +28,6 @@ pub struct Telemetry {
     cores: Mutex<Vec<Arc<CoreCounts>>>,
     health: Mutex<ThreadHealth>,
     history: Mutex<LoadHistory>,
-    drifts: Mutex<ProfileDrifts>,
     traces: Option<Arc<TraceCounts>>,
 }
 
@@ -44,7 +42,6 @@ impl Telemetry {
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
             history: Mutex::default(),
-            drifts: Mutex::default(),
             traces: None,
         }
     }
@@ -59,7 +56,6 @@ impl Telemetry {
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(&[])),
             history: Mutex::default(),
-            drifts: Mutex::default(),
             traces: None,
         }
     }
@@ -174,15 +170,15 @@ impl Telemetry {
     /// Returns the largest ratio of a model's rolling profile to its profile, over all batch sizes;
     /// `None` before enough batches of a size have run.
     pub fn profile_drift(&self, model: ModelId) -> Option<f64> {
-        lock(&self.drifts).of(model)
+        self.counters.rolling_profiles().drift(model)
     }
 
     /// Returns a model's rolling profile; `None` before enough batches of a size have run.
     pub fn rolling_profile(&self, model: ModelId) -> Option<Profile> {
-        lock(&self.drifts).rolling_profile(model).cloned()
+        self.counters.rolling_profiles().profile(model)
     }
 
-    /// Samples the progress of the engine's threads, the load of its GPUs and the batches that ran.
+    /// Samples the progress of the engine's threads and the load of its GPUs.
     /// It must be called several times a second. `dead` is the name of a thread that has died.
     pub fn observe(&self, dead: Option<&str>) {
         let now = self.now();
@@ -191,7 +187,6 @@ impl Telemetry {
             let (second, busy) = self.sample(now);
             lock(&self.history).add(second, busy);
         }
-        lock(&self.drifts).observe(now, self.counters.executions(), &self.models());
     }
 
     /// Returns the counts up to now, and the time that each GPU was busy.

@@ -8,6 +8,7 @@ use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
 use super::{ClassRole, LastReservation, ModelQueue, QueueConfig};
 use crate::limits;
+use crate::profile::ProfileScale;
 use crate::rank::Offer;
 use crate::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
@@ -32,6 +33,8 @@ pub struct Saved {
     pub unexpected: bool,
     /// The setting of the rule.
     pub setting: RuleSetting,
+    /// The scale of the profile that it has, to the one of its configuration at first.
+    pub scale: ProfileScale,
 }
 
 /// Why a model's state can't be restored.
@@ -75,6 +78,7 @@ impl ModelQueue {
             bounds_sent,
             unexpected,
             setting: self.setting,
+            scale: self.scale,
         }
     }
 
@@ -103,7 +107,8 @@ impl ModelQueue {
         &self.terms
     }
 
-    /// The queue whose state this was. `lower`: it is of a class below the highest.
+    /// The queue whose state this was, with the profile in `terms` that it began with. `lower`: it
+    /// is of a class below the highest.
     ///
     /// Errors: no queue can have been in that state.
     pub fn restore(
@@ -120,6 +125,8 @@ impl ModelQueue {
         }
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
+        restored.terms.profile = restored.base.scaled(saved.scale);
+        restored.scale = saved.scale;
         restored.rate = rate;
         restored.setting = saved.setting;
         restored.read_rate();

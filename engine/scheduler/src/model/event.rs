@@ -1,6 +1,7 @@
 //! The events of a model's queue, as one value: for drivers that apply, count, record and replay
 //! them.
 
+use crate::profile::ScaledProfile;
 use crate::rank::Grant;
 use crate::rule_setting::RuleSetting;
 use symphony_transport::message::Request;
@@ -23,6 +24,8 @@ pub enum ModelEvent<'a> {
     Grant(Grant),
     /// The rule's setting is another one from now on.
     Set(RuleSetting),
+    /// Batches take other times from now on: the profile of the queue's configuration, scaled.
+    Rescale(&'a ScaledProfile),
     /// A lower class has requests: a queue of the highest class sends reservations from now on.
     StartReserving,
     /// The engine stops: every request that waits ends.

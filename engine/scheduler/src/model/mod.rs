@@ -27,6 +27,7 @@ pub mod selection;
 use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
 use crate::drop_rule::DropRule;
 use crate::limits;
+use crate::profile::{Profile, ProfileScale, ScaledProfile};
 use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use crate::rule_setting::RuleSetting;
 use alloc::collections::VecDeque;
@@ -143,6 +144,9 @@ struct Candidate {
 /// then.
 pub struct ModelQueue {
     terms: QueueConfig,
+    /// The profile that it began with, and the scale of the one that it has.
+    base: Profile,
+    scale: ProfileScale,
     queue: VecDeque<Request>,
     rate: RateMeter,
     /// What the meter said when its last sample ended, and the batch size that it calls for.
@@ -175,6 +179,8 @@ impl ModelQueue {
 
     fn with_memory(terms: QueueConfig, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
         let mut queue = ModelQueue {
+            base: terms.profile.clone(),
+            scale: ProfileScale::default(),
             terms,
             queue: memory,
             rate: RateMeter::new(now),
@@ -198,6 +204,11 @@ impl ModelQueue {
         self.setting = setting;
         self.read_rate();
         self
+    }
+
+    /// Returns the profile that it began with: the one that a [`ModelEvent::Rescale`] scales.
+    pub fn base_profile(&self) -> &Profile {
+        &self.base
     }
 
     /// Returns the setting that it has.
@@ -307,6 +318,7 @@ impl ModelQueue {
             ModelEvent::Timer => self.on_timer(now, sink),
             ModelEvent::Grant(grant) => self.on_grant(now, grant, sink),
             ModelEvent::Set(setting) => self.set(now, setting, sink),
+            ModelEvent::Rescale(scaled) => self.rescale(now, scaled, sink),
             ModelEvent::StartReserving => self.start_reserving(now, sink),
             ModelEvent::Stop => self.stop(now, sink),
         }
@@ -377,6 +389,22 @@ impl ModelQueue {
     #[cold]
     fn set(&mut self, now: Nanos, setting: RuleSetting, sink: &mut impl ModelSink) {
         self.setting = setting;
+        self.update_rate(now);
+        self.read_rate();
+        self.settle(now, sink);
+    }
+
+    /// Takes over a profile, and selects the batch anew by it. Whoever has sent it keeps the old
+    /// one alive meanwhile, so that nothing is freed here.
+    #[cold]
+    fn rescale(&mut self, now: Nanos, scaled: &ScaledProfile, sink: &mut impl ModelSink) {
+        debug_assert!(scaled.base == self.base, "a profile of another model");
+        self.terms.profile = scaled.profile.clone();
+        self.scale = scaled.scale;
+        if self.role == ClassRole::Below(true) {
+            // The bounds of its batches are others.
+            self.role = ClassRole::Below(false);
+        }
         self.update_rate(now);
         self.read_rate();
         self.settle(now, sink);

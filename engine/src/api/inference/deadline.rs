@@ -192,6 +192,7 @@ mod tests {
             slo: ms(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
+            rolls: false,
             class,
             thread: 0,
             state: SlotState::Serving,

@@ -237,6 +237,7 @@ mod tests {
             slo: Nanos(8_000),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
+            rolls: false,
             class: Class::HIGHEST,
             thread: 0,
             state: SlotState::Serving,

@@ -58,6 +58,7 @@ fn models() -> Arc<[ModelInfo]> {
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),
+        rolls: false,
         class: Class::HIGHEST,
         thread: 0,
         state: SlotState::Serving,

@@ -27,6 +27,6 @@ pub use source::ModelSource;
 pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
 pub(super) use model::{is_model_name, read_models};
-pub(super) use profile::{ClassProfile, limit_batch, read_profiles};
+pub(super) use profile::{ClassProfile, limit_batch, read_profiles, read_rolling};
 pub(super) use sizes::{Sizes, read_sizes};
 pub(super) use source::{emulated_source, read_emulated_model, read_text_bytes};

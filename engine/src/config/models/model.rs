@@ -1,7 +1,7 @@
 //! One table of `[[models]]`: a model to serve.
 
 use super::declared::DeclaredTensors;
-use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles};
+use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles, read_rolling};
 use super::sizes::{DimensionBuckets, Sizes, VariableDimensions, read_sizes};
 use super::source::{ModelSource, read_emulated_model, read_file_model};
 use super::warmup::WarmupSample;
@@ -34,6 +34,8 @@ pub struct ModelConfig {
     pub priority: u8,
     /// The source of the profile.
     pub profile: ProfileSource,
+    /// Whether the profile follows the batches that run; `None` where the configuration is silent.
+    pub rolling: Option<bool>,
     /// The tensors that Triton's `config.pbtxt` declares.
     pub declared: DeclaredTensors,
     /// The requests that are run while it is loaded, as Triton's `config.pbtxt` gives them.
@@ -58,6 +60,12 @@ impl ModelConfig {
         };
         let size = |of: &DimensionBuckets| sizes.get(&of.dimension).map_or(0, |size| size.get() as usize);
         variable.dimensions.iter().map(size).collect()
+    }
+
+    /// Returns true if the profile follows the batches that run: one that was measured does, unless
+    /// the configuration says otherwise.
+    pub fn rolls(&self) -> bool {
+        self.rolling.unwrap_or(self.profile == ProfileSource::Measure)
     }
 
     /// Returns true if `other` is a size class of the same model.
@@ -107,7 +115,9 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
     let Some(kind) = kind else {
         // What else the model needs depends on what runs it.
-        for name in ["file", "profile", "inputs", "outputs", "sizes", "padding", "max_waste", "max_bytes"] {
+        for name in
+            ["file", "profile", "rolling", "inputs", "outputs", "sizes", "padding", "max_waste", "max_bytes"]
+        {
             table.optional(name);
         }
         return None;
@@ -126,6 +136,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
         of_files => read_file_model(table, of_files),
     };
     let profiles = read_profiles(table, kind, slo, &sizes?);
+    let rolling = read_rolling(table);
     let max_batch = max_batch.map_or(Some(None), |given| given.map(Some));
     let locations = ModelLocations {
         file: table.location("file"),
@@ -133,6 +144,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
         max_batch: table.location("max_batch"),
     };
     let (name, source, slo, priority, max_batch) = (name?, source?, slo?, priority? as u8, max_batch?);
+    let rolling = rolling?;
     let class = |ClassProfile { sizes, variable, profile }| {
         let (profile, max_batch) = limit_batch(profile, max_batch);
         ModelConfig {
@@ -144,6 +156,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
             max_batch,
             priority,
             profile,
+            rolling,
             declared: DeclaredTensors::default(),
             warmup: Vec::new(),
             locations: locations.clone(),

@@ -48,6 +48,15 @@ pub(in crate::config) struct ClassProfile {
     pub(in crate::config) profile: ProfileSource,
 }
 
+/// Reads the key `rolling`: whether the profile follows the batches that run. The inner `None` is
+/// for a configuration that is silent.
+pub(in crate::config) fn read_rolling(table: &TomlTable<'_>) -> Option<Option<bool>> {
+    match table.optional("rolling") {
+        Some(value) => value.truth().map(Some),
+        None => Some(None),
+    }
+}
+
 /// Reads the profile of each size class; of the only one where no dimension has buckets.
 pub(in crate::config) fn read_profiles(
     table: &TomlTable<'_>,

@@ -8,7 +8,8 @@ use crate::config::executors::{ExecutorKind, read_kind};
 use crate::config::linear_profile;
 use crate::config::models::{
     ClassProfile, DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_sizes, read_text_bytes,
+    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_rolling, read_sizes,
+    read_text_bytes,
 };
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
@@ -127,6 +128,7 @@ impl VersionReader<'_> {
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
             priority: self.triton.class.unwrap_or_default().number(),
             profile,
+            rolling: None,
             declared: self.triton.declared.clone(),
             warmup: self.triton.warmup.clone(),
             locations: ModelLocations {
@@ -163,6 +165,7 @@ impl VersionReader<'_> {
             _ => read_sizes(root)?,
         };
         let profiles = read_profiles(root, kind, slo, &sizes);
+        let rolling = read_rolling(root);
         let source = match kind {
             ExecutorKind::Emulated => self.emulated(root),
             of_files => {
@@ -196,7 +199,7 @@ impl VersionReader<'_> {
             ExecutorKind::Emulated => DeclaredTensors::default(),
             _ => self.triton.declared.clone(),
         };
-        let (source, slo, priority) = (source?, slo?, priority? as u8);
+        let (source, slo, priority, rolling) = (source?, slo?, priority? as u8, rolling?);
         let class = |ClassProfile { sizes, variable, profile }| {
             let (profile, max_batch) = limit_batch(profile, asked);
             ModelConfig {
@@ -208,6 +211,7 @@ impl VersionReader<'_> {
                 max_batch,
                 priority,
                 profile,
+                rolling,
                 declared: declared.clone(),
                 warmup: self.triton.warmup.clone(),
                 locations: locations.clone(),

@@ -8,10 +8,12 @@
 pub mod count;
 pub mod executions;
 pub mod frontends;
+pub mod rolling_profiles;
 pub mod tuning;
 
 use crate::runtime::counters::executions::Executions;
 use crate::runtime::counters::frontends::{FrontendCounts, FrontendTotals};
+use crate::runtime::counters::rolling_profiles::RollingProfiles;
 use crate::runtime::counters::tuning::TuningCounts;
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
@@ -298,6 +300,7 @@ pub struct Counters {
     executions: Executions,
     frontends: Arc<[Arc<FrontendCounts>]>,
     tuning: Arc<TuningCounts>,
+    rolling: Arc<RollingProfiles>,
 }
 
 /// The counters of all threads at a moment.
@@ -324,6 +327,7 @@ impl Counters {
             backend_roles: backend_roles.into(),
             frontends: Arc::default(),
             tuning: Arc::default(),
+            rolling: Arc::default(),
         }
     }
 
@@ -347,6 +351,11 @@ impl Counters {
     /// Returns the executed batches of the backends, by model and by GPU.
     pub fn executions(&self) -> &Executions {
         &self.executions
+    }
+
+    /// Returns the rolling profiles.
+    pub fn rolling_profiles(&self) -> &Arc<RollingProfiles> {
+        &self.rolling
     }
 
     /// Returns the counts of the tuner's thread.

@@ -38,8 +38,10 @@ pub struct ModelInfo {
     pub slo: Nanos,
     /// The largest batch of the model.
     pub max_batch: usize,
-    /// How long the model's batches take.
+    /// How long the model's batches take, as given or measured when it was loaded.
     pub profile: Arc<Profile>,
+    /// True if the model is scheduled by its rolling profile, once there is one.
+    pub rolls: bool,
     /// The class of requests that name none.
     pub class: Class,
     /// The ModelThread that owns the model.
@@ -61,6 +63,7 @@ impl ModelInfo {
             slo: Nanos::ZERO,
             max_batch: 0,
             profile: Arc::new(Profile::of_nothing()),
+            rolls: false,
             class: Class::HIGHEST,
             thread,
             state: SlotState::Vacant,

@@ -28,6 +28,8 @@ mod mark;
 mod passage;
 mod report;
 mod scenario;
+#[cfg(test)]
+mod slow_executors;
 mod wire;
 mod wiring;
 

@@ -178,6 +178,7 @@ impl EngineBuilder {
             outbox,
             changes: None,
             reservations: ReservationProgress::new(own.len(), self.layout.ranks.len()),
+            profiles: None,
             tuning: None,
         })
     }

@@ -120,6 +120,7 @@ impl EngineBuilder {
                 slo: model.slo,
                 max_batch: servable.profile.max_batch(),
                 profile: Arc::new(servable.profile.clone()),
+                rolls: model.rolls(),
                 class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: thread(at),
                 state: SlotState::Serving,

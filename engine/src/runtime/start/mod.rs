@@ -27,6 +27,7 @@ use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, largest_slot};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
+use crate::runtime::profiling::{KeeperPlan, ProfileKeeper};
 use crate::runtime::stall_watch;
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
@@ -100,6 +101,7 @@ pub(crate) struct Assembly {
     pub(crate) model_slots: Option<ModelSlots>,
     /// The tuner of the default rule, where that is tuned.
     tuner: Option<TunerThread>,
+    pub(crate) profiles: ProfileKeeper,
     counters: Counters,
 }
 
@@ -146,6 +148,7 @@ impl EngineBuilder {
         if let Some(tuner) = assembly.tuner {
             tuner.spawn(Arc::clone(&assembly.stop_executors))?;
         }
+        assembly.profiles.spawn(Arc::clone(&assembly.stop_executors))?;
         let Findings { models, profiles, lateness } = findings;
         // A table of its own: one that frontends read must not be held for as long as the engine
         // runs.
@@ -212,8 +215,15 @@ impl EngineBuilder {
         }
         let mut stages: [Vec<(Placement, Member)>; 3] = Default::default();
         let mut tuner = self.tuner(&model_table, &counters);
+        let mut profiles = ProfileKeeper::new(KeeperPlan {
+            clock: self.clock.clone(),
+            model_table: Arc::clone(&model_table),
+            executions: counters.executions().clone(),
+            rolling: Arc::clone(counters.rolling_profiles()),
+        });
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;
+            thread.profiles = Some(profiles.link());
             thread.tuning = tuner.as_mut().map(TunerThread::link);
             thread.changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
@@ -245,6 +255,7 @@ impl EngineBuilder {
             model_table,
             model_slots,
             tuner,
+            profiles,
             counters,
         })
     }
@@ -260,6 +271,7 @@ impl EngineBuilder {
             clock: self.clock.clone(),
             model_table: Arc::clone(model_table),
             counts: Arc::clone(counters.tuning()),
+            rolling: Arc::clone(counters.rolling_profiles()),
         }))
     }
 

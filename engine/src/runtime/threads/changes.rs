@@ -73,6 +73,12 @@ impl<T> ChangeReceiver<T> {
     /// The most changes that are applied at once.
     pub(crate) const MOST: usize = MAX_UNDER_WAY;
 
+    /// Returns true if it is time to poll.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        now >= self.poll_at
+    }
+
     /// Calls `swap` for each change that has come, which must swap its value with that in the
     /// table. Polls once per [`POLL_INTERVAL`] only. Returns the number of changes.
     #[inline]

@@ -19,6 +19,7 @@ use crate::runtime::tuning::{AppliedSetting, TunedLink};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
+use symphony_scheduler::profile::ScaledProfile;
 use symphony_scheduler::rank::{GpuReport, Grant, RankInput};
 use symphony_transport::Nanos;
 use symphony_transport::message::{
@@ -103,6 +104,8 @@ pub struct ModelThread<I, O> {
     pub changes: Option<ChangeReceiver<Box<SlotQueues>>>,
     /// The progress of the first reservations.
     pub reservations: ReservationProgress,
+    /// The profiles that its models' batches have shown, by the model.
+    pub profiles: Option<ChangeReceiver<ScaledProfile>>,
     /// The link to the tuner of the default rule, where that is tuned.
     pub tuning: Option<TunedLink>,
 }
@@ -379,6 +382,38 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         set
     }
 
+    /// Takes over the profiles that have come, in the queues of all classes of their models, if
+    /// there is room for what follows.
+    #[inline]
+    fn take_profiles(&mut self, now: Nanos) -> usize {
+        match &self.profiles {
+            Some(profiles) if profiles.is_due(now) => self.apply_profiles(now),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn apply_profiles(&mut self, now: Nanos) -> usize {
+        let ModelThread { profiles, queues, index_of, agenda, monitor, outbox, reservations, .. } = self;
+        let Some(profiles) = profiles else { return 0 };
+        const MESSAGES: usize = ChangeReceiver::<ScaledProfile>::MOST * Class::COUNT * MESSAGES_PER_EVENT;
+        if outbox.room_for_messages(MESSAGES) < MESSAGES {
+            return 0;
+        }
+        profiles.take(now, |change| {
+            let Some(first) = index_of[change.index] else { return };
+            let indices = (first as usize..queues.len()).step_by(reservations.highest.max(1));
+            for index in indices {
+                let queue = &mut queues[index];
+                // Else the slot has another model already.
+                if queue.base_profile().is_same(&change.value.base) {
+                    monitor.apply(index, queue, now, ModelEvent::Rescale(&change.value), outbox);
+                    agenda.set_timer(index, queue.next_timer());
+                }
+            }
+        })
+    }
+
     /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
@@ -415,7 +450,7 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.monitor.cycle_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
-        work += self.take_changes(now) + self.take_setting(now);
+        work += self.take_changes(now) + self.take_setting(now) + self.take_profiles(now);
         if self.reservations.under_way > 0 {
             work += self.start_reserving(now);
         }

@@ -6,6 +6,7 @@ use crate::runtime::frontend::ModelInfo;
 use symphony_scheduler::deferral::Deferral;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::tuning::{MOST_REPLAYED, Tuner};
+use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::workload::{Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
@@ -69,6 +70,15 @@ impl TunedPool {
             sampled_from: now,
             sampled: Vec::new(),
         })
+    }
+
+    /// Takes over the profiles of the models for which there is another one.
+    pub(super) fn set_profiles(&mut self, of: impl Fn(ModelId) -> Option<Profile>) {
+        for (at, &model) in self.models.iter().enumerate() {
+            if let Some(profile) = of(model) {
+                self.tuner.set_profile(at, profile);
+            }
+        }
     }
 
     /// Returns the setting that the sub-cluster is to have.

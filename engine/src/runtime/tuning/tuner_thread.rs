@@ -3,6 +3,7 @@
 use super::link::{TunedLink, TunerLink, TuningOrder, tuning_link};
 use super::tuned_pool::{TunedPool, TunedRule};
 use crate::runtime::clock::Clock;
+use crate::runtime::counters::rolling_profiles::RollingProfiles;
 use crate::runtime::counters::tuning::TuningCounts;
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::frontend::model_table::ModelTable;
@@ -31,6 +32,7 @@ pub(crate) struct TunerPlan {
     pub(crate) clock: Clock,
     pub(crate) model_table: Arc<ModelTable>,
     pub(crate) counts: Arc<TuningCounts>,
+    pub(crate) rolling: Arc<RollingProfiles>,
 }
 
 /// The tuners of an engine. See the module's description.
@@ -41,13 +43,22 @@ pub(crate) struct TunerThread {
     pools: Vec<Option<TunedPool>>,
     /// The number of the model table that the pools are of.
     table: Option<u64>,
+    /// The number of the rolling profiles that the pools have.
+    profiles: u64,
     /// No look before this time.
     rests_until: Nanos,
 }
 
 impl TunerThread {
     pub(crate) fn new(plan: TunerPlan) -> TunerThread {
-        TunerThread { plan, links: Vec::new(), pools: Vec::new(), table: None, rests_until: Nanos::ZERO }
+        TunerThread {
+            plan,
+            links: Vec::new(),
+            pools: Vec::new(),
+            table: None,
+            profiles: 0,
+            rests_until: Nanos::ZERO,
+        }
     }
 
     /// Makes a link to a ModelThread, and returns the thread's end.
@@ -83,6 +94,7 @@ impl TunerThread {
     /// Takes arrivals in, orders more, and looks at those of a sub-cluster whose time has come.
     pub(crate) fn turn(&mut self) {
         self.follow_models();
+        self.follow_profiles();
         self.take_arrivals();
         let now = self.plan.clock.now();
         for group in 0..self.pools.len() {
@@ -115,6 +127,17 @@ impl TunerThread {
             if let Some(pool) = pool {
                 order(&mut self.links, TuningOrder::Set { group, setting: pool.setting() });
             }
+        }
+    }
+
+    /// Takes over the profiles by which models are scheduled from now on.
+    fn follow_profiles(&mut self) {
+        let number = self.plan.rolling.number();
+        if std::mem::replace(&mut self.profiles, number) == number {
+            return;
+        }
+        for pool in self.pools.iter_mut().flatten() {
+            pool.set_profiles(|model| self.plan.rolling.followed(model));
         }
     }
 

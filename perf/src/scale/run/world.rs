@@ -170,6 +170,7 @@ impl World {
             outbox: Outbox::new(at, rank_of, links.messages, gpus),
             changes: None,
             reservations: ReservationProgress::new(own.len(), rank_threads),
+            profiles: None,
             tuning: None,
         }
     }

@@ -376,6 +376,7 @@ mod tests {
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
             thread: 0,
             state: SlotState::Serving,
+            rolls: false,
             class: Class::HIGHEST,
         };
         Frontend::new(FrontendSetup::of_models(Arc::new([model]))).unwrap()

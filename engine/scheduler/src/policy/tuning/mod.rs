@@ -13,6 +13,7 @@ pub mod replay;
 
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
+use crate::profile::Profile;
 use crate::rule_setting::{Prefer, RuleSetting};
 use crate::workload::Workload;
 use alloc::collections::VecDeque;
@@ -83,6 +84,11 @@ pub struct Tuner {
 }
 
 impl Tuner {
+    /// Replays the model of this index in the workload by another profile from now on.
+    pub fn set_profile(&mut self, model: usize, profile: Profile) {
+        self.workload.models[model].profile = profile;
+    }
+
     /// A tuner of the pool of `workload`, whose scheduler starts with `setting` at time zero. The
     /// workload's rate, arrivals and seed are not read.
     pub fn new(

@@ -106,6 +106,7 @@ impl World {
             monitor: ModelMonitor::unpublished(),
             changes: None,
             reservations: ReservationProgress::new(MODELS, 1),
+            profiles: None,
             tuning: None,
         };
         World { thread, messages: rank.messages.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
@@ -204,6 +205,7 @@ fn thread<I>(
         monitor: ModelMonitor::unpublished(),
         changes: None,
         reservations: ReservationProgress::new(count, 1),
+        profiles: None,
         tuning: None,
     };
     (thread, from_model, to_model)

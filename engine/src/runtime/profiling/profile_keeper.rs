@@ -1,0 +1,357 @@
+//! The keeper of rolling profiles: how true the models' profiles still are, and whom to tell. A
+//! ratio far above 1 makes batches late, one far below 1 makes them smaller than they could be, so
+//! the log says when it becomes large.
+
+use crate::runtime::clock::Clock;
+use crate::runtime::counters::executions::{Executed, Executions};
+use crate::runtime::counters::rolling_profiles::RollingProfiles;
+use crate::runtime::frontend::model_table::ModelTable;
+use crate::runtime::frontend::{ModelInfo, SlotState};
+use crate::runtime::panics::catch;
+use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use symphony_scheduler::profile::{Profile, ScaledProfile};
+use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, RollingProfile};
+use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
+
+/// The distance from 1, up or down, beyond which a drift is logged.
+const LARGE: f64 = 0.25;
+
+/// The distance from 1 within which a logged drift has ended: nearer than [`LARGE`], so that noise
+/// at the border makes no lines.
+const SMALL: f64 = 0.15;
+
+/// The share of the SLO that a followed profile lets a batch of one take at most: a model of which
+/// no request could be served any more would never be measured again.
+const LONGEST_ALONE: f64 = 0.8;
+
+/// The time between two turns.
+const TURN: Duration = Duration::from_nanos(MOVE_INTERVAL.0);
+
+/// The niceness of the thread: whoever else wants the core has it.
+const NICENESS: i32 = 19;
+
+/// What became of a model's drift.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum DriftChange {
+    /// Beyond [`LARGE`] from now on: the ratio.
+    Began(f64),
+    /// Within [`SMALL`] again: the ratio.
+    Ended(f64),
+}
+
+/// The profile of one model.
+#[derive(Debug)]
+struct KeptProfile {
+    /// The profile that the batches are compared with: another one means another model.
+    profile: Arc<Profile>,
+    rolling: RollingProfile,
+    /// True from a logged drift to its end.
+    is_large: bool,
+    /// The profile that the model's queues have, and the one that is on its way to them.
+    told: Profile,
+    under_way: Option<Profile>,
+}
+
+impl KeptProfile {
+    fn new(profile: Arc<Profile>, longest_alone: Nanos) -> KeptProfile {
+        let start = Profile::clone(&profile);
+        let rolling = RollingProfile::new(start.clone()).with_longest_alone(longest_alone);
+        KeptProfile { profile, rolling, is_large: false, told: start, under_way: None }
+    }
+
+    /// Takes in a batch that a backend thread ran.
+    fn note(&mut self, backend: usize, batch: &Executed) {
+        if !batch.cancelled {
+            self.rolling.note(backend, batch.size as usize, batch.started, batch.finished);
+        }
+    }
+
+    /// Moves the rolling profile, and returns what became of the drift, if it is worth a line.
+    fn update(&mut self, now: Nanos) -> Option<DriftChange> {
+        self.rolling.update(now);
+        let ratio = self.rolling.drift()?;
+        let distance = (ratio - 1.0).abs();
+        if !self.is_large && distance > LARGE {
+            self.is_large = true;
+            Some(DriftChange::Began(ratio))
+        } else if self.is_large && distance < SMALL {
+            self.is_large = false;
+            Some(DriftChange::Ended(ratio))
+        } else {
+            None
+        }
+    }
+}
+
+/// What the keeper has to know of an engine.
+pub(crate) struct KeeperPlan {
+    pub(crate) clock: Clock,
+    pub(crate) model_table: Arc<ModelTable>,
+    pub(crate) executions: Executions,
+    pub(crate) rolling: Arc<RollingProfiles>,
+}
+
+/// The keeper of an engine's rolling profiles. See the module's description.
+pub(crate) struct ProfileKeeper {
+    plan: KeeperPlan,
+    models: BTreeMap<ModelId, KeptProfile>,
+    /// How far the executed batches were read.
+    cursor: Vec<u64>,
+    /// The link to each ModelThread.
+    links: Vec<ChangeSender<ScaledProfile>>,
+}
+
+impl ProfileKeeper {
+    pub(crate) fn new(plan: KeeperPlan) -> ProfileKeeper {
+        ProfileKeeper { plan, models: BTreeMap::new(), cursor: Vec::new(), links: Vec::new() }
+    }
+
+    /// Makes a link to a ModelThread, and returns the thread's end. A change's index is the
+    /// model's.
+    pub(crate) fn link(&mut self) -> ChangeReceiver<ScaledProfile> {
+        let (sender, receiver) = changes();
+        self.links.push(sender);
+        receiver
+    }
+
+    /// Starts the thread, which ends once `stop` is set.
+    ///
+    /// Errors: the system gives no thread.
+    pub(crate) fn spawn(mut self, stop: Arc<AtomicBool>) -> std::io::Result<()> {
+        let live = move || {
+            let own = Some(rustix::thread::gettid());
+            if let Err(error) = rustix::process::setpriority_process(own, NICENESS) {
+                tracing::debug!(%error, "the profile keeper has the priority of the others");
+            }
+            let lived = catch(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    self.turn();
+                    std::thread::park_timeout(TURN);
+                }
+            });
+            if let Err(panic) = lived {
+                tracing::error!(%panic, "the profile keeper died; profiles stay as they are");
+            }
+        };
+        std::thread::Builder::new().name("profiles".into()).spawn(live).map(drop)
+    }
+
+    /// Takes in the batches that ran since the last turn, moves the profiles, logs which have
+    /// drifted far, and tells the ModelThreads.
+    pub(crate) fn turn(&mut self) {
+        let (_, models) = self.plan.model_table.read();
+        self.take_back();
+        self.follow_models(&models);
+        self.take_batches(&models);
+        let now = self.plan.clock.now();
+        for (id, kept) in &mut self.models {
+            let Some(model) = models.get(id.0 as usize) else { continue };
+            let before = kept.rolling.measured().cloned();
+            if let Some(change) = kept.update(now) {
+                log(model, change);
+            }
+            if let (Some(profile), Some(drift)) = (kept.rolling.measured(), kept.rolling.drift())
+                && before.is_none_or(|before| !before.is_same(profile))
+            {
+                self.plan.rolling.set(*id, profile, drift, model.rolls);
+            }
+            if model.rolls && kept.under_way.is_none() && !kept.told.is_same(kept.rolling.profile()) {
+                tell(&mut self.links[model.thread], *id, kept);
+            }
+        }
+    }
+
+    /// Frees the profiles that no queue has any more.
+    fn take_back(&mut self) {
+        for link in &mut self.links {
+            while let Some(change) = link.take_old() {
+                let kept = self.models.get_mut(&ModelId(change.index as u32));
+                if let Some(kept) = kept
+                    && let Some(told) = kept.under_way.take()
+                {
+                    kept.told = told;
+                }
+            }
+        }
+    }
+
+    /// Forgets the models that are no more, once no profile of theirs is on its way.
+    fn follow_models(&mut self, models: &[ModelInfo]) {
+        self.models.retain(|id, kept| {
+            let is_same = |model: &ModelInfo| Arc::ptr_eq(&model.profile, &kept.profile);
+            kept.under_way.is_some() || running(models, *id).is_some_and(is_same)
+        });
+        self.plan.rolling.retain(|model| self.models.contains_key(&model));
+    }
+
+    fn take_batches(&mut self, models: &[ModelInfo]) {
+        let ProfileKeeper { plan: KeeperPlan { executions, .. }, models: kept, cursor, .. } = self;
+        executions.recent(executions.gpus(), cursor, |batch| {
+            let Some(model) = running(models, batch.model) else { return };
+            let new = || {
+                let longest_alone = Nanos::from_secs_f64(model.slo.as_secs_f64() * LONGEST_ALONE);
+                KeptProfile::new(Arc::clone(&model.profile), longest_alone)
+            };
+            let kept = kept.entry(batch.model).or_insert_with(new);
+            // Else its slot has another model already.
+            if Arc::ptr_eq(&model.profile, &kept.profile) {
+                kept.note(executions.backend_of(batch.gpu), &batch);
+            }
+        });
+    }
+}
+
+/// Returns the model in a slot, if it has one.
+fn running(models: &[ModelInfo], id: ModelId) -> Option<&ModelInfo> {
+    models.get(id.0 as usize).filter(|model| model.state != SlotState::Vacant)
+}
+
+/// Sends a model's rolling profile to its ModelThread; at a later turn, if too many changes are
+/// under way.
+fn tell(link: &mut ChangeSender<ScaledProfile>, id: ModelId, kept: &mut KeptProfile) {
+    let scaled = kept.rolling.scaled().clone();
+    let profile = scaled.profile.clone();
+    if link.send(id.0 as usize, scaled).is_ok() {
+        kept.under_way = Some(profile);
+    }
+}
+
+fn log(model: &ModelInfo, change: DriftChange) {
+    let (name, version) = (&*model.label(), model.version);
+    let next = if model.rolls { "it is scheduled by that" } else { "measure it again" };
+    match change {
+        DriftChange::Began(ratio) => {
+            tracing::warn!(
+                model = name,
+                version,
+                "batches take {ratio:.2} times what the profile says: {next}"
+            );
+        }
+        DriftChange::Ended(ratio) => {
+            tracing::info!(
+                model = name,
+                version,
+                "batches take {ratio:.2} times what the profile says again"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use symphony_scheduler::rolling_profile::FLOOR;
+    use symphony_transport::message::{BatchHeader, GpuId};
+
+    /// l(b) = 1 ms * b + 4 ms.
+    fn profile() -> Arc<Profile> {
+        Arc::new(Profile::linear(Nanos::from_millis(1), Nanos::from_millis(4), 8).unwrap())
+    }
+
+    fn kept() -> KeptProfile {
+        KeptProfile::new(profile(), Nanos::MAX)
+    }
+
+    /// A batch of `size` that takes `factor` times what the profile says.
+    fn batch(size: u32, factor: f64) -> Executed {
+        let took = Nanos::from_secs_f64(profile().latency(size as usize).as_secs_f64() * factor);
+        let started = Nanos::from_secs(1);
+        Executed {
+            started,
+            finished: started + took,
+            gpu: GpuId(0),
+            model: ModelId(0),
+            size,
+            cancelled: false,
+        }
+    }
+
+    /// Runs batches of all sizes for 20 s, and returns the lines that were worth it.
+    fn run(kept: &mut KeptProfile, from: Nanos, factor: f64) -> Vec<DriftChange> {
+        let said = (0..2_000_u32).filter_map(|n| {
+            kept.note(0, &batch(1 + n % 8, factor));
+            kept.update(from + Nanos::from_millis(10 * u64::from(n)))
+        });
+        said.collect()
+    }
+
+    #[test]
+    fn cancelled_batches_say_nothing() {
+        let mut kept = kept();
+        let cancelled = Executed { cancelled: true, ..batch(4, 3.0) };
+        (0..FLOOR).for_each(|_| kept.note(0, &cancelled));
+        assert_eq!((kept.update(Nanos::from_secs(1)), kept.rolling.drift()), (None, None));
+    }
+
+    #[test]
+    fn an_executor_that_becomes_slow_is_told_once_and_once_more_when_it_is_fast_again() {
+        let mut kept = kept();
+        let mut at = Nanos::ZERO;
+        let mut run = |factor| {
+            at += Nanos::from_secs(30);
+            run(&mut kept, at, factor)
+        };
+        assert_eq!(run(1.0), []);
+        assert!(matches!(run(1.5)[..], [DriftChange::Began(ratio)] if ratio > 1.0 + LARGE));
+        assert_eq!(run(1.2), [], "between the two borders");
+        assert!(matches!(run(1.1)[..], [DriftChange::Ended(ratio)] if ratio < 1.0 + SMALL));
+        assert_eq!(run(1.2), [], "between the two borders");
+        assert!(matches!(run(0.5)[..], [DriftChange::Began(ratio)] if ratio < 1.0 - LARGE));
+    }
+
+    #[test]
+    fn a_model_that_rolls_is_told_a_step_at_a_time_and_the_old_profile_is_kept_until_it_is_back() {
+        let executions = Executions::new(std::iter::once(0..1));
+        let mut executing = executions.of_backend(0);
+        let header = BatchHeader { size: 1, ..BatchHeader::default() };
+        let (clock, time) = Clock::of_virtual_time();
+        let rolling = Arc::new(RollingProfiles::default());
+        let model = ModelInfo {
+            state: SlotState::Serving,
+            profile: profile(),
+            slo: Nanos::from_millis(20),
+            rolls: true,
+            ..ModelInfo::vacant(ModelId(0), 0)
+        };
+        let table = ModelTable::new(Arc::new([model.clone()]));
+        let mut keeper = ProfileKeeper::new(KeeperPlan {
+            clock,
+            model_table: Arc::clone(&table),
+            executions: executions.clone(),
+            rolling: Arc::clone(&rolling),
+        });
+        let mut thread = keeper.link();
+        let mut told: Option<ScaledProfile> = None;
+        for turn in 1..40 {
+            let began = Nanos(turn * TURN.as_nanos() as u64);
+            time.increment(TURN);
+            (0..FLOOR).for_each(|_| executing.ran(&header, began, began + Nanos::from_millis(50)));
+            keeper.turn();
+            let came = thread.take(began, |change| {
+                if let Some(told) = &told {
+                    assert!(change.value.profile.latency(1) >= told.profile.latency(1));
+                }
+                assert!(change.index == 0 && change.value.base.is_same(&model.profile));
+                told = Some(change.value.clone());
+            });
+            assert!(came <= 1);
+        }
+        let told = told.unwrap().profile;
+        let ended = Nanos::from_secs_f64(0.02 * LONGEST_ALONE);
+        assert!(
+            told.latency(1) <= ended && told.latency(1) > Nanos::from_millis(15),
+            "{:?}",
+            told.latency(1)
+        );
+        assert_eq!(rolling.followed(ModelId(0)).as_ref(), Some(&told));
+        assert!(rolling.drift(ModelId(0)).is_some_and(|ratio| ratio > 3.0));
+        table.publish(Arc::new([ModelInfo { profile: profile(), ..model }]));
+        keeper.turn();
+        assert!(rolling.profile(ModelId(0)).is_none(), "another model begins anew");
+    }
+}
