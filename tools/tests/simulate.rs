@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use symphony_scheduler::policy::{POLICIES, when};
+use symphony_scheduler::query::DeadlineSplit;
 
 fn workloads() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads");
@@ -53,6 +54,28 @@ fn every_policy_runs_every_workload_file() {
             );
         }
     }
+}
+
+#[test]
+fn every_split_runs_a_file_of_queries_and_a_file_without_them_has_nothing_to_split() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/workloads/queries/traffic.toml");
+    for (_, name, _) in DeadlineSplit::ALL {
+        let run = Command::new(env!("CARGO_BIN_EXE_simulate"))
+            .args(["--json", "--duration", "5", "--split", name])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{name}: {}", String::from_utf8_lossy(&run.stderr));
+        let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let query = &report["queries"][0];
+        assert!(query["good"].as_u64().unwrap() > 0, "{name}: {query}");
+        assert_eq!(query["stages"].as_array().unwrap().len(), 3);
+    }
+    assert_eq!(
+        refusal(&["--split", "even"]),
+        "--split: table4-resnet50 has no [[queries]] to split the SLO of\n"
+    );
+    assert!(refusal(&["--split", "odd"]).contains("give one of carried, nexus, even"));
 }
 
 #[test]

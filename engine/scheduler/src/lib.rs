@@ -40,7 +40,7 @@
 //! # Order of modules
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
-//! `rule_setting`, `workload` → `run_time` → `profile` → `limits`. `rolling_profile`, above
+//! `rule_setting`, `workload` → `run_time`, `query` → `profile` → `limits`. `rolling_profile`, above
 //! `profile`, is used by drivers only.
 #![cfg_attr(not(test), no_std)]
 
@@ -53,6 +53,7 @@ pub mod limits;
 pub mod model;
 pub mod policy;
 pub mod profile;
+pub mod query;
 pub mod rank;
 pub mod rolling_profile;
 pub mod rule_setting;

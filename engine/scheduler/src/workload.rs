@@ -3,6 +3,7 @@
 //! file means the same to all of them.
 
 use crate::profile::Profile;
+use crate::query::{DeadlineSplit, QueryGraph};
 use crate::run_time::VaryingModel;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -24,12 +25,16 @@ pub struct Workload {
     pub warmup: Nanos,
     /// The time, from the end of the warm-up, in which arrivals count.
     pub duration: Nanos,
-    /// Requests per second, all models together.
+    /// Requests per second, all models and queries together.
     pub rate_rps: f64,
     /// The network's delays.
     pub network: Network,
     /// One entry per model: copies are already separate entries, named `NAME`, `NAME-2`, `NAME-3` …
     pub models: Vec<WorkloadModel>,
+    /// The queries, whose stages are requests of the models.
+    pub queries: Vec<WorkloadQuery>,
+    /// How the queries' SLOs are divided over their stages.
+    pub split: DeadlineSplit,
 }
 
 impl Workload {
@@ -47,7 +52,21 @@ impl Workload {
             rate_rps,
             network: Network::default(),
             models,
+            queries: Vec::new(),
+            split: DeadlineSplit::default(),
         }
+    }
+
+    /// Returns each model's requests for one arrival, be it a request or a query: the model's
+    /// share, and what the queries' stages are expected to add.
+    pub fn request_shares(&self) -> Vec<f64> {
+        let mut shares: Vec<f64> = self.models.iter().map(|model| model.share).collect();
+        for WorkloadQuery { graph, share, .. } in &self.queries {
+            for (stage, items) in graph.stages.iter().zip(graph.expected_items()) {
+                shares[stage.model.0 as usize] += share * items;
+            }
+        }
+        shares
     }
 
     /// Returns true if any of the models has another class than the highest, or no deadlines: only
@@ -55,6 +74,17 @@ impl Workload {
     pub fn has_classes(&self) -> bool {
         self.models.iter().any(|model| model.class > Class::HIGHEST || model.slo == NO_DEADLINE)
     }
+}
+
+/// A query of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkloadQuery {
+    /// The stages and the SLO.
+    pub graph: QueryGraph,
+    /// The part of the total rate: the shares of models and queries sum to 1.
+    pub share: f64,
+    /// The process by which the queries arrive.
+    pub arrival: Arrival,
 }
 
 /// The network's delays, as the scheduler allows for them.
@@ -88,7 +118,7 @@ pub struct WorkloadModel {
     pub slo: Nanos,
     /// The priority class of the requests: 0 is served first, others backfill the gaps.
     pub class: Class,
-    /// The part of the total rate: the models' shares sum to 1.
+    /// The part of the total rate: the shares of models and queries sum to 1.
     pub share: f64,
     /// The process by which the requests arrive.
     pub arrival: Arrival,

@@ -7,6 +7,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::{BatchSizes, ClockworkOptions, TritonOptions};
 use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::query::DeadlineSplit;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{Audit, Fault, Observer, simulate_observed};
@@ -148,6 +149,8 @@ fn workloads() -> impl Strategy<Value = Workload> {
                 result: Nanos::from_micros(result),
             },
             models,
+            queries: Vec::new(),
+            split: DeadlineSplit::default(),
         },
     )
 }

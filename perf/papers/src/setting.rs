@@ -3,6 +3,7 @@
 
 use super::Effort;
 use symphony_perf::zoo::Model;
+use symphony_scheduler::query::DeadlineSplit;
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 
@@ -40,6 +41,8 @@ impl Setting {
             rate_rps: 1.0,
             network: Network::default(),
             models,
+            queries: Vec::new(),
+            split: DeadlineSplit::default(),
         };
         Setting { workload }.shared(|_| 1.0)
     }

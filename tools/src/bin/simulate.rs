@@ -12,10 +12,11 @@ use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::BatchSizes;
 use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
+use symphony_scheduler::query::DeadlineSplit;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
 use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::sim::goodput::search;
-use symphony_scheduler::sim::report::Report;
+use symphony_scheduler::sim::report::{QueryReport, Report};
 use symphony_scheduler::sim::simulate;
 use symphony_scheduler::workload::Workload;
 use symphony_transport::Nanos;
@@ -77,11 +78,15 @@ struct CommandLine {
     /// be late)
     #[arg(long, value_name = "MS", value_parser = positive)]
     triton_timeout_ms: Option<f64>,
+    /// How the SLO of `[[queries]]` is divided over their stages, instead of the workload's `split`;
+    /// the splits are listed below
+    #[arg(long, value_name = "NAME", value_parser = split)]
+    split: Option<DeadlineSplit>,
     /// Total requests per second, instead of the workload's
     #[arg(long, conflicts_with = "goodput", value_parser = positive)]
     rate: Option<f64>,
-    /// Search for the highest total rate at which every model's bad rate is at most 1 % (0.5 %
-    /// resolution)
+    /// Search for the highest total rate at which every model's and every query's bad rate is at
+    /// most 1 % (0.5 % resolution)
     #[arg(long)]
     goodput: bool,
     /// GPUs, instead of the workload's
@@ -123,6 +128,13 @@ fn prefer(text: &str) -> Result<Prefer, String> {
     Prefer::parse(text).ok_or_else(|| "give efficiency or latency".to_owned())
 }
 
+fn split(text: &str) -> Result<DeadlineSplit, String> {
+    DeadlineSplit::parse(text).ok_or_else(|| {
+        let names = DeadlineSplit::ALL.map(|split| split.1);
+        format!("give one of {}", names.join(", "))
+    })
+}
+
 fn sizes(text: &str) -> Result<BatchSizes, String> {
     BatchSizes::parse(text).ok_or_else(|| "give pow2 or any".to_owned())
 }
@@ -139,6 +151,10 @@ fn after_help() -> String {
     text += "\nRules of --when: a batch is held back …\n";
     for rule in when::RULES {
         text += &format!("  {:<22} {}\n", rule.name, rule.about);
+    }
+    text += "\nSplits: a stage of a query may take …\n";
+    for (_, name, about) in DeadlineSplit::ALL {
+        text += &format!("  {name:<18} {about}\n");
     }
     text + "\nEntry b of batch_histogram in the JSON is the count of batches of size b.\n\
             Exit codes: 0 done; 2 bad usage or input."
@@ -174,6 +190,11 @@ fn run(line: &CommandLine) -> Result<(), String> {
             "{}: has models with a priority or without an SLO, which policy {name} does not support; give one of {right}",
             workload.name
         ));
+    }
+    if line.split.is_some()
+        && let Some(workload) = workloads.iter().find(|workload| workload.queries.is_empty())
+    {
+        return Err(format!("--split: {} has no [[queries]] to split the SLO of", workload.name));
     }
     for workload in &workloads {
         let report = run_one(workload, policy, &options, line.goodput).map_err(|error| error.to_string())?;
@@ -250,6 +271,9 @@ fn changed(mut workload: Workload, line: &CommandLine) -> Workload {
     if let Some(rate) = line.rate {
         workload.rate_rps = rate;
     }
+    if let Some(split) = line.split {
+        workload.split = split;
+    }
     if let Some(gpus) = line.gpus {
         workload.gpus = gpus as usize;
     }
@@ -311,11 +335,26 @@ fn print(report: &Report) {
         "  latency        {:>10.2} ms p50, {:.2} p99, {:.2} p99.9, {:.2} max",
         report.latency_ms.p50, report.latency_ms.p99, report.latency_ms.p999, report.latency_ms.max
     );
-    for model in report.models.iter().filter(|_| report.models.len() > 1) {
+    let several = report.models.len() + report.queries.len() > 1;
+    for model in report.models.iter().filter(|model| several && model.offered > 0) {
         println!(
             "  {:<28} offered {:>8}  good {:>8}  dropped {:>6}  late {:>6}  rejected {:>6}",
             model.name, model.offered, model.good, model.dropped, model.late, model.rejected
         );
     }
+    report.queries.iter().for_each(print_query);
     println!("  ({} events in {:.2} s)", report.events, report.wall_s);
+}
+
+fn print_query(query: &QueryReport) {
+    println!(
+        "  {:<28} offered {:>8}  good {:>8}  dropped {:>6}  late {:>6}  {:.2} ms p50, {:.2} p99",
+        query.name, query.offered, query.good, query.dropped, query.late, query.p50_ms, query.p99_ms
+    );
+    for stage in &query.stages {
+        println!(
+            "    {:<26} over {:>11}  ended queries {:>6}  {:.2} ms p50, {:.2} p99",
+            stage.name, stage.over, stage.ended_queries, stage.p50_ms, stage.p99_ms
+        );
+    }
 }

@@ -298,6 +298,12 @@ impl Args {
 
     fn workload_plan(&self, file: &Path) -> Result<Plan, PlanError> {
         let workload = read_workload(file).map_err(|diagnostics| PlanError(diagnostics.to_string()))?;
+        if !workload.queries.is_empty() {
+            let file = file.display();
+            return Err(PlanError(format!(
+                "{file}: has [[queries]], which only `simulate` runs; leave them out"
+            )));
+        }
         let rate_rps = self.rate.unwrap_or(workload.rate_rps);
         let model = |model: symphony_scheduler::workload::WorkloadModel| PlannedModel {
             name: model.name,

@@ -1,5 +1,5 @@
-//! The search for a workload's goodput: the highest total rate at which every model's bad rate is
-//! at most 1 %.
+//! The search for a workload's goodput: the highest total rate at which every model's and every
+//! query's bad rate is at most 1 %.
 
 use super::arrivals::ArrivalError;
 use super::report::Report;
@@ -64,12 +64,13 @@ pub fn ideal_rate(workload: &Workload) -> f64 {
     let seconds_per_request: f64 = workload
         .models
         .iter()
-        .map(|model| {
+        .zip(workload.request_shares())
+        .map(|(model, share)| {
             let least = (1..=model.profile.max_batch())
                 .filter(|&size| size == 1 || model.profile.latency(size) <= model.slo)
                 .map(|size| model.profile.latency(size).as_secs_f64() / size as f64)
                 .fold(f64::INFINITY, f64::min);
-            model.share * least
+            share * least
         })
         .sum();
     workload.gpus as f64 / seconds_per_request

@@ -3,8 +3,11 @@
 //! completions come out, and the report is built on the way.
 
 use super::observer::Observer;
+use super::queries::RunningQueries;
 use super::report::ReportBuilder;
+use super::traffic::Traffic;
 use crate::policy::Decisions;
+use crate::profile::Profile;
 use crate::run_time::VaryingModel;
 use crate::workload::Workload;
 use alloc::collections::BinaryHeap;
@@ -61,6 +64,9 @@ pub(super) struct VirtualGpus<'a> {
     varying: Vec<Option<VaryingModel>>,
     seed: u64,
     random: Pcg64Mcg,
+    profiles: Vec<Profile>,
+    /// The queries, where there are any.
+    pub(super) queries: Option<RunningQueries>,
     pub(super) report: ReportBuilder,
     pub(super) observer: &'a mut dyn Observer,
 }
@@ -80,6 +86,8 @@ impl<'a> VirtualGpus<'a> {
             varying: workload.models.iter().map(|model| model.varying.clone()).collect(),
             seed: workload.seed,
             random: Pcg64Mcg::seed_from_u64(workload.seed),
+            profiles: workload.models.iter().map(|model| model.profile.clone()).collect(),
+            queries: RunningQueries::new(workload),
             report: ReportBuilder::new(workload),
             observer,
         }
@@ -97,8 +105,11 @@ impl<'a> VirtualGpus<'a> {
         self.skip_stopped();
         let done = self.preemptible[gpu.0 as usize].take_if(|running| running.header.batch == batch);
         if let Some(done) = done {
-            self.report.ran(&done.header, (&done.requests, &[]), Some(done.started), done.finished);
+            self.report_run(&done.header, (&done.requests, &[]), Some(done.started), done.finished);
             self.recycle(done.requests);
+        }
+        if let Some(queries) = &mut self.queries {
+            queries.completed(batch, finished, self.observer);
         }
         Completion { batch, started, finished, model, gpu }
     }
@@ -141,6 +152,100 @@ impl<'a> VirtualGpus<'a> {
         (started, finished)
     }
 
+    /// Takes a query that arrives.
+    pub(super) fn query_arrived(&mut self, graph: usize, now: Nanos) {
+        if let Some(queries) = &mut self.queries {
+            queries.arrive(graph, now, self.observer);
+        }
+    }
+
+    /// Returns the next request of a query's stage that arrives now, if there is one.
+    pub(super) fn next_due(&mut self, workload: &Workload, traffic: &mut Traffic) -> Option<Request> {
+        let request = self.queries.as_mut()?.next_due(self.now, workload, traffic, self.observer)?;
+        self.observer.arrived(&request);
+        Some(request)
+    }
+
+    /// Counts a batch; requests of queries are counted with these.
+    fn report_run(
+        &mut self,
+        batch: &BatchHeader,
+        requests: (&[Request], &[Request]),
+        started: Option<Nanos>,
+        finished: Nanos,
+    ) {
+        let Some(queries) = &self.queries else { return self.report.ran(batch, requests, started, finished) };
+        let all = requests.0.iter().chain(requests.1);
+        let own: Vec<Request> = all.filter(|request| !queries.has(request)).copied().collect();
+        self.report.ran(batch, (&own, &[]), started, finished);
+    }
+
+    /// Ends the requests of a batch whose queries have ended. Returns the batch without them;
+    /// `None` if none is left, which its GPU completes at once.
+    fn without_ended(
+        &mut self,
+        batch: BatchHeader,
+        requests: (&[Request], &[Request]),
+    ) -> Option<(BatchHeader, Vec<Request>)> {
+        let mut left = Vec::with_capacity(batch.size as usize);
+        for request in requests.0.iter().chain(requests.1) {
+            let queries = self.queries.as_mut();
+            if queries.is_some_and(|queries| queries.take_ended(request)) {
+                self.observer.ended(request, Ending::Withdrawn, self.now);
+            } else {
+                left.push(*request);
+            }
+        }
+        if left.is_empty() {
+            let at = batch.exec_at.max(self.free_at[batch.gpu.0 as usize]);
+            let BatchHeader { batch: number, model, gpu, .. } = batch;
+            let nothing = PendingCompletion { finished: at, batch: number, model, gpu, started: at };
+            self.completions.push(Reverse(nothing));
+            return None;
+        }
+        if left.len() == batch.size as usize {
+            return Some((batch, left));
+        }
+        let duration = self.profiles[batch.model.0 as usize].latency(left.len());
+        Some((BatchHeader { size: left.len() as u32, duration, ..batch }, left))
+    }
+
+    /// Hands a batch that was sent to the queries. Where it can't start, its requests are dropped.
+    fn sent_with_queries(&mut self, batch: u64, requests: &[Request], started: Option<Nanos>) {
+        let Some(queries) = &mut self.queries else { return };
+        match started {
+            Some(started) => queries.sent(batch, requests, started),
+            None => requests.iter().for_each(|request| {
+                queries.dropped(request, self.now, self.observer);
+            }),
+        }
+    }
+
+    fn run_now(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let (started, finished) = self.send(&batch, requests);
+        self.report_run(&batch, requests, started, finished);
+        if self.queries.is_some() {
+            self.sent_with_queries(batch.batch, requests.0, started);
+        }
+    }
+
+    fn run_until_preempted(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
+        let free_at = self.free_at[batch.gpu.0 as usize];
+        let (started, finished) = self.send(&batch, requests);
+        let Some(start) = started else {
+            self.report_run(&batch, requests, None, finished);
+            return self.sent_with_queries(batch.batch, requests.0, None);
+        };
+        self.sent_with_queries(batch.batch, requests.0, started);
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.extend_from_slice(requests.0);
+        kept.extend_from_slice(requests.1);
+        let running = &mut self.preemptible[batch.gpu.0 as usize];
+        assert!(running.is_none(), "GPU {} already runs a batch that may be preempted", batch.gpu.0);
+        *running =
+            Some(PreemptibleBatch { header: batch, requests: kept, free_at, started: start, finished });
+    }
+
     /// Returns the time that a batch really takes.
     fn run_time(&mut self, batch: &BatchHeader, requests: (&[Request], &[Request])) -> Nanos {
         let planned = match &self.varying[batch.model.0 as usize] {
@@ -161,20 +266,21 @@ impl<'a> VirtualGpus<'a> {
 
 impl Decisions for VirtualGpus<'_> {
     fn run(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
-        let (started, finished) = self.send(&batch, requests);
-        self.report.ran(&batch, requests, started, finished);
+        if self.queries.is_none() {
+            return self.run_now(batch, requests);
+        }
+        if let Some((batch, requests)) = self.without_ended(batch, requests) {
+            self.run_now(batch, (&requests, &[]));
+        }
     }
 
     fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
-        let free_at = self.free_at[batch.gpu.0 as usize];
-        let (started, finished) = self.send(&batch, requests);
-        let Some(started) = started else { return self.report.ran(&batch, requests, None, finished) };
-        let mut kept = self.spare.pop().unwrap_or_default();
-        kept.extend_from_slice(requests.0);
-        kept.extend_from_slice(requests.1);
-        let running = &mut self.preemptible[batch.gpu.0 as usize];
-        assert!(running.is_none(), "GPU {} already runs a batch that may be preempted", batch.gpu.0);
-        *running = Some(PreemptibleBatch { header: batch, requests: kept, free_at, started, finished });
+        if self.queries.is_none() {
+            return self.run_until_preempted(batch, requests);
+        }
+        if let Some((batch, requests)) = self.without_ended(batch, requests) {
+            self.run_until_preempted(batch, (&requests, &[]));
+        }
     }
 
     fn preempt(&mut self, gpu: GpuId, back: &mut Vec<Request>) -> bool {
@@ -187,6 +293,9 @@ impl Decisions for VirtualGpus<'_> {
         let begun = stopped.started < message_arrives;
         self.free_at[at] = if begun { message_arrives } else { stopped.free_at };
         self.stopped.push(stopped.header.batch);
+        if let Some(queries) = &mut self.queries {
+            queries.preempted(stopped.header.batch);
+        }
         self.skip_stopped();
         self.observer.preempted(&stopped.header, &stopped.requests, end);
         self.report.preempted(&stopped.header, stopped.started, end);
@@ -197,6 +306,11 @@ impl Decisions for VirtualGpus<'_> {
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
         self.observer.ended(request, ending, now);
+        if let Some(queries) = &mut self.queries
+            && queries.dropped(request, now, self.observer)
+        {
+            return;
+        }
         self.report.ended(request, ending);
     }
 }

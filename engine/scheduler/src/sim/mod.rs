@@ -9,11 +9,12 @@ pub mod goodput;
 mod gpus;
 mod minutes;
 mod observer;
+mod queries;
 pub mod report;
 mod simulation;
 mod traffic;
 
 pub use audit::{Audit, Decision, Violation};
 pub use gpus::Fault;
-pub use observer::Observer;
+pub use observer::{Observer, QueryEnding};
 pub use simulation::{simulate, simulate_observed};

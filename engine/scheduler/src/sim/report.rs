@@ -3,6 +3,7 @@
 //! The report's fields, in JSON, are those of docs/design/specification.md, "Simulation", and are
 //! fixed.
 
+pub use super::queries::{QueryReport, StageReport};
 use crate::workload::{Workload, WorkloadModel};
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -29,13 +30,13 @@ pub struct Report {
     /// The highest rate with at most 1 % bad for every model; only where it was searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_rps: Option<f64>,
-    /// Requests that arrived, per second.
+    /// Requests and queries that arrived, per second.
     pub offered_rps: f64,
-    /// Requests that were answered in time, per second.
+    /// Requests that were answered in time and queries that were over in time, per second.
     pub good_rps: f64,
-    /// Dropped, late and rejected requests over offered ones.
+    /// Dropped, late and rejected ones over offered ones.
     pub bad_rate: f64,
-    /// The largest bad rate of a single model of the highest class that there is.
+    /// The largest bad rate of a single query, or model of the highest class that there is.
     pub worst_bad_rate: f64,
     /// The mean of `gpu_busy`.
     pub gpu_utilization: f64,
@@ -51,12 +52,16 @@ pub struct Report {
     pub mean_batch: f64,
     /// Entry b is the count of batches of size b.
     pub batch_histogram: Vec<u64>,
-    /// Time from arrival to start of execution, of requests that ran.
+    /// Time from arrival to start of execution, of requests that ran, as `models` has them.
     pub queueing_ms: Queueing,
-    /// Time from arrival to the result at the frontend, of requests that ran.
+    /// Time from arrival to the result at the frontend, of requests that ran, as `models` has
+    /// them.
     pub latency_ms: Latency,
-    /// The requests of each model.
+    /// The requests of each model, those of queries' stages left out.
     pub models: Vec<ModelReport>,
+    /// The queries of each graph; only where there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub queries: Vec<QueryReport>,
     /// Wall-clock time of the simulation, seconds. The simulator has no clock: it leaves 0 here for
     /// its caller to fill in.
     pub wall_s: f64,
@@ -237,10 +242,19 @@ impl ReportBuilder {
         self.latency.saturating_record((finished + self.result_delay - request.arrival).0);
     }
 
-    pub(super) fn finish(self, workload: &Workload, policy: &str, drop: &str, events: u64) -> Report {
+    pub(super) fn finish(
+        self,
+        workload: &Workload,
+        policy: &str,
+        drop: &str,
+        events: u64,
+        queries: Vec<QueryReport>,
+    ) -> Report {
         let window_s = (self.to - self.from).as_secs_f64();
-        let offered: u64 = self.models.iter().map(|model| model.offered).sum();
-        let good: u64 = self.models.iter().map(|model| model.good).sum();
+        let offered = self.models.iter().map(|model| model.offered);
+        let offered: u64 = offered.chain(queries.iter().map(|query| query.offered)).sum();
+        let good = self.models.iter().map(|model| model.good);
+        let good: u64 = good.chain(queries.iter().map(|query| query.good)).sum();
         let batches: u64 = self.batch_histogram.iter().sum();
         let batched: u64 = self.batch_histogram.iter().enumerate().map(|(size, n)| size as u64 * n).sum();
         let gpu_busy: Vec<f64> = self.busy.iter().map(|busy| busy.as_secs_f64() / window_s).collect();
@@ -255,7 +269,8 @@ impl ReportBuilder {
             offered_rps: offered as f64 / window_s,
             good_rps: good as f64 / window_s,
             bad_rate: if offered == 0 { 0.0 } else { (offered - good) as f64 / offered as f64 },
-            worst_bad_rate: worst_bad_rate(&self.models),
+            worst_bad_rate: (queries.iter().map(|query| query.bad_rate))
+                .fold(worst_bad_rate(&self.models), f64::max),
             gpu_utilization: gpu_busy.iter().sum::<f64>() / gpu_busy.len().max(1) as f64,
             preemptions: self.preemptions,
             gpu_wasted: self.wasted.as_secs_f64() / (window_s * gpu_busy.len().max(1) as f64),
@@ -274,6 +289,7 @@ impl ReportBuilder {
                 max: self.latency.max() as f64 / 1e6,
             },
             models: self.models,
+            queries,
             wall_s: 0.0,
             events,
         }

@@ -5,9 +5,10 @@ use super::arrivals::ArrivalError;
 use super::gpus::{Fault, VirtualGpus};
 use super::observer::Observer;
 use super::report::Report;
-use super::traffic::Traffic;
+use super::traffic::{Arriving, Traffic};
 use crate::policy::{Policy, PolicyOptions};
 use crate::workload::Workload;
+use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
 /// Runs `workload` under `policy` and reports on the requests that arrived after its warm-up.
@@ -33,8 +34,11 @@ pub fn simulate_observed(
     observer: &mut dyn Observer,
 ) -> Result<Report, ArrivalError> {
     let mut traffic = Traffic::new(workload)?;
-    let mut scheduler = policy.scheduler(workload, options);
     let mut gpus = VirtualGpus::new(workload, fault, observer);
+    let mut scheduler = match &gpus.queries {
+        Some(queries) => policy.scheduler(&queries.scheduled(workload), options),
+        None => policy.scheduler(workload, options),
+    };
     let mut events = 0u64;
     loop {
         let arrival = traffic.next_at();
@@ -46,20 +50,29 @@ pub fn simulate_observed(
         }
         events += 1;
         gpus.now = now;
-        // Of events at one instant, completions come first, then requests, then timers.
+        // Of events at one instant, completions come first, then requests and queries,
+        // then timers; and behind each of them the items of queries that arrive by it.
         if completion <= now {
             let done = gpus.take_completion();
             scheduler.on_completion(now, done, &mut gpus);
         } else if arrival <= now {
-            let request = traffic.take(workload);
-            gpus.observer.arrived(&request);
-            gpus.report.arrived(&request);
-            scheduler.on_request(now, request, &mut gpus);
+            match traffic.take(workload) {
+                Arriving::Request(request) => {
+                    gpus.observer.arrived(&request);
+                    gpus.report.arrived(&request);
+                    scheduler.on_request(now, request, &mut gpus);
+                }
+                Arriving::Query(graph, at) => gpus.query_arrived(graph, at),
+            }
         } else {
             scheduler.on_timer(now, &mut gpus);
+        }
+        while let Some(request) = gpus.next_due(workload, &mut traffic) {
+            scheduler.on_request(now, request, &mut gpus);
         }
     }
     let drop =
         if policy.options().contains(&"drop") { options.drop.unwrap_or(policy.drop()).name() } else { "own" };
-    Ok(gpus.report.finish(workload, policy.name(), drop, events))
+    let queries = gpus.queries.map_or_else(Vec::new, |queries| queries.finish(workload));
+    Ok(gpus.report.finish(workload, policy.name(), drop, events, queries))
 }

@@ -1,17 +1,25 @@
-//! The requests of a workload in the order of their arrival: the streams of [`super::arrivals`] of
-//! all its models, merged.
+//! The requests and queries of a workload in the order of their arrival: the streams of
+//! [`super::arrivals`] of all its models and queries, merged.
 
 use super::arrivals::{ArrivalError, Arrivals, stream_seed};
 use crate::rank::min_tree::MinTree;
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadModel};
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, NO_DEADLINE, Request};
 
-/// The requests of all models that have not arrived yet.
+/// What arrives next from outside.
+pub(super) enum Arriving {
+    /// A request of a model.
+    Request(Request),
+    /// A query: its index in the workload, and the time.
+    Query(usize, Nanos),
+}
+
+/// The requests of all models, and the queries, that have not arrived yet.
 pub(super) struct Traffic {
     streams: Vec<Arrivals>,
-    /// The next arrival of each model.
+    /// The next arrival of each model, then of each query.
     next: MinTree,
     end: Nanos,
     next_id: u64,
@@ -22,15 +30,18 @@ impl Traffic {
     ///
     /// Errors: those of [`Arrivals::new`].
     pub(super) fn new(workload: &Workload) -> Result<Traffic, ArrivalError> {
+        let models = workload.models.iter().map(|model| (&model.arrival, model.share));
+        let queries = workload.queries.iter().map(|query| (&query.arrival, query.share));
+        let streams = workload.models.len() + workload.queries.len();
         let mut traffic = Traffic {
-            streams: Vec::with_capacity(workload.models.len()),
-            next: MinTree::new(workload.models.len()),
+            streams: Vec::with_capacity(streams),
+            next: MinTree::new(streams),
             end: workload.warmup + workload.duration,
             next_id: 0,
         };
-        for (index, model) in workload.models.iter().enumerate() {
+        for (index, (arrival, share)) in models.chain(queries).enumerate() {
             let seed = stream_seed(workload.seed, index as u64);
-            traffic.streams.push(Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed)?);
+            traffic.streams.push(Arrivals::new(arrival, workload.rate_rps * share, seed)?);
             traffic.advance(index);
         }
         Ok(traffic)
@@ -46,25 +57,38 @@ impl Traffic {
         self.next.set(index, at.unwrap_or(Nanos::MAX));
     }
 
-    /// Takes the next request out. There must be one.
-    pub(super) fn take(&mut self, workload: &Workload) -> Request {
+    /// Takes the next arrival out. There must be one.
+    pub(super) fn take(&mut self, workload: &Workload) -> Arriving {
         let (arrival, index) = self.next.min().expect("only called when there is one");
         self.advance(index);
+        let Some(model) = workload.models.get(index) else {
+            return Arriving::Query(index - workload.models.len(), arrival);
+        };
+        let deadline = match model.slo {
+            NO_DEADLINE => NO_DEADLINE,
+            slo => arrival + slo - workload.network.result,
+        };
+        Arriving::Request(self.request(workload, ModelId(index as u32), arrival, deadline))
+    }
+
+    /// Makes a request, of an id of its own.
+    pub(super) fn request(
+        &mut self,
+        workload: &Workload,
+        model: ModelId,
+        arrival: Nanos,
+        deadline: Nanos,
+    ) -> Request {
         let id = self.next_id;
         self.next_id += 1;
+        let WorkloadModel { class, varying, .. } = &workload.models[model.0 as usize];
         Request {
             id,
             arrival,
-            deadline: match workload.models[index].slo {
-                NO_DEADLINE => NO_DEADLINE,
-                slo => arrival + slo - workload.network.result,
-            },
-            queue: ModelId(index as u32).only_queue(),
-            class: workload.models[index].class,
-            application: match &workload.models[index].varying {
-                Some(varying) => varying.draw(workload.seed, id).application,
-                None => 0,
-            },
+            deadline,
+            queue: model.only_queue(),
+            class: *class,
+            application: varying.as_ref().map_or(0, |one| one.draw(workload.seed, id).application),
             ..Request::default()
         }
     }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::query::{ItemDraw, StageInput};
 use symphony_scheduler::workload::{Arrival, Network, Workload};
 use symphony_transport::Nanos;
 use symphony_transport::message::NO_DEADLINE;
@@ -109,6 +110,96 @@ fn a_model_may_have_applications_with_run_times_of_their_own() {
     assert!(
         found[0].contains("models[0].estimate: is \"p100\"; it must be \"mean\", or \"pNN\""),
         "{found:?}"
+    );
+}
+
+/// Two models, and a query of these stages from line 13 on.
+fn with_query(stages: &str) -> String {
+    let other = MODEL.replace("\"R\"", "\"S\"");
+    format!("{HEAD}{MODEL}{other}[[queries]]\nname = \"q\"\nslo_ms = 60\nstages = [{stages}]\n")
+}
+
+#[test]
+fn a_query_is_a_graph_of_models_which_have_no_requests_of_their_own() {
+    let workload = good(&with_query(
+        "{name = \"join\", model = \"S\", after = [\"b\", \"c\"]}, {name = \"a\", model = \"R\"}, \
+         {name = \"b\", model = \"S\", after = \"a\", gamma = 2.5}, \
+         {name = \"c\", model = \"S\", after = [\"a\"], gamma = 0.5}",
+    ));
+    let [query] = &workload.queries[..] else { panic!("{} queries", workload.queries.len()) };
+    assert_eq!((query.graph.slo, query.share), (Nanos::from_millis(60), 1.0));
+    assert!(workload.models.iter().all(|model| model.share == 0.0));
+    let names: Vec<&str> = query.graph.stages.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "join"]);
+    let inputs: Vec<_> = query.graph.stages.iter().map(|stage| stage.input.clone()).collect();
+    let each = |gamma, draw| StageInput::Each { stage: 0, gamma, draw };
+    assert_eq!(inputs[0], StageInput::Root);
+    assert_eq!(inputs[1], each(2.5, ItemDraw::Poisson));
+    assert_eq!(inputs[2], each(0.5, ItemDraw::Bernoulli));
+    assert_eq!(inputs[3], StageInput::All(vec![1, 2]));
+    assert_eq!(query.graph.expected_items(), [1.0, 2.5, 0.5, 1.0]);
+}
+
+#[test]
+fn a_query_that_is_no_graph_or_has_no_time_is_reported_with_its_line() {
+    let a = "{name = \"a\", model = \"R\"}";
+    for (stages, expected) in [
+        ("", "w.toml:16: queries[0].stages: has 0 stages; give 1 to 32"),
+        (
+            "{model = \"T\"}",
+            "w.toml:16: queries[0].stages[0].model: \"T\" is no model of this file; name one of `[[models]]`",
+        ),
+        (
+            &format!("{a}, {{name = \"b\", model = \"S\"}}"),
+            "w.toml:16: queries[0].stages[1].model: stages \"a\" and \"b\" are both without `after`; a query \
+             has one root: say what the other is after",
+        ),
+        (
+            &format!(
+                "{a}, {{model = \"R\", name = \"b\", after = \"c\"}}, {{name = \"c\", model = \"S\", after = \"b\"}}"
+            ),
+            "w.toml:16: queries[0].stages[1].model: stage \"b\" is in a cycle, or after one; a query's graph has \
+             no cycle: change `after`",
+        ),
+        (
+            &format!("{a}, {{model = \"S\", after = \"z\"}}"),
+            "w.toml:16: queries[0].stages[1].model: stage \"S\" is after \"z\", which is no stage of this query; \
+             name a stage of the same query",
+        ),
+        (
+            &format!("{a}, {{name = \"a\", model = \"S\", after = \"a\"}}"),
+            "w.toml:16: queries[0].stages[1].model: \"a\" is already the name of a stage of this query; give each \
+             stage a `name` of its own",
+        ),
+        (
+            &format!("{a}, {{model = \"S\", after = \"a\", gamma = 0}}"),
+            "w.toml:16: queries[0].stages[1].gamma: is 0; it must be a number above 0 and up to 1000",
+        ),
+        (
+            &format!("{a}, {{model = \"S\", after = \"a\", gamma = 1.5, draw = \"bernoulli\"}}"),
+            "w.toml:16: queries[0].stages[1].gamma: is 1.5, which draw \"bernoulli\" can't give; give a number up to \
+             1, or draw = \"poisson\"",
+        ),
+        (
+            "{model = \"R\", gamma = 2}",
+            "w.toml:16: queries[0].stages[0].gamma: is of a stage without exactly one stage in `after`; leave it \
+             out: it has one item",
+        ),
+    ] {
+        assert_eq!(diagnostics(with_query(stages).as_bytes()), [expected], "{stages}");
+    }
+    let brief = with_query(a).replace("slo_ms = 60", "slo_ms = 6");
+    assert_eq!(
+        diagnostics(brief.as_bytes()),
+        [
+            "w.toml:15: queries[0].slo_ms: is 6 ms, but the longest path takes 6.125 ms in batches of one; give an SLO \
+          of 6.125 ms at the very least, twice that to batch"
+        ]
+    );
+    let without = with_query(a).replace("slo_ms = 60\n", "");
+    assert_eq!(
+        diagnostics(without.as_bytes()),
+        ["w.toml:13: queries[0].slo_ms: is missing; add the latency promised for the whole query, in ms"]
     );
 }
 
@@ -218,7 +309,7 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
         (
             format!("{HEAD}colour = 3\n{MODEL}"),
             "w.toml:3: colour: is no field that is known here; the fields here are gpus, seed, warmup_s, \
-             duration_s, rate_rps, network, popularity, models",
+             duration_s, rate_rps, network, popularity, models, queries, split",
         ),
         (
             format!("{HEAD}popularity = \"zipf\"\n{MODEL}"),

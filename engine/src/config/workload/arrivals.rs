@@ -3,7 +3,8 @@
 //! what a workload file or a flag says; [`ArrivalSource::load`] makes the scheduler's [`Arrival`]
 //! of it.
 
-use crate::config::toml_reader::Bounds;
+use crate::config::diagnostics::Diagnostic;
+use crate::config::toml_reader::{Bounds, TomlTable};
 use csv::StringRecord;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -339,6 +340,52 @@ impl MinutesFile<'_> {
             if !self.next(lines, &mut line)? {
                 return Ok(counts);
             }
+        }
+    }
+}
+
+/// Reads the `arrival` of a table, Poisson where there is none.
+pub(super) fn read_arrival(table: &TomlTable<'_>) -> Option<Arrival> {
+    let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
+    let text = value.text(ARRIVAL_FORMS)?;
+    let source = match parse_arrival(text) {
+        Ok(source) => source.beside(table.folder()),
+        Err(right) => {
+            value.refuse_value(right);
+            return None;
+        }
+    };
+    let field = if matches!(source, ArrivalSource::Trace(_)) { "offset" } else { "count" };
+    let diagnostic = match source.load() {
+        Ok(arrival) => return Some(arrival),
+        Err(error) => trace_diagnostic(error, field),
+    };
+    match diagnostic {
+        Ok(diagnostic) => table.add(diagnostic),
+        Err((wrong, right)) => value.report(wrong, right),
+    }
+    None
+}
+
+/// The diagnostic in a trace, or what to say of the field that names it.
+fn trace_diagnostic(error: ArrivalFileError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
+    match error {
+        ArrivalFileError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
+            file: path,
+            line,
+            field: field.into(),
+            wrong: format!("`{text}` is {wrong}"),
+            right: right.into(),
+        }),
+        ArrivalFileError::Read { path, source } => Err((
+            format!("the trace {} can't be read ({source})", path.display()),
+            "name a file beside this one with an offset in seconds on each line",
+        )),
+        ArrivalFileError::Empty { path } => {
+            Err((format!("the trace {} is empty", path.display()), "write an offset in seconds on each line"))
+        }
+        error @ (ArrivalFileError::NoCounts { .. } | ArrivalFileError::NoFunction { .. }) => {
+            Err((error.to_string(), "name a CSV of counts per minute, or a function that it has after a #"))
         }
     }
 }

@@ -2,19 +2,20 @@
 //! key): TOML in, [`Workload`] out. `simulate`, `loadgen`, the benchmarks and the experiments read
 //! their files through here.
 
-use super::applications;
-use super::arrivals::{ARRIVAL_FORMS, ArrivalFileError, ArrivalSource, parse_arrival};
+use super::arrivals::read_arrival;
+use super::queries::QueryEntry;
 use super::zoo::{self, ZooModel};
+use super::{applications, queries};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::linear_profile;
 use crate::config::network::read_network;
 use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::run_time::VaryingModel;
-use symphony_scheduler::workload::{Arrival, Workload, WorkloadModel};
+use symphony_scheduler::workload::{Workload, WorkloadModel, WorkloadQuery};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE};
 
@@ -44,7 +45,14 @@ fn read_root(root: &TomlTable<'_>, path: &Path) -> Option<Workload> {
     let network = read_network(root);
     let popularity = read_popularity(root);
     let entries: Vec<WorkloadEntry> = root.tables("models", 1, read_entry).into_iter().flatten().collect();
-    let models = expand(root, entries);
+    let query_entries = queries::read(root);
+    let split = queries::read_split(root);
+    let staged: HashSet<&str> = query_entries.iter().flat_map(QueryEntry::models).collect();
+    let models = expand(root, entries, &staged);
+    let popularity = popularity.filter(|popularity| can_rank(root, *popularity, &query_entries));
+    let (models, popularity) = (models?, popularity?);
+    let queries = queries::resolve(root, query_entries, &models)?;
+    let (models, queries) = share_out(models, queries, popularity);
     Some(Workload {
         name: path.file_stem().map_or_else(|| "workload".into(), |stem| stem.to_string_lossy().into_owned()),
         gpus: gpus?,
@@ -53,7 +61,9 @@ fn read_root(root: &TomlTable<'_>, path: &Path) -> Option<Workload> {
         duration: duration?,
         rate_rps: rate_rps?,
         network: network?,
-        models: share_out(models?, popularity?),
+        models,
+        queries,
+        split: split?,
     })
 }
 
@@ -81,11 +91,22 @@ fn read_popularity(root: &TomlTable<'_>) -> Option<Popularity> {
     exponent.map(Popularity::Zipf)
 }
 
+/// Reports a ranking of models by popularity where there are queries, which have shares.
+fn can_rank(root: &TomlTable<'_>, popularity: Popularity, queries: &[QueryEntry]) -> bool {
+    let can = matches!(popularity, Popularity::Shares) || queries.is_empty();
+    if !can {
+        root.report("popularity", "ranks models, and this file has queries", "give each its `share`");
+    }
+    can
+}
+
 /// One model before its copies are made.
 struct WorkloadEntry {
     location: Location,
     model: WorkloadModel,
     copies: usize,
+    /// True if the file gives its share.
+    has_share: bool,
 }
 
 fn read_entry(table: &TomlTable<'_>) -> Option<Vec<WorkloadEntry>> {
@@ -101,6 +122,7 @@ fn read_entry(table: &TomlTable<'_>) -> Option<Vec<WorkloadEntry>> {
             location: table.location(if table.has("zoo") { "zoo" } else { "name" }),
             model,
             copies,
+            has_share: table.has("share"),
         }
     };
     Some(models?.into_iter().map(entry).collect())
@@ -211,53 +233,13 @@ fn zoo_model(table: &TomlTable<'_>, path: &Path, model: ZooModel) -> Option<Entr
     }
 }
 
-fn read_arrival(table: &TomlTable<'_>) -> Option<Arrival> {
-    let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
-    let text = value.text(ARRIVAL_FORMS)?;
-    let source = match parse_arrival(text) {
-        Ok(source) => source.beside(table.folder()),
-        Err(right) => {
-            value.refuse_value(right);
-            return None;
-        }
-    };
-    let field = if matches!(source, ArrivalSource::Trace(_)) { "offset" } else { "count" };
-    let diagnostic = match source.load() {
-        Ok(arrival) => return Some(arrival),
-        Err(error) => trace_diagnostic(error, field),
-    };
-    match diagnostic {
-        Ok(diagnostic) => table.add(diagnostic),
-        Err((wrong, right)) => value.report(wrong, right),
-    }
-    None
-}
-
-/// The diagnostic in a trace, or what to say of the field that names it.
-fn trace_diagnostic(error: ArrivalFileError, field: &str) -> Result<Diagnostic, (String, &'static str)> {
-    match error {
-        ArrivalFileError::Line { path, line, text, wrong, right } => Ok(Diagnostic {
-            file: path,
-            line,
-            field: field.into(),
-            wrong: format!("`{text}` is {wrong}"),
-            right: right.into(),
-        }),
-        ArrivalFileError::Read { path, source } => Err((
-            format!("the trace {} can't be read ({source})", path.display()),
-            "name a file beside this one with an offset in seconds on each line",
-        )),
-        ArrivalFileError::Empty { path } => {
-            Err((format!("the trace {} is empty", path.display()), "write an offset in seconds on each line"))
-        }
-        error @ (ArrivalFileError::NoCounts { .. } | ArrivalFileError::NoFunction { .. }) => {
-            Err((error.to_string(), "name a CSV of counts per minute, or a function that it has after a #"))
-        }
-    }
-}
-
-/// Makes the copies, and sees that there are not too many models and that their names differ.
-fn expand(root: &TomlTable<'_>, entries: Vec<WorkloadEntry>) -> Option<Vec<WorkloadModel>> {
+/// Makes the copies, and sees that there are not too many models and that their names differ. Those
+/// that queries name have no requests of their own, unless the file gives them a share.
+fn expand(
+    root: &TomlTable<'_>,
+    entries: Vec<WorkloadEntry>,
+    staged: &HashSet<&str>,
+) -> Option<Vec<WorkloadModel>> {
     let total: usize = entries.iter().map(|entry| entry.copies).sum();
     if total > limits::MAX_MODELS {
         let right =
@@ -267,7 +249,7 @@ fn expand(root: &TomlTable<'_>, entries: Vec<WorkloadEntry>) -> Option<Vec<Workl
     }
     let mut lines: HashMap<String, usize> = HashMap::new();
     let mut models = Vec::with_capacity(total);
-    for WorkloadEntry { location, model, copies } in entries {
+    for WorkloadEntry { location, model, copies, has_share } in entries {
         for copy in 1..=copies {
             let name = if copy == 1 { model.name.clone() } else { format!("{}-{copy}", model.name) };
             if let Some(line) = lines.insert(name.clone(), location.line) {
@@ -275,20 +257,27 @@ fn expand(root: &TomlTable<'_>, entries: Vec<WorkloadEntry>) -> Option<Vec<Workl
                 root.add(location.diagnostic(wrong, "give each model a name of its own"));
                 break;
             }
-            models.push(WorkloadModel { name, ..model.clone() });
+            let share = if !has_share && staged.contains(name.as_str()) { 0.0 } else { model.share };
+            models.push(WorkloadModel { name, share, ..model.clone() });
         }
     }
     Some(models)
 }
 
-/// Sets the shares so that they sum to 1.
-fn share_out(mut models: Vec<WorkloadModel>, popularity: Popularity) -> Vec<WorkloadModel> {
+/// Sets the shares so that those of models and queries sum to 1.
+fn share_out(
+    mut models: Vec<WorkloadModel>,
+    mut queries: Vec<WorkloadQuery>,
+    popularity: Popularity,
+) -> (Vec<WorkloadModel>, Vec<WorkloadQuery>) {
     if let Popularity::Zipf(exponent) = popularity {
         for (rank, model) in (1..).zip(&mut models) {
             model.share = f64::from(rank).powf(-exponent);
         }
     }
-    let sum: f64 = models.iter().map(|model| model.share).sum();
+    let of_models: f64 = models.iter().map(|model| model.share).sum();
+    let sum = of_models + queries.iter().map(|query| query.share).sum::<f64>();
     models.iter_mut().for_each(|model| model.share /= sum);
-    models
+    queries.iter_mut().for_each(|query| query.share /= sum);
+    (models, queries)
 }

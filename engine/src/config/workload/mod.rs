@@ -6,11 +6,13 @@
 //! | `file.rs` | the workload file itself |
 //! | `zoo.rs` | a CSV file of models, which an entry may name |
 //! | `applications.rs` | models whose requests have run times of their own |
+//! | `queries.rs` | graphs of stages, each of one of the models |
 //! | `arrivals.rs` | arrival processes, and the files of traces and of counts per minute |
 
 mod applications;
 mod arrivals;
 mod file;
+mod queries;
 mod zoo;
 
 pub use arrivals::{

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::profile::Profile;
+use crate::query::DeadlineSplit;
 use crate::sim::report::Report;
 use crate::workload::{Arrival, Network, WorkloadModel};
 
@@ -26,6 +27,8 @@ fn workload() -> Workload {
             arrival: Arrival::Uniform,
             varying: None,
         }],
+        queries: Vec::new(),
+        split: DeadlineSplit::default(),
     }
 }
 
@@ -58,7 +61,7 @@ fn ms(share: f64) -> u64 {
 }
 
 fn report(gpus: VirtualGpus<'_>, workload: &Workload) -> Report {
-    gpus.report.finish(workload, "by hand", "own", 0)
+    gpus.report.finish(workload, "by hand", "own", 0, Vec::new())
 }
 
 #[test]
