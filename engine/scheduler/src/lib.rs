@@ -40,8 +40,8 @@
 //! # Order of modules
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
-//! `rule_setting`, `workload` → `run_time`, `query` → `profile` → `limits`. `rolling_profile`, above
-//! `profile`, is used by drivers only.
+//! `rule_setting`, `workload` → `run_time`, `query` → `profile` → `limits`. `rolling_profile`,
+//! above `profile`, is used by drivers only.
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]

@@ -78,8 +78,8 @@ struct CommandLine {
     /// be late)
     #[arg(long, value_name = "MS", value_parser = positive)]
     triton_timeout_ms: Option<f64>,
-    /// How the SLO of `[[queries]]` is divided over their stages, instead of the workload's `split`;
-    /// the splits are listed below
+    /// How the SLO of `[[queries]]` is divided over their stages, instead of the workload's
+    /// `split`; the splits are listed below
     #[arg(long, value_name = "NAME", value_parser = split)]
     split: Option<DeadlineSplit>,
     /// Total requests per second, instead of the workload's

@@ -51,7 +51,7 @@ impl StageTimes {
             None => self.recent.push(time),
         }
         self.next = (self.next + 1) % RECENT;
-        let due = self.next % REFRESH == 0;
+        let due = self.next.is_multiple_of(REFRESH);
         if due {
             let mut sorted = self.recent.clone();
             let at = (sorted.len() - 1) * PERCENTILE / 100;
