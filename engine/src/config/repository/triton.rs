@@ -388,7 +388,7 @@ impl TritonReader<'_> {
                 "data_type" => {
                     datatype = datatype_of(&part.value);
                     if datatype.is_none() {
-                        self.refuse(part, "TYPE_ and a type of fixed size, like TYPE_FP32");
+                        self.refuse(part, "a type of tensors, like TYPE_FP32 or TYPE_STRING");
                         good = false;
                     }
                 }
