@@ -23,7 +23,7 @@ from onnx.backend.test import loader
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "target/release/examples/run_rows"
-EXECUTORS = ["cpu", "onnxruntime"]
+EXECUTORS = ["cpu", "onnxruntime", "plan"]
 # The types of KServe's protocol that have elements of one size.
 TYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -37,7 +37,7 @@ ROUNDING = {2: 1e-3, 4: 1e-6, 8: 1e-12}
 GROUP = 100
 LIMIT = 60
 # How the libraries say that they lack something.
-LACKING = ["not supported", "unsupported", "not implemented", "could not find an implementation", "is not a registered"]
+LACKING = ["not supported", "unsupported", "not implemented", "could not find an implementation", "is not a registered", "plans lack", "is lacking"]
 # What is said of a test without inputs that could be constants.
 UNCHANGED = "it has no inputs that could be constants"
 # `Squeeze` takes its axes as an input since this version.

@@ -129,6 +129,31 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Returns the name by which people speak of the operation.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Operation::Unary(_) => "unary",
+            Operation::Cast { .. } => "cast",
+            Operation::Binary(_) => "binary",
+            Operation::Select => "select",
+            Operation::Affine { .. } => "affine",
+            Operation::Convolution { .. } => "convolution",
+            Operation::MatrixProduct { .. } => "matrix product",
+            Operation::Pool { .. } => "pool",
+            Operation::Reduce { .. } => "reduce",
+            Operation::Softmax { .. } => "softmax",
+            Operation::LayerNorm { .. } => "layer norm",
+            Operation::LocalResponseNorm { .. } => "local response norm",
+            Operation::Concat { .. } => "concat",
+            Operation::Gather { .. } => "gather",
+            Operation::StridedCopy { .. } => "strided copy",
+            Operation::Pad { .. } => "pad",
+            Operation::Resize { .. } => "resize",
+        }
+    }
+}
+
 /// A function of one element.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
