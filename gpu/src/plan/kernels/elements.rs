@@ -2,8 +2,8 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::{BinaryFunction, UnaryFunction};
+use super::operand::{KernelInput, KernelOutput, around, by_size};
 use super::walk::{runs, stretched_strides};
-use super::{KernelInput, KernelOutput, around, by_size};
 use bytemuck::Pod;
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
@@ -56,8 +56,8 @@ pub(super) fn of_float(function: UnaryFunction, x: f32) -> f32 {
         Floor => x.floor(),
         Gelu => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
         GeluTanh => 0.5 * x * (1.0 + (FRAC_2_SQRT_PI / SQRT_2 * (x + 0.044_715 * x * x * x)).tanh()),
-        HardSigmoid { alpha, beta } => (alpha * x + beta).max(0.0).min(1.0),
-        HardSwish => x * (x / 6.0 + 0.5).max(0.0).min(1.0),
+        HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
+        HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         LeakyRelu { alpha } => {
             if x < 0.0 {
                 alpha * x

@@ -2,7 +2,7 @@
 
 use super::super::operation::{Interpolation, PoolFunction, ResizeCoordinates, WindowSpec};
 use super::matrix::{COLUMNS, times_panel};
-use super::{KernelInput, KernelOutput};
+use super::operand::{KernelInput, KernelOutput};
 
 /// Returns the four sizes of an image.
 fn sizes(shape: &[usize]) -> [usize; 4] {

@@ -1,8 +1,8 @@
 //! Products of matrices. The right one is read in panels of few columns, packed so that a panel
 //! lies in one piece; convolutions pack their images the same way.
 
+use super::operand::{KernelInput, KernelOutput};
 use super::walk::stretched_strides;
-use super::{KernelInput, KernelOutput};
 
 /// The columns of a panel.
 pub(super) const COLUMNS: usize = 8;

@@ -6,41 +6,14 @@ mod elements;
 mod image;
 mod matrix;
 mod movement;
+mod operand;
 mod reduction;
 mod walk;
 
-use super::element::PlanType;
 use super::operation::{Operation, UnaryFunction};
-use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use bytemuck::cast_slice_mut;
 
-/// An input of a kernel.
-#[derive(Clone, Copy)]
-pub(super) struct KernelInput<'a> {
-    pub(super) of: &'a PlanType,
-    pub(super) bytes: &'a [u8],
-}
-
-impl<'a> KernelInput<'a> {
-    fn elements<T: Pod>(&self) -> &'a [T] {
-        cast_slice(self.bytes)
-    }
-
-    fn shape(&self) -> &'a [usize] {
-        &self.of.shape
-    }
-}
-
-/// Where a kernel writes.
-pub(super) struct KernelOutput<'a> {
-    pub(super) of: &'a PlanType,
-    pub(super) bytes: &'a mut [u8],
-}
-
-impl KernelOutput<'_> {
-    fn elements<T: Pod>(&mut self) -> &mut [T] {
-        cast_slice_mut(self.bytes)
-    }
-}
+pub(super) use operand::{KernelInput, KernelOutput};
 
 /// Computes an operation.
 ///
@@ -91,20 +64,3 @@ pub(super) fn run(
 pub(super) fn activate(function: UnaryFunction, bytes: &mut [u8]) {
     cast_slice_mut::<u8, f32>(bytes).iter_mut().for_each(|x| *x = elements::of_float(function, *x));
 }
-
-/// Returns the sizes of all dimensions before an axis, of it, and of all behind it.
-fn around(shape: &[usize], axis: usize) -> [usize; 3] {
-    [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
-}
-
-/// Calls a function on the elements as bytes of their size: for kernels that only move them.
-macro_rules! by_size {
-    ($element:expr, $call:ident($($argument:expr),*)) => {
-        match $element {
-            PlanElement::Bool => $call::<u8>($($argument),*),
-            PlanElement::F32 | PlanElement::I32 => $call::<u32>($($argument),*),
-            PlanElement::I64 => $call::<u64>($($argument),*),
-        }
-    };
-}
-use by_size;

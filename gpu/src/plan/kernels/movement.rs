@@ -2,8 +2,8 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::PadFill;
+use super::operand::{KernelInput, KernelOutput, around, by_size};
 use super::walk::{dense_strides, runs};
-use super::{KernelInput, KernelOutput, around, by_size};
 use bytemuck::Pod;
 
 pub(super) fn strided_copy(

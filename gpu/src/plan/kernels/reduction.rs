@@ -3,8 +3,8 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::ReduceFunction;
+use super::operand::{KernelInput, KernelOutput, around};
 use super::walk::{dense_strides, runs};
-use super::{KernelInput, KernelOutput, around};
 use bytemuck::Pod;
 
 pub(super) fn reduce(

@@ -87,12 +87,18 @@ pub(in crate::plan) struct LoweredStep {
     pub(in crate::plan) nodes: Vec<String>,
 }
 
+/// A constant that was computed, and the data that it was computed of.
+struct FoldedConstant {
+    result: ConstantTensor,
+    /// Kept, since as long as it lives nothing else has its addresses.
+    _inputs: Vec<Arc<AlignedBytes>>,
+}
+
 /// Constants that were computed for one batch size and may be needed for the next, by the operation
 /// with its inputs' types and their data.
 #[derive(Default)]
 pub(in crate::plan) struct FoldedConstants {
-    /// The inputs are kept with a result: as long as they live nothing else has their addresses.
-    known: HashMap<(String, Vec<usize>), (Vec<Arc<AlignedBytes>>, ConstantTensor)>,
+    known: HashMap<(String, Vec<usize>), FoldedConstant>,
     /// Vectors of one number, by their length and its bits.
     filled: HashMap<(usize, u32), ConstantTensor>,
 }
@@ -180,8 +186,8 @@ impl<'a> PlanBuilder<'a> {
         let types: Vec<&PlanType> = inputs.iter().map(|input| &input.of).collect();
         let text = if self.folded.is_some() { format!("{operation:?} {types:?}") } else { String::new() };
         let key = (text, inputs.iter().map(|input| Arc::as_ptr(&input.data).addr()).collect());
-        if let Some((_, known)) = self.folded.as_ref().and_then(|folded| folded.known.get(&key)) {
-            return Ok(known.clone());
+        if let Some(known) = self.folded.as_ref().and_then(|folded| folded.known.get(&key)) {
+            return Ok(known.result.clone());
         }
         let bytes = of.bytes().filter(|&bytes| bytes <= MAX_CONSTANT);
         let bytes = bytes.ok_or_else(|| format!("a constant would be {of}, of over {MAX_CONSTANT} bytes"))?;
@@ -191,8 +197,8 @@ impl<'a> PlanBuilder<'a> {
         kernels::run(operation, &read, &mut KernelOutput { of: &of, bytes: data.as_bytes_mut() })?;
         let result = ConstantTensor { of, data: Arc::new(data) };
         if let Some(folded) = &mut self.folded {
-            let kept = inputs.iter().map(|input| Arc::clone(&input.data)).collect();
-            folded.known.insert(key, (kept, result.clone()));
+            let _inputs = inputs.iter().map(|input| Arc::clone(&input.data)).collect();
+            folded.known.insert(key, FoldedConstant { result: result.clone(), _inputs });
         }
         Ok(result)
     }

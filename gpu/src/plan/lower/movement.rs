@@ -273,21 +273,24 @@ pub(super) fn depth_and_space(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>
     let block = usize::try_from(node.whole("blocksize", 0)).unwrap_or(0);
     let [n, c, h, w] = x.shape()[..].try_into().map_err(|_| node.lacks("its input is no image"))?;
     let area = block.saturating_mul(block);
+    // The elements of a channel's block side by side, or the channels of each place in it.
+    let by_channel = node.text("mode", "DCR") == "CRD";
     let (parts, order, shape) = if node.operator() == "SpaceToDepth" {
         if block == 0 || h % block != 0 || w % block != 0 {
             return Err(format!("blocks of {block} do not fit {}", x.of()));
         }
         let (rows, columns) = (h / block, w / block);
         let parts = vec![n, c, rows, block, columns, block];
-        (parts, [0, 3, 5, 1, 2, 4], vec![n, c.saturating_mul(area), rows, columns])
+        let order = if by_channel { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] };
+        (parts, order, vec![n, c.saturating_mul(area), rows, columns])
     } else {
         if block == 0 || c % area != 0 {
             return Err(format!("blocks of {block} do not fit {}", x.of()));
         }
         let shape = vec![n, c / area, h.saturating_mul(block), w.saturating_mul(block)];
-        match node.text("mode", "DCR") {
-            "CRD" => (vec![n, c / area, block, block, h, w], [0, 1, 4, 2, 5, 3], shape),
-            _ => (vec![n, block, block, c / area, h, w], [0, 3, 4, 1, 5, 2], shape),
+        match by_channel {
+            true => (vec![n, c / area, block, block, h, w], [0, 1, 4, 2, 5, 3], shape),
+            false => (vec![n, block, block, c / area, h, w], [0, 3, 4, 1, 5, 2], shape),
         }
     };
     let parts = x.view(parts)?;
