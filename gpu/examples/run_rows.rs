@@ -2,9 +2,9 @@
 //! and unstaged as a backend does it. `perf/node_tests` counts with it how many of ONNX's node
 //! tests an executor passes.
 //!
-//! Usage: `run_rows cpu|onnxruntime|plan FOLDER...`. Each FOLDER has `model.onnx` and, for each input,
-//! `NAME.in` with the elements of a row, little endian. For each it writes `NAME.out` for each
-//! output there, and prints `FOLDER`, a tab, and `ran` or what stood in the way. A folder is
+//! Usage: `run_rows cpu|onnxruntime|plan FOLDER...`. Each FOLDER has `model.onnx` and, for each
+//! input, `NAME.in` with the elements of a row, little endian. For each it writes `NAME.out` for
+//! each output there, and prints `FOLDER`, a tab, and `ran` or what stood in the way. A folder is
 //! printed before its model is loaded, so that whoever reads knows of which model a crash was.
 
 use std::fs;

@@ -1,5 +1,6 @@
-//! Outputs of both libraries, and of plans, against those of ONNX Runtime's Python package, which ran each row
-//! alone in the file as it is: for small networks as exporters write them, and the light networks.
+//! Outputs of both libraries, and of plans, against those of ONNX Runtime's Python package, which
+//! ran each row alone in the file as it is: for small networks as exporters write them, and the
+//! light networks.
 
 #[path = "../../engine/tests/harness/onnx_library.rs"]
 mod library;

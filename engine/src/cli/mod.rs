@@ -69,8 +69,8 @@ enum Command {
     /// The file is loaded, and run on zeros. Exit code 2 if it can't be read or no executor runs
     /// it.
     Inspect(InspectArguments),
-    /// Compile an ONNX file to a plan: weights, and launches at fixed places of memory for each batch
-    /// size
+    /// Compile an ONNX file to a plan: weights, and launches at fixed places of memory for each
+    /// batch size
     ///
     /// Prints what became of the model, and writes it for devices to run. Exit code 2 if the file
     /// can't be read or has an operator that plans lack: the node is named.

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// A tensor that needs a place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PlacedBuffer {
-    /// Its size, bytes.
+    /// The size, bytes.
     pub(super) bytes: usize,
     /// The launches from the one that writes it to the last that reads it, both included.
     pub(super) first: usize,
@@ -15,8 +15,8 @@ pub(super) struct PlacedBuffer {
 }
 
 /// Returns the place of each buffer, and the size of the workspace, bytes. The largest is placed
-/// first, each in the smallest gap that it fits into between those that are needed at the same time:
-/// offline best fit.
+/// first, each in the smallest gap that it fits into between those that are needed at the same
+/// time: offline best fit.
 pub(super) fn place(buffers: &[PlacedBuffer]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&at| (std::cmp::Reverse(buffers[at].bytes), buffers[at].first));
@@ -43,8 +43,8 @@ fn meet(one: &PlacedBuffer, other: &PlacedBuffer) -> bool {
     one.first <= other.last && other.first <= one.last
 }
 
-/// Returns the start of the smallest gap between ranges, in the order of their starts, that has this
-/// many bytes; the end of the last where none has.
+/// Returns the start of the smallest gap between ranges, in the order of their starts, that has
+/// this many bytes; the end of the last where none has.
 fn best_gap(taken: &[Range<usize>], bytes: usize) -> usize {
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;

@@ -4,7 +4,7 @@
 //! compared with.
 //!
 //! ```text
-//! ONNX ─ import ─▶ lower ─▶ folded, fused steps ─▶ compile, memory ─▶ Plan ─▶ interpreter, a device
+//! ONNX ─ import ─▶ lower ─▶ folded, fused steps ─▶ compile, memory ─▶ Plan ─▶ interpreter, device
 //! ```
 //!
 //! | file | content |

@@ -23,8 +23,8 @@ struct PlanGraph {
 }
 
 impl PlanModel {
-    /// Compiles an ONNX file for batches of at most `max_batch` rows. Where the import makes a batch
-    /// dynamic, rows are compared with each alone.
+    /// Compiles an ONNX file for batches of at most `max_batch` rows. Where the import makes a
+    /// batch dynamic, rows are compared with each alone.
     ///
     /// # Errors
     /// Those of [`super::compile`].

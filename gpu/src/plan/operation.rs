@@ -18,7 +18,7 @@ pub enum Operation {
     },
     /// A function of pairs of elements; shapes are stretched as ONNX broadcasts them.
     Binary(BinaryFunction),
-    /// Of three inputs, the second's element where the first is true, else the third's.
+    /// The second input's element where the first is true, else the third's.
     Select,
     /// `x * scale + shift`, of the inputs x, scale and shift: one scale and shift for each index of
     /// a dimension of x.
@@ -90,13 +90,13 @@ pub enum Operation {
         /// The dimension.
         axis: usize,
     },
-    /// For each index of the second input, the part of the first at that index of a dimension.
+    /// The parts of the first input at the second's indices of a dimension.
     Gather {
         /// The dimension.
         axis: usize,
     },
-    /// A copy of elements that lie `strides` elements apart, from `offset` on: transposition, parts,
-    /// repetition.
+    /// A copy of elements that lie `strides` elements apart, from `offset` on: transposition,
+    /// parts, repetition.
     StridedCopy {
         /// The shape that is walked through; the output's has as many elements.
         walked: Vec<usize>,
@@ -302,7 +302,7 @@ pub enum ReduceFunction {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PadFill {
-    /// This number.
+    /// A number.
     Constant(#[serde(with = "json_float")] f32),
     /// The nearest element.
     Edge,
@@ -333,7 +333,7 @@ pub enum Interpolation {
 pub enum ResizeCoordinates {
     /// `(x + 0.5) / s - 0.5`.
     HalfPixel,
-    /// The same; 0 where the new length is 1.
+    /// `(x + 0.5) / s - 0.5`; 0 where the new length is 1.
     PytorchHalfPixel,
     /// `x * (l - 1) / (n - 1)`.
     AlignCorners,

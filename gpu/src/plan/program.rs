@@ -88,9 +88,9 @@ pub struct Launch {
 pub struct Operand {
     /// The region that it lies in.
     pub region: PlanRegion,
-    /// Its first byte in the region.
+    /// The first byte in the region.
     pub offset: usize,
-    /// Its type.
+    /// The tensor's type.
     #[serde(flatten)]
     pub of: PlanType,
 }

@@ -1,5 +1,5 @@
-//! The type of an operation's output by those of its inputs. A plan is made with it, and one that is
-//! read is checked with it: kernels rely on what is refused here.
+//! The type of an operation's output by those of its inputs. A plan is made with it, and one that
+//! is read is checked with it: kernels rely on what is refused here.
 
 use super::element::{PlanElement, PlanType};
 use super::operation::{Operation, UnaryFunction, WindowSpec};

@@ -2,7 +2,7 @@
 //! whose types are known. What does not depend on a request is computed here.
 //!
 //! ```text
-//! nodes ─▶ folded once, what no input reaches ─▶ for each batch size: shapes, folded, lowered ─▶ fused
+//! nodes ─▶ what no input reaches, folded once ─▶ by batch size: shapes, folded, lowered ─▶ fused
 //! ```
 
 mod builder;
@@ -139,7 +139,8 @@ impl<'a> GraphLowering<'a> {
 
     /// Lowers the graph for a batch of `rows` rows.
     ///
-    /// Errors: the node that can't be lowered and why, or an output that has not the batch in front.
+    /// Errors: the node that can't be lowered and why, or an output that has not the batch in
+    /// front.
     pub(super) fn lower(&mut self, rows: usize) -> Result<LoweredGraph, String> {
         let mut builder = PlanBuilder::new(Some(&mut self.folded));
         let mut values = self.constants.clone();
