@@ -2,7 +2,7 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::{BinaryFunction, UnaryFunction};
-use super::operand::{KernelInput, KernelOutput, around, by_size};
+use super::operand::{KernelInput, KernelOutput, around};
 use super::walk::{runs, stretched_strides};
 use bytemuck::Pod;
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
@@ -227,7 +227,10 @@ fn whole_pair(function: BinaryFunction, a: i64, b: i64) -> i64 {
         Max => a.max(b),
         Min => a.min(b),
         // The result has the divisor's sign.
-        Mod => a.wrapping_rem(b).wrapping_add(b).wrapping_rem(b),
+        Mod => match a.wrapping_rem(b) {
+            rest if rest != 0 && (rest < 0) != (b < 0) => rest + b,
+            rest => rest,
+        },
         _ => {
             if a < 0 {
                 a.wrapping_mul(b)
@@ -271,7 +274,11 @@ pub(super) fn select(
     right: KernelInput<'_>,
     output: &mut KernelOutput<'_>,
 ) {
-    by_size!(left.of.element, select_sized(condition, left, right, output));
+    match left.of.element {
+        PlanElement::Bool => select_sized::<u8>(condition, left, right, output),
+        PlanElement::F32 | PlanElement::I32 => select_sized::<u32>(condition, left, right, output),
+        PlanElement::I64 => select_sized::<u64>(condition, left, right, output),
+    }
 }
 
 fn select_sized<T: Pod>(

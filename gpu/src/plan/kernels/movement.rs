@@ -2,7 +2,7 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::PadFill;
-use super::operand::{KernelInput, KernelOutput, around, by_size};
+use super::operand::{KernelInput, KernelOutput, around};
 use super::walk::{dense_strides, runs};
 use bytemuck::Pod;
 
@@ -13,7 +13,11 @@ pub(super) fn strided_copy(
     x: KernelInput<'_>,
     output: &mut KernelOutput<'_>,
 ) {
-    by_size!(x.of.element, copy_sized(walked, strides, offset, x, output));
+    match x.of.element {
+        PlanElement::Bool => copy_sized::<u8>(walked, strides, offset, x, output),
+        PlanElement::F32 | PlanElement::I32 => copy_sized::<u32>(walked, strides, offset, x, output),
+        PlanElement::I64 => copy_sized::<u64>(walked, strides, offset, x, output),
+    }
 }
 
 fn copy_sized<T: Pod>(

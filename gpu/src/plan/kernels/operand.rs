@@ -36,15 +36,3 @@ impl KernelOutput<'_> {
 pub(super) fn around(shape: &[usize], axis: usize) -> [usize; 3] {
     [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
-
-/// Calls a function on the elements as bytes of their size: for kernels that only move them.
-macro_rules! by_size {
-    ($element:expr, $call:ident($($argument:expr),*)) => {
-        match $element {
-            PlanElement::Bool => $call::<u8>($($argument),*),
-            PlanElement::F32 | PlanElement::I32 => $call::<u32>($($argument),*),
-            PlanElement::I64 => $call::<u64>($($argument),*),
-        }
-    };
-}
-pub(super) use by_size;

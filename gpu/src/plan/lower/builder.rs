@@ -23,6 +23,9 @@ pub(in crate::plan) enum PlanValue {
     Computed(ComputedTensor),
 }
 
+/// The outputs of a node that was lowered; an error is what stands in the way.
+pub(in crate::plan) type NodeOutputs = Result<Vec<PlanValue>, String>;
+
 /// A tensor that is known when the model runs.
 #[derive(Clone, Debug)]
 pub(in crate::plan) struct ComputedTensor {

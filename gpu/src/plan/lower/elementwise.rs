@@ -2,10 +2,8 @@
 
 use super::super::element::PlanElement;
 use super::super::operation::{BinaryFunction, Operation, UnaryFunction};
-use super::builder::{PlanBuilder, PlanValue};
+use super::builder::{NodeOutputs, PlanBuilder};
 use super::node::OnnxNode;
-
-type Lowered = Result<Vec<PlanValue>, String>;
 
 fn function(node: &OnnxNode<'_>) -> Option<UnaryFunction> {
     use UnaryFunction::*;
@@ -53,7 +51,7 @@ fn function(node: &OnnxNode<'_>) -> Option<UnaryFunction> {
     })
 }
 
-pub(super) fn unary(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn unary(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let function = function(node).ok_or_else(|| node.lacks("no such function"))?;
     Ok(vec![builder.emit(Operation::Unary(function), &[node.input(0)?])?])
 }
@@ -83,7 +81,7 @@ fn pair(operator: &str) -> Option<BinaryFunction> {
     })
 }
 
-pub(super) fn binary(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn binary(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let function = pair(node.operator()).ok_or_else(|| node.lacks("no such function"))?;
     let (left, right) = (node.input(0)?, node.input(1)?);
     let is_float = left.of().element == PlanElement::F32;
@@ -101,7 +99,7 @@ pub(super) fn binary(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowe
 }
 
 /// Lowers an operator of any number of inputs, such as Sum.
-pub(super) fn many(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn many(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let function = pair(node.operator()).ok_or_else(|| node.lacks("no such function"))?;
     let mut result = node.input(0)?.clone();
     for at in 1..node.inputs.len() {
@@ -114,11 +112,11 @@ pub(super) fn many(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowere
     Ok(vec![result])
 }
 
-pub(super) fn select(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn select(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     Ok(vec![builder.emit(Operation::Select, &[node.input(0)?, node.input(1)?, node.input(2)?])?])
 }
 
-pub(super) fn cast(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn cast(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let to = rten_onnx::onnx::DataType(i32::try_from(node.whole("to", 0)).unwrap_or(0));
     let element = PlanElement::of_onnx(to).ok_or_else(|| node.lacks(&format!("elements of type {to}")))?;
     let x = node.input(0)?;
@@ -129,7 +127,7 @@ pub(super) fn cast(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowere
 }
 
 /// Lowers Clip: bounds are attributes or, in later opsets, inputs.
-pub(super) fn clip(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn clip(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let bound = |name: &str, at: usize, none: f32| match (node.attribute(name), node.optional(at)) {
         (Some(attribute), _) => attribute.f,

@@ -4,10 +4,11 @@ use super::super::element::ConstantTensor;
 use super::super::operation::{
     BinaryFunction, Interpolation, Operation, PoolFunction, ResizeCoordinates, UnaryFunction, WindowSpec,
 };
-use super::builder::{PlanBuilder, PlanValue};
+use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::OnnxNode;
 
-type Lowered = Result<Vec<PlanValue>, String>;
+/// The most elements of a channel that is normalised by itself: as many ones are among the weights.
+const MAX_NORMALISED: usize = 1 << 24;
 
 /// Returns an image, or a line as an image of the height 1.
 fn as_image(node: &OnnxNode<'_>, x: &PlanValue) -> Result<PlanValue, String> {
@@ -62,7 +63,7 @@ fn window(
         for at in 0..2 {
             let length = image.shape()[2 + at];
             let windows = length.div_ceil(strides[at].max(1));
-            let reach = dilations[at].saturating_mul(size[at].saturating_sub(1)) + 1;
+            let reach = dilations[at].saturating_mul(size[at].saturating_sub(1)).saturating_add(1);
             let total =
                 (windows.saturating_sub(1) * strides[at]).saturating_add(reach).saturating_sub(length);
             let begin = if automatic == "SAME_LOWER" { total.div_ceil(2) } else { total / 2 };
@@ -72,7 +73,7 @@ fn window(
     Ok(WindowSpec { strides, dilations, pads, round_up: node.whole("ceil_mode", 0) == 1 })
 }
 
-pub(super) fn convolution(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn convolution(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (x, kernels) = (node.input(0)?, node.input(1)?);
     let (image, kernels) = (as_image(node, x)?, as_image(node, kernels)?);
     let size = [kernels.shape()[2], kernels.shape()[3]];
@@ -83,7 +84,7 @@ pub(super) fn convolution(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) ->
     Ok(vec![as_before(&result, x)?])
 }
 
-pub(super) fn pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let image = as_image(node, x)?;
     let size = by_dimension(node, "kernel_shape", x.shape().len(), 1)?;
@@ -98,7 +99,7 @@ pub(super) fn pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowere
 }
 
 /// Lowers a pool whose window is the whole image.
-pub(super) fn global_pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn global_pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let image = as_image(node, x)?;
     let size = [image.shape()[2], image.shape()[3]];
@@ -109,7 +110,7 @@ pub(super) fn global_pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) ->
 }
 
 /// Lowers the normalisation of inference: a scale and a shift for each channel.
-pub(super) fn batch_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn batch_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     if node.whole("training_mode", 0) == 1 || node.outputs() > 1 || node.whole("spatial", 1) == 0 {
         return Err(node.lacks("it is for training, or for single elements"));
     }
@@ -126,10 +127,13 @@ pub(super) fn batch_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> 
 }
 
 /// Lowers the normalisation of each channel of each row by itself.
-pub(super) fn instance_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn instance_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (x, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
     let [n, c, ref rest @ ..] = *x.shape() else { return Err(node.lacks("its input has no channels")) };
     let size = rest.iter().product();
+    if size > MAX_NORMALISED {
+        return Err(node.lacks(&format!("a channel has more than {MAX_NORMALISED} elements")));
+    }
     let ones = PlanValue::Constant(ConstantTensor::of_f32(&[size], &vec![1.0; size]));
     let epsilon = node.float("epsilon", 1e-5);
     let lines = x.view(vec![n, c, size])?;
@@ -138,7 +142,7 @@ pub(super) fn instance_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) 
     Ok(vec![result.view(x.shape().to_vec())?])
 }
 
-pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let operation = Operation::LocalResponseNorm {
         size: usize::try_from(node.whole("size", 0)).map_err(|_| node.lacks("its size is below 0"))?,
         alpha: node.float("alpha", 1e-4),
@@ -149,7 +153,7 @@ pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder
 }
 
 /// Lowers Resize, and Upsample, its predecessor.
-pub(super) fn resize(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn resize(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     for name in ["axes", "antialias", "keep_aspect_ratio_policy", "exclude_outside"] {
         if node.attribute(name).is_some() {
             return Err(node.lacks(&format!("it has the attribute {name}")));

@@ -17,7 +17,7 @@ mod reductions;
 use super::element::{PlanElement, PlanType};
 use super::weights;
 use crate::import::{BatchDimension, is_standard};
-use builder::{FoldedConstants, PlanBuilder};
+use builder::{FoldedConstants, NodeOutputs, PlanBuilder};
 use node::{OnnxNode, node_name};
 use operators::lowering_of;
 use rten_onnx::onnx::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
@@ -230,7 +230,7 @@ fn lower_node(
     opset: i64,
     values: &HashMap<&str, PlanValue>,
     builder: &mut PlanBuilder<'_>,
-) -> Result<Vec<PlanValue>, String> {
+) -> NodeOutputs {
     let operator = node.op_type.as_deref().unwrap_or_default();
     let named = |why: String| format!("node `{}` ({operator}): {why}", node_name(node));
     node_name(node).clone_into(&mut builder.node);

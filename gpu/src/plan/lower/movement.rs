@@ -3,10 +3,8 @@
 
 use super::super::element::{ConstantTensor, PlanElement};
 use super::super::operation::{Operation, PadFill};
-use super::builder::{PlanBuilder, PlanValue};
+use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::{OnnxNode, axis_of};
-
-type Lowered = Result<Vec<PlanValue>, String>;
 
 /// A dense tensor on its way to a copy: what is walked through, and where its elements are.
 struct StridedWalk {
@@ -52,7 +50,7 @@ pub(super) fn duplicate(builder: &mut PlanBuilder<'_>, x: &PlanValue) -> PlanVal
     builder.push(Operation::StridedCopy { walked, strides, offset, shape }, &[x], x.of().clone())
 }
 
-pub(super) fn identity(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn identity(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let trains = node.optional(2).is_some_and(|mode| {
         mode.constant().and_then(ConstantTensor::whole_numbers).is_none_or(|mode| mode != [0])
     });
@@ -62,7 +60,7 @@ pub(super) fn identity(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered 
     Ok(vec![node.input(0)?.clone()])
 }
 
-pub(super) fn reshape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn reshape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let to = node.numbers("shape", 1)?.ok_or("it has no shape")?;
     let copies = node.whole("allowzero", 0) == 0;
@@ -82,7 +80,7 @@ pub(super) fn reshape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
     Ok(vec![x.view(shape)?])
 }
 
-pub(super) fn flatten(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn flatten(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let axis = node.whole("axis", 1);
     let rank = x.shape().len();
@@ -91,7 +89,7 @@ pub(super) fn flatten(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
     Ok(vec![x.view(vec![before.iter().product(), after.iter().product()])?])
 }
 
-pub(super) fn squeeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn squeeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let rank = x.shape().len();
     let axes = match node.numbers("axes", 1)? {
@@ -102,7 +100,7 @@ pub(super) fn squeeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
     Ok(vec![x.view(kept.collect())?])
 }
 
-pub(super) fn unsqueeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn unsqueeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let axes = node.numbers("axes", 1)?.ok_or("it has no axes")?;
     let rank = x.shape().len() + axes.len();
@@ -113,7 +111,7 @@ pub(super) fn unsqueeze(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered
     Ok(vec![x.view(shape.ok_or("its axes are given twice")?)?])
 }
 
-pub(super) fn transpose(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn transpose(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let rank = x.shape().len();
     let order = match node.wholes("perm") {
@@ -135,7 +133,7 @@ pub(super) fn transpose(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> L
     Ok(vec![walk.copy(builder, x, shape)?])
 }
 
-pub(super) fn slice(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn slice(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let rank = x.shape().len();
     let starts = node.numbers("starts", 1)?.ok_or("it has no starts")?;
@@ -146,8 +144,13 @@ pub(super) fn slice(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lower
         return Err("its starts, ends, axes and steps are not as many".to_owned());
     }
     let mut walk = StridedWalk::of(x);
+    let mut cut = Vec::new();
     for (at, &axis) in axes.iter().enumerate() {
         let axis = axis_of(axis, rank)?;
+        if cut.contains(&axis) {
+            return Err(format!("dimension {axis} is cut twice"));
+        }
+        cut.push(axis);
         let (size, step) = (x.shape()[axis] as i64, steps[at]);
         let from_end = |index: i64| if index < 0 { index.saturating_add(size) } else { index };
         let (lowest, highest) = if step < 0 { (-1, size - 1) } else { (0, size) };
@@ -166,7 +169,7 @@ pub(super) fn slice(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lower
     Ok(vec![walk.copy(builder, x, shape)?])
 }
 
-pub(super) fn split(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn split(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let axis = axis_of(node.whole("axis", 0), x.shape().len())?;
     let (size, parts) = (x.shape()[axis], node.node.output.len());
@@ -192,7 +195,7 @@ pub(super) fn split(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lower
     sizes.into_iter().map(&mut part).collect()
 }
 
-pub(super) fn expand(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn expand(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let to = node.numbers_of(1)?.ok_or("it has no shape")?;
     let to = to.iter().map(|&size| usize::try_from(size)).collect::<Result<Vec<_>, _>>();
@@ -209,7 +212,7 @@ pub(super) fn expand(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowe
     Ok(vec![walk.copy(builder, x, shape)?])
 }
 
-pub(super) fn tile(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn tile(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let repeats = node.numbers_of(1)?.ok_or("it has no repeats")?;
     let repeats = repeats.iter().map(|&times| usize::try_from(times)).collect::<Result<Vec<_>, _>>();
@@ -224,19 +227,19 @@ pub(super) fn tile(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowere
     Ok(vec![StridedWalk { shape: walked, strides, offset: 0 }.copy(builder, x, shape)?])
 }
 
-pub(super) fn concat(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn concat(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let inputs = (0..node.inputs.len()).map(|at| node.input(at)).collect::<Result<Vec<_>, _>>()?;
     let axis = axis_of(node.whole("axis", 1), node.input(0)?.shape().len())?;
     Ok(vec![builder.emit(Operation::Concat { axis }, &inputs)?])
 }
 
-pub(super) fn gather(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn gather(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (data, indices) = (node.input(0)?, node.input(1)?);
     let axis = axis_of(node.whole("axis", 0), data.shape().len())?;
     Ok(vec![builder.emit(Operation::Gather { axis }, &[data, indices])?])
 }
 
-pub(super) fn pad(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn pad(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let rank = x.shape().len();
     let given = node.numbers("pads", 1)?.ok_or("it has no pads")?;
@@ -268,7 +271,7 @@ pub(super) fn pad(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered
 }
 
 /// Lowers DepthToSpace and SpaceToDepth: a transposition of 6 dimensions.
-pub(super) fn depth_and_space(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn depth_and_space(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let block = usize::try_from(node.whole("blocksize", 0)).unwrap_or(0);
     let [n, c, h, w] = x.shape()[..].try_into().map_err(|_| node.lacks("its input is no image"))?;
@@ -298,7 +301,7 @@ pub(super) fn depth_and_space(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>
 }
 
 /// Lowers Shape and Size: shapes are known.
-pub(super) fn shape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn shape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let sizes: Vec<i64> = x.shape().iter().map(|&size| size as i64).collect();
     if node.operator() == "Size" {
@@ -312,7 +315,7 @@ pub(super) fn shape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> Lowered {
 }
 
 /// Lowers ConstantOfShape to a number that is stretched.
-pub(super) fn constant_of_shape(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn constant_of_shape(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let sizes = node.numbers_of(0)?.ok_or("it has no shape")?;
     let shape = sizes.iter().map(|&size| usize::try_from(size)).collect::<Result<Vec<_>, _>>();
     let shape = shape.map_err(|_| format!("its shape is {sizes:?}"))?;
@@ -326,7 +329,7 @@ pub(super) fn constant_of_shape(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'
 }
 
 /// Lowers Range, of numbers that are known.
-pub(super) fn range(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn range(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     /// The most numbers.
     const MOST: f64 = (1 << 24) as f64;
     let element = node.input(0)?.of().element;

@@ -1,11 +1,11 @@
 //! The operators of ONNX that can be lowered: one row each.
 
-use super::builder::{PlanBuilder, PlanValue};
+use super::builder::{NodeOutputs, PlanBuilder};
 use super::node::OnnxNode;
 use super::{elementwise, images, movement, reductions};
 
-/// Lowers a node; returns its outputs. An error is what stands in the way.
-pub(super) type LowerFunction = fn(&OnnxNode<'_>, &mut PlanBuilder<'_>) -> Result<Vec<PlanValue>, String>;
+/// A function that lowers a node.
+pub(super) type LowerFunction = fn(&OnnxNode<'_>, &mut PlanBuilder<'_>) -> NodeOutputs;
 
 /// Returns how an operator is lowered; `None` if it can't be.
 pub(super) fn lowering_of(operator: &str) -> Option<LowerFunction> {

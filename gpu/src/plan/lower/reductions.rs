@@ -2,12 +2,10 @@
 
 use super::super::element::{ConstantTensor, PlanElement};
 use super::super::operation::{BinaryFunction, Operation, ReduceFunction};
-use super::builder::{PlanBuilder, PlanValue};
+use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::{OnnxNode, axis_of};
 
-type Lowered = Result<Vec<PlanValue>, String>;
-
-pub(super) fn reduce(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn reduce(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     let function = match node.operator() {
         "ReduceL1" => ReduceFunction::L1,
@@ -37,7 +35,7 @@ pub(super) fn reduce(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowe
     Ok(vec![if node.whole("keepdims", 1) == 1 { result } else { result.view(kept)? }])
 }
 
-pub(super) fn softmax(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn softmax(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
     // The import has changed those of opsets before 13 that work on several dimensions.
     let axis = axis_of(node.whole("axis", if node.opset < 13 { 1 } else { -1 }), x.shape().len())?;
@@ -45,7 +43,7 @@ pub(super) fn softmax(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Low
     Ok(vec![builder.emit(Operation::Softmax { axis, logarithm }, &[x])?])
 }
 
-pub(super) fn layer_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn layer_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (x, scale) = (node.input(0)?, node.input(1)?);
     let axis = axis_of(node.whole("axis", -1), x.shape().len())?;
     let epsilon = node.float("epsilon", 1e-5);
@@ -56,7 +54,7 @@ pub(super) fn layer_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> 
     Ok(vec![builder.emit(Operation::LayerNorm { axis, epsilon }, &inputs)?])
 }
 
-pub(super) fn matrix_product(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn matrix_product(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (left, right) = (node.input(0)?, node.input(1)?);
     // A vector is a row on the left and a column on the right, and that dimension goes again.
     let (row, column) = (left.shape().len() == 1, right.shape().len() == 1);
@@ -74,7 +72,7 @@ pub(super) fn matrix_product(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>)
     Ok(vec![result.view(shape)?])
 }
 
-pub(super) fn gemm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Lowered {
+pub(super) fn gemm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let (left, right) = (node.input(0)?, node.input(1)?);
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
     let transposed = ["transA", "transB"].map(|name| node.whole(name, 0) == 1);
