@@ -27,7 +27,7 @@ impl PlanModel {
     /// batch dynamic, rows are compared with each alone.
     ///
     /// # Errors
-    /// Those of [`super::compile`].
+    /// Those of [`compile()`](super::compile()).
     pub fn load<'a>(file: impl Into<SizedFile<'a>>, max_batch: usize) -> Result<PlanModel, LoadError> {
         let (mut model, note) = import::load(file.into(), max_batch, |source, max_batch| {
             Ok(PlanModel::of_checked(compile_source(source, max_batch)?.plan))

@@ -26,8 +26,8 @@ pub enum Operation {
         /// The dimension.
         axis: usize,
     },
-    /// A convolution of an image [N, C, H, W] with kernels [M, C / groups, h, w] and perhaps a bias
-    /// [M].
+    /// A convolution of an image `[N, C, H, W]` with kernels `[M, C / groups, h, w]` and perhaps a
+    /// bias `[M]`.
     Convolution {
         /// How the kernel moves.
         window: WindowSpec,
@@ -42,7 +42,7 @@ pub enum Operation {
         /// The factor.
         alpha: f32,
     },
-    /// The largest or the mean element of each window of an image [N, C, H, W].
+    /// The largest or the mean element of each window of an image `[N, C, H, W]`.
     Pool {
         /// What is computed.
         function: PoolFunction,
@@ -116,7 +116,7 @@ pub enum Operation {
         /// What they are.
         fill: PadFill,
     },
-    /// An image [N, C, H, W] in another size.
+    /// An image `[N, C, H, W]` in another size.
     Resize {
         /// The new height and width.
         size: [usize; 2],
