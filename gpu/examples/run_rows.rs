@@ -2,21 +2,22 @@
 //! and unstaged as a backend does it. `perf/node_tests` counts with it how many of ONNX's node
 //! tests an executor passes.
 //!
-//! Usage: `run_rows cpu|onnxruntime FOLDER...`. Each FOLDER has `model.onnx` and, for each input,
-//! `NAME.in` with the elements of a row, little endian. For each it writes `NAME.out` for each
-//! output there, and prints `FOLDER`, a tab, and `ran` or what stood in the way. A folder is
+//! Usage: `run_rows cpu|onnxruntime|plan FOLDER...`. Each FOLDER has `model.onnx` and, for each
+//! input, `NAME.in` with the elements of a row, little endian. For each it writes `NAME.out` for
+//! each output there, and prints `FOLDER`, a tab, and `ran` or what stood in the way. A folder is
 //! printed before its model is loaded, so that whoever reads knows of which model a crash was.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use symphony_gpu::plan::PlanModel;
 use symphony_gpu::{CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let executor = arguments.next().unwrap_or_default();
-    if !["cpu", "onnxruntime"].contains(&executor.as_str()) {
-        eprintln!("usage: run_rows cpu|onnxruntime FOLDER...");
+    if !["cpu", "onnxruntime", "plan"].contains(&executor.as_str()) {
+        eprintln!("usage: run_rows cpu|onnxruntime|plan FOLDER...");
         std::process::exit(2);
     }
     for folder in arguments {
@@ -35,6 +36,7 @@ fn main() -> io::Result<()> {
 fn load(executor: &str, file: &Path) -> Result<Box<dyn HostModel>, LoadError> {
     Ok(match executor {
         "onnxruntime" => Box::new(OnnxRuntimeModel::load(file, 1, &OnnxRuntimeOptions::default())?),
+        "plan" => Box::new(PlanModel::load(file, 1)?),
         _ => Box::new(CpuModel::load(file, 1)?),
     })
 }

@@ -13,6 +13,7 @@ pub mod import;
 pub mod measure;
 pub mod memory;
 pub mod onnxruntime;
+pub mod plan;
 pub mod signature;
 pub mod table;
 

@@ -1,5 +1,6 @@
-//! Outputs of both libraries against those of ONNX Runtime's Python package, which ran each row
-//! alone in the file as it is: for small networks as exporters write them, and the light networks.
+//! Outputs of both libraries, and of plans, against those of ONNX Runtime's Python package, which
+//! ran each row alone in the file as it is: for small networks as exporters write them, and the
+//! light networks.
 
 #[path = "../../engine/tests/harness/onnx_library.rs"]
 mod library;
@@ -14,6 +15,7 @@ use model_rows::run_rows;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony_gpu::import::{DimensionSizes, SizedFile};
+use symphony_gpu::plan::{self, PlanModel};
 use symphony_gpu::{
     CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
 };
@@ -22,8 +24,8 @@ use symphony_gpu::{
 const ROWS: usize = 3;
 
 /// The largest difference of an output, as a part of its largest element. ONNX Runtime sums a batch
-/// in another order than a row alone; rten has kernels of its own.
-const TOLERANCE: [(&str, f32); 2] = [("cpu", 1e-3), ("onnxruntime", 1e-4)];
+/// in another order than a row alone; rten and the interpreter of plans have kernels of their own.
+const TOLERANCE: [(&str, f32); 3] = [("cpu", 1e-3), ("onnxruntime", 1e-4), ("plan", 1e-4)];
 
 /// The light networks that take the least computing, one of which rten can't run.
 const QUICK: [&str; 3] = ["light_bvlc_alexnet", "light_shufflenet", "light_squeezenet"];
@@ -36,8 +38,14 @@ fn exported_models() -> PathBuf {
 
 /// Loads a model for a batch of every row.
 fn load<'a>(executor: &str, file: impl Into<SizedFile<'a>>) -> Result<Box<dyn HostModel>, LoadError> {
-    if executor == "cpu" {
-        return Ok(Box::new(CpuModel::load(file, ROWS)?));
+    match executor {
+        "cpu" => return Ok(Box::new(CpuModel::load(file, ROWS)?)),
+        "plan" => {
+            // Not by `PlanModel::load`: what follows compares rows in a batch with each alone.
+            let compiled = plan::compile(file, ROWS)?;
+            return Ok(Box::new(PlanModel::new(compiled.plan).unwrap()));
+        }
+        _ => {}
     }
     let options = OnnxRuntimeOptions { library: Some(onnx_library()), ..OnnxRuntimeOptions::default() };
     Ok(Box::new(OnnxRuntimeModel::load(file, ROWS, &options)?))
@@ -150,7 +158,7 @@ fn quick_light_networks_agree_with_the_python_package_alone_and_in_a_batch() {
 }
 
 #[test]
-#[ignore = "takes a minute on one core; the quick ones run always"]
+#[ignore = "takes minutes on one core; the quick ones run always"]
 fn every_light_network_agrees_with_the_python_package_alone_and_in_a_batch() {
     assert_all_agree(&light_models(), &DimensionSizes::new());
 }

@@ -12,6 +12,7 @@ import datetime
 import json
 import pathlib
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from onnx.backend.test import loader
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "target/release/examples/run_rows"
-EXECUTORS = ["cpu", "onnxruntime"]
+EXECUTORS = ["cpu", "onnxruntime", "plan"]
 # The types of KServe's protocol that have elements of one size.
 TYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -37,7 +38,7 @@ ROUNDING = {2: 1e-3, 4: 1e-6, 8: 1e-12}
 GROUP = 100
 LIMIT = 60
 # How the libraries say that they lack something.
-LACKING = ["not supported", "unsupported", "not implemented", "could not find an implementation", "is not a registered"]
+LACKING = ["not supported", "unsupported", "not implemented", "could not find an implementation", "is not a registered", "plans lack the operators", "is lacking"]
 # What is said of a test without inputs that could be constants.
 UNCHANGED = "it has no inputs that could be constants"
 # `Squeeze` takes its axes as an input since this version.
@@ -135,12 +136,12 @@ def wrap(case, folder, constants):
     return {value.name: array for value, array in outputs}
 
 
-def run_all(executor, folders):
+def run_all(program, executor, folders):
     """Runs the tests in folders, each group in a process; returns what is said of each."""
     said, left = {}, list(folders)
     while left:
         group = left[:GROUP]
-        command = [PROGRAM, executor, *map(str, group)]
+        command = [program.resolve(), executor, *map(str, group)]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT, check=False)
             text, end = done.stdout, f"the process ended with {done.returncode}"
@@ -179,7 +180,7 @@ def differs(case, folder, expected):
     return None
 
 
-def outcomes(executor, cases, folder, constants):
+def outcomes(program, executor, cases, folder, constants):
     """Runs tests, and returns what stood in the way of each that did not pass."""
     expected, failures = {}, {}
     for case in cases:
@@ -187,7 +188,7 @@ def outcomes(executor, cases, folder, constants):
             expected[str(folder / case.name)] = (case, wrap(case, folder / case.name, constants))
         except NotExpressible:
             failures[case.name] = UNCHANGED
-    for path, outcome in run_all(executor, expected).items():
+    for path, outcome in run_all(program, executor, expected).items():
         case, arrays = expected[path]
         wrong = differs(case, pathlib.Path(path), arrays) if outcome == "ran" else None
         if outcome != "ran" or wrong:
@@ -204,7 +205,7 @@ def reason(outcome):
         return "an operator, or a form of it, that the library lacks"
     if "has elements of type" in lower:
         return "an element type that the executor refuses"
-    if "zeros" in lower:
+    if "rows of zeros" in lower:
         return "the run of zeros at the load fails"
     if outcome.startswith("load:"):
         return "refused at the load for another reason"
@@ -226,6 +227,8 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description="Counts how many of ONNX's node tests each executor passes.")
     parser.add_argument("--save", type=pathlib.Path, help="a JSON file to write")
+    parser.add_argument("--executor", choices=EXECUTORS, action="append", help="one of them only; may be given several times")
+    parser.add_argument("--program", type=pathlib.Path, default=PROGRAM, help="the program run_rows, as it was built")
     parser.add_argument("--only", default="", help="tests whose name has this in it")
     parser.add_argument("--verbose", action="store_true", help="print each test that fails, with what was said")
     arguments = parser.parse_args()
@@ -239,10 +242,10 @@ def main():
             except NotExpressible as why:
                 barred[str(why)] += 1
         results = {}
-        for executor in EXECUTORS:
-            failures = outcomes(executor, expressed, pathlib.Path(scratch) / executor, constants=False)
+        for executor in arguments.executor or EXECUTORS:
+            failures = outcomes(arguments.program, executor, expressed, pathlib.Path(scratch) / executor, constants=False)
             again = [case for case in expressed if case.name in failures]
-            still = outcomes(executor, again, pathlib.Path(scratch) / f"{executor}-constants", constants=True)
+            still = outcomes(arguments.program, executor, again, pathlib.Path(scratch) / f"{executor}-constants", constants=True)
             failed = collections.defaultdict(list)
             for name, outcome in sorted(failures.items()):
                 outcome = still.get(name, "")
@@ -265,7 +268,7 @@ def main():
     if arguments.save:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
         report = {
-            "command": "perf/node_tests/run --save perf/results/node-tests.json",
+            "command": shlex.join(["perf/node_tests/run", *sys.argv[1:]]),
             "commit": commit.stdout.strip(),
             "date": datetime.date.today().isoformat(),
             "machine": machine(),

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
-//! | `check.rs`, `inspect.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `check.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
@@ -15,6 +15,7 @@
 mod access;
 mod check;
 mod closed_pipe;
+mod compile;
 mod failure;
 mod inspect;
 mod replay;
@@ -30,6 +31,7 @@ pub use self::closed_pipe::end_quietly_on_closed_pipe;
 pub use self::size_flag::read_size_flag;
 
 use self::check::{CheckArguments, check};
+use self::compile::{CompileArguments, compile};
 use self::failure::EXIT_CODES;
 use self::inspect::{InspectArguments, inspect};
 use self::replay::{ReplayArguments, replay};
@@ -67,6 +69,12 @@ enum Command {
     /// The file is loaded, and run on zeros. Exit code 2 if it can't be read or no executor runs
     /// it.
     Inspect(InspectArguments),
+    /// Compile an ONNX file to a plan: weights, and launches at fixed places of memory for each
+    /// batch size
+    ///
+    /// Prints what became of the model, and writes it for devices to run. Exit code 2 if the file
+    /// can't be read or has an operator that plans lack: the node is named.
+    Compile(CompileArguments),
     /// Run the rows of a folder or a numpy file through a model, without deadlines
     ///
     /// The model is one of a server, or is loaded into this process. A run that was interrupted
@@ -98,6 +106,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
         Command::Serve(arguments) => serve(*arguments, options),
         Command::Check(arguments) => check(arguments),
         Command::Inspect(arguments) => inspect(arguments),
+        Command::Compile(arguments) => compile(arguments),
         Command::Run(arguments) => run::run(*arguments),
         Command::Top(arguments) => top(arguments),
         Command::Replay(arguments) => replay(arguments),

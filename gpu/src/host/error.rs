@@ -29,6 +29,10 @@ pub enum LoadError {
              executor of kind \"onnxruntime\", which has all, or export it without the operator",
             path = path.display())]
     Operator { path: PathBuf, reason: String },
+    /// The model can't be lowered to a plan.
+    #[error("{path}: can't become a plan ({reason}); run the model on an executor of kind \"onnxruntime\", \
+             which has all operators, or export it without the operator", path = path.display())]
+    Lowering { path: PathBuf, reason: String },
     /// ONNX Runtime refuses the model.
     #[error("{path}: ONNX Runtime does not take the model ({reason}); export it again", path = path.display())]
     Refused { path: PathBuf, reason: String },

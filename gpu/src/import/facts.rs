@@ -90,7 +90,7 @@ impl<'a> Facts<'a> {
 }
 
 /// Returns true if operators of this domain are ONNX's own.
-pub(super) fn is_standard(domain: Option<&str>) -> bool {
+pub(crate) fn is_standard(domain: Option<&str>) -> bool {
     matches!(domain, None | Some("" | "ai.onnx"))
 }
 

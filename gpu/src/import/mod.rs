@@ -22,6 +22,7 @@ mod structure;
 mod summary;
 
 pub(crate) use declared::{DeclaredTypes, ElementType};
+pub(crate) use facts::is_standard;
 pub use sizes::{DimensionSizes, SizedFile, TEXT_BYTES};
 pub(crate) use source::{BatchDimension, OnnxSource};
 pub use summary::{OnnxSummary, OperatorCount, TensorSummary, summarise};
@@ -61,6 +62,29 @@ pub(crate) fn load<M: HostModel>(
                 Err(why) => (alone, Some(fixed(&why))),
             })
         }
+    }
+}
+
+/// Loads a file as [`load`] does, and does not run it: a batch is made dynamic where the rules find
+/// that every operator keeps rows apart and `load` takes the rewritten file.
+///
+/// Errors: those of [`load`].
+pub(crate) fn load_by_rules<T>(
+    SizedFile { path, sizes, .. }: SizedFile<'_>,
+    max_batch: usize,
+    load: impl Fn(OnnxSource, usize) -> Result<T, LoadError>,
+) -> Result<(T, Option<String>), LoadError> {
+    if max_batch == 0 {
+        return Err(LoadError::MaxBatch { path: path.into() });
+    }
+    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path, sizes)?;
+    match batch {
+        PreparedBatch::Declared => Ok((load(unchanged, max_batch)?, None)),
+        PreparedBatch::Fixed(why) => Ok((load(unchanged, 1)?, Some(fixed(&why)))),
+        PreparedBatch::Dynamic(changed) => match load(*changed, max_batch) {
+            Ok(loaded) => Ok((loaded, Some(MADE_DYNAMIC_BY_RULES.to_owned()))),
+            Err(why) => Ok((load(unchanged, 1)?, Some(fixed(&why.to_string())))),
+        },
     }
 }
 
@@ -109,6 +133,10 @@ impl Prepared {
         })
     }
 }
+
+/// The note about a batch that was made dynamic, and not tried.
+const MADE_DYNAMIC_BY_RULES: &str =
+    "the first dimension is 1 in the file and was made the batch's: each operator keeps rows apart";
 
 fn made_dynamic(max_batch: usize) -> String {
     let rows = agreement::ROWS.min(max_batch);

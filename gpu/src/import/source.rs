@@ -1,6 +1,9 @@
 //! A model's file as an executor's library is to load it: as it is, or rewritten.
 
 use super::declared::DeclaredTypes;
+use super::file;
+use crate::host::LoadError;
+use rten_onnx::onnx::ModelProto;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +32,17 @@ pub(crate) enum BatchDimension {
 }
 
 impl OnnxSource {
+    /// Returns the model in the file, as it was perhaps rewritten.
+    ///
+    /// Errors: the file can't be read, or is damaged.
+    pub(crate) fn model(&self) -> Result<ModelProto, LoadError> {
+        let parsed = match &self.rewritten {
+            Some(bytes) => file::parse(bytes),
+            None => file::parse(&std::fs::read(&self.path).map_err(|e| LoadError::from_io(&self.path, e))?),
+        };
+        parsed.map_err(|reason| LoadError::Corrupt { path: self.path.clone(), reason })
+    }
+
     /// Returns the folder of the file.
     pub(crate) fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))

@@ -1,0 +1,109 @@
+//! `symphony compile`: what an ONNX file becomes on a device, printed and written to a file.
+
+use super::failure::CommandFailure;
+use super::size_flag::read_size_flag;
+use clap::Args;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use symphony_gpu::import::{DimensionSizes, SizedFile};
+use symphony_gpu::plan::{self, BatchPlan, CompiledPlan, Launch, MAX_PLAN_BATCH, Operand, Plan, PlanPort};
+
+/// The arguments of `compile`.
+#[derive(Args)]
+pub(super) struct CompileArguments {
+    /// The ONNX file
+    model: PathBuf,
+    /// The largest batch; there are launches for each size up to it
+    #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=MAX_PLAN_BATCH as i64))]
+    max_batch: u32,
+    /// A size for a dynamic dimension beyond the batch; may be given several times
+    #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
+    sizes: Vec<(String, NonZeroU32)>,
+    /// Write the plan to this file
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print each launch for the largest batch, with the nodes that it computes
+    #[arg(long)]
+    launches: bool,
+}
+
+/// Compiles an ONNX file, prints what it became and perhaps writes the plan.
+///
+/// Errors: the file can't be read or can't become a plan, exit code 2; the plan can't be written,
+/// exit code 3.
+pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure> {
+    let CompileArguments { model, max_batch, sizes, output, launches } = arguments;
+    let sizes: DimensionSizes = sizes.into_iter().collect();
+    let file = SizedFile { sizes: &sizes, ..SizedFile::from(&model) };
+    let compiled =
+        plan::compile(file, max_batch as usize).map_err(|error| CommandFailure::Input(error.to_string()))?;
+    println!("{}: {}", model.display(), summary(&compiled));
+    if let Some(note) = &compiled.note {
+        println!("batch: {note}");
+    }
+    print_plan(&compiled.plan, launches);
+    if let Some(output) = output {
+        compiled.plan.write(&output).map_err(|error| CommandFailure::Machine(error.to_string()))?;
+        eprintln!("{}: written", output.display());
+    }
+    Ok(())
+}
+
+/// Returns the line about what became of the nodes.
+fn summary(compiled: &CompiledPlan) -> String {
+    let CompiledPlan { plan, nodes, folded, reshaped, .. } = compiled;
+    let launches = plan.batches.last().map_or(&[][..], |batch| &batch.launches);
+    let fused: usize = launches.iter().map(|launch| launch.nodes.len().saturating_sub(1)).sum();
+    format!(
+        "{nodes} nodes become {} launches: {} are folded into constants, {} only reshape, {fused} are fused \
+         into others",
+        launches.len(),
+        folded.len(),
+        reshaped.len(),
+    )
+}
+
+fn print_plan(plan: &Plan, launches: bool) {
+    for (title, ports) in [("inputs", &plan.inputs), ("outputs", &plan.outputs)] {
+        println!("{title}");
+        ports.iter().for_each(|port| println!("  {}", port_line(port)));
+    }
+    println!("weights: {} of FP32", megabytes(plan.weights.as_bytes().len()));
+    println!("batches");
+    for BatchPlan { rows, workspace_bytes, launches } in &plan.batches {
+        println!("  {rows}: {} launches, {} of workspace", launches.len(), megabytes(*workspace_bytes));
+    }
+    let Some(largest) = plan.batches.last() else { return };
+    println!("operations of the largest batch: {}", operations(largest));
+    if launches {
+        println!("launches of the largest batch");
+        largest.launches.iter().for_each(|launch| println!("  {}", launch_line(launch)));
+    }
+}
+
+fn port_line(PlanPort { name, row, offset }: &PlanPort) -> String {
+    format!("{name}: {row} a row, at {offset}")
+}
+
+/// Returns the kinds of operations with their numbers, the most frequent first.
+fn operations(batch: &BatchPlan) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    batch.launches.iter().for_each(|launch| *counts.entry(launch.operation.name()).or_default() += 1);
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+fn launch_line(launch: &Launch) -> String {
+    let Launch { operation, inputs, output, activation, nodes } = launch;
+    let place = |operand: &Operand| format!("{} at {} {}", operand.of, operand.region, operand.offset);
+    let inputs = inputs.iter().map(place).collect::<Vec<_>>().join(", ");
+    let activation = activation.map_or_else(String::new, |function| format!(" then {function:?}"));
+    let (name, nodes) = (operation.name(), nodes.join(", "));
+    format!("{name}{activation} of {inputs}: {}; nodes {nodes}", place(output))
+}
+
+fn megabytes(bytes: usize) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

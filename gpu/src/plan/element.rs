@@ -1,0 +1,169 @@
+//! Elements and tensors of a plan: the types that kernels know, shapes, and bytes that are aligned
+//! for any of them.
+
+use crate::signature::DataType;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// The most elements of one tensor: its offsets then fit any machine's integers.
+const MAX_ELEMENTS: usize = 1 << 40;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanElement {
+    /// IEEE 754 single precision: what is computed.
+    F32,
+    /// Signed, 8 bytes: indices and shapes.
+    I64,
+    /// Signed, 4 bytes.
+    I32,
+    /// One byte, 0 or 1: what comparisons give.
+    Bool,
+}
+
+impl PlanElement {
+    /// Returns the size of an element, bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            PlanElement::Bool => 1,
+            PlanElement::F32 | PlanElement::I32 => 4,
+            PlanElement::I64 => 8,
+        }
+    }
+
+    /// Returns the type that clients see.
+    pub const fn datatype(self) -> DataType {
+        match self {
+            PlanElement::F32 => DataType::Fp32,
+            PlanElement::I64 => DataType::Int64,
+            PlanElement::I32 => DataType::Int32,
+            PlanElement::Bool => DataType::Bool,
+        }
+    }
+
+    /// Returns the type that has ONNX's number for element types; `None` if kernels do not know it.
+    pub(super) fn of_onnx(datatype: rten_onnx::onnx::DataType) -> Option<PlanElement> {
+        use rten_onnx::onnx::DataType as Onnx;
+        Some(match datatype {
+            Onnx::FLOAT => PlanElement::F32,
+            Onnx::INT64 => PlanElement::I64,
+            Onnx::INT32 => PlanElement::I32,
+            Onnx::BOOL => PlanElement::Bool,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for PlanElement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PlanElement::F32 => "f32",
+            PlanElement::I64 => "i64",
+            PlanElement::I32 => "i32",
+            PlanElement::Bool => "bool",
+        })
+    }
+}
+
+/// The type of a tensor: that of its elements, and its shape.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct PlanType {
+    /// The elements' type.
+    pub element: PlanElement,
+    /// The sizes of the dimensions; the last one's elements lie side by side.
+    pub shape: Vec<usize>,
+}
+
+impl PlanType {
+    pub(super) fn new(element: PlanElement, shape: impl Into<Vec<usize>>) -> PlanType {
+        PlanType { element, shape: shape.into() }
+    }
+
+    /// Returns the number of elements; `None` where it passes what a plan may have.
+    pub fn elements(&self) -> Option<usize> {
+        let elements = self.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
+        (elements <= MAX_ELEMENTS).then_some(elements)
+    }
+
+    /// Returns the number of bytes; `None` where it passes what a plan may have.
+    pub fn bytes(&self) -> Option<usize> {
+        Some(self.elements()? * self.element.bytes())
+    }
+}
+
+impl fmt::Display for PlanType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.element, self.shape)
+    }
+}
+
+/// Bytes that start where any element may start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AlignedBytes {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl AlignedBytes {
+    /// Makes this many zero bytes.
+    pub fn zeroed(length: usize) -> AlignedBytes {
+        AlignedBytes { words: vec![0; length.div_ceil(size_of::<u64>())], length }
+    }
+
+    /// Copies these bytes.
+    pub fn copied(bytes: &[u8]) -> AlignedBytes {
+        let mut copy = AlignedBytes::zeroed(bytes.len());
+        copy.as_bytes_mut().copy_from_slice(bytes);
+        copy
+    }
+
+    /// Returns the bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+
+    /// Returns the bytes, to be changed.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
+    }
+}
+
+/// A tensor whose elements are known when the plan is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ConstantTensor {
+    pub(super) of: PlanType,
+    /// Shared by all tensors that differ in their shape alone.
+    pub(super) data: Arc<AlignedBytes>,
+}
+
+impl ConstantTensor {
+    pub(super) fn of_f32(shape: &[usize], values: &[f32]) -> ConstantTensor {
+        let of = PlanType::new(PlanElement::F32, shape);
+        ConstantTensor { of, data: Arc::new(AlignedBytes::copied(bytemuck::cast_slice(values))) }
+    }
+
+    pub(super) fn of_i64(shape: &[usize], values: &[i64]) -> ConstantTensor {
+        let of = PlanType::new(PlanElement::I64, shape);
+        ConstantTensor { of, data: Arc::new(AlignedBytes::copied(bytemuck::cast_slice(values))) }
+    }
+
+    /// Returns the elements as whole numbers; `None` where they are floats.
+    pub(super) fn whole_numbers(&self) -> Option<Vec<i64>> {
+        let bytes = self.data.as_bytes();
+        Some(match self.of.element {
+            PlanElement::I64 => bytemuck::cast_slice::<u8, i64>(bytes).to_vec(),
+            PlanElement::I32 => {
+                bytemuck::cast_slice::<u8, i32>(bytes).iter().map(|&x| i64::from(x)).collect()
+            }
+            PlanElement::Bool => bytes.iter().map(|&x| i64::from(x)).collect(),
+            PlanElement::F32 => return None,
+        })
+    }
+
+    /// Returns the elements if they are floats.
+    pub(super) fn floats(&self) -> Option<&[f32]> {
+        (self.of.element == PlanElement::F32).then(|| bytemuck::cast_slice(self.data.as_bytes()))
+    }
+}

@@ -1,0 +1,66 @@
+//! Kernels: each operation of a plan on a processor, simple and right. What a plan knows already is
+//! folded with them, and the interpreter runs a plan by them. Types were checked before:
+//! `Operation::result` refuses what a kernel does not take.
+
+mod elements;
+mod image;
+mod matrix;
+mod movement;
+mod operand;
+mod reduction;
+mod walk;
+
+use super::operation::{Operation, UnaryFunction};
+use bytemuck::cast_slice_mut;
+
+pub(super) use operand::{KernelInput, KernelOutput};
+
+/// Computes an operation.
+///
+/// Errors: an index is out of range.
+pub(super) fn run(
+    operation: &Operation,
+    inputs: &[KernelInput<'_>],
+    output: &mut KernelOutput<'_>,
+) -> Result<(), String> {
+    if output.bytes.is_empty() {
+        return Ok(());
+    }
+    match operation {
+        Operation::Unary(function) => elements::unary(*function, inputs[0], output),
+        Operation::Cast { .. } => elements::cast(inputs[0], output),
+        Operation::Binary(function) => elements::binary(*function, inputs[0], inputs[1], output)?,
+        Operation::Select => elements::select(inputs[0], inputs[1], inputs[2], output),
+        Operation::Affine { axis } => elements::affine(*axis, inputs[0], inputs[1], inputs[2], output),
+        Operation::Convolution { window, groups } => image::convolution(window, *groups, inputs, output),
+        Operation::MatrixProduct { transposed, alpha } => {
+            matrix::products(*transposed, *alpha, inputs, output);
+        }
+        Operation::Pool { function, size, window } => {
+            image::pool(*function, *size, window, inputs[0], output);
+        }
+        Operation::Reduce { function, axes } => reduction::reduce(*function, axes, inputs[0], output),
+        Operation::Softmax { axis, logarithm } => {
+            reduction::softmax(*axis, *logarithm, inputs[0], output);
+        }
+        Operation::LayerNorm { axis, epsilon } => reduction::layer_norm(*axis, *epsilon, inputs, output),
+        Operation::LocalResponseNorm { size, alpha, beta, bias } => {
+            reduction::local_response_norm(*size, [*alpha, *beta, *bias], inputs[0], output);
+        }
+        Operation::Concat { axis } => movement::concat(*axis, inputs, output),
+        Operation::Gather { axis } => movement::gather(*axis, inputs[0], inputs[1], output)?,
+        Operation::StridedCopy { walked, strides, offset, .. } => {
+            movement::strided_copy(walked, strides, *offset, inputs[0], output);
+        }
+        Operation::Pad { begins, fill, .. } => movement::pad(begins, *fill, inputs[0], output),
+        Operation::Resize { scales, interpolation, coordinates, .. } => {
+            image::resize(*scales, *interpolation, *coordinates, inputs[0], output);
+        }
+    }
+    Ok(())
+}
+
+/// Changes floats by an activation.
+pub(super) fn activate(function: UnaryFunction, bytes: &mut [u8]) {
+    cast_slice_mut::<u8, f32>(bytes).iter_mut().for_each(|x| *x = elements::of_float(function, *x));
+}

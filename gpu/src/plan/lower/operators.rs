@@ -1,0 +1,57 @@
+//! The operators of ONNX that can be lowered: one row each.
+
+use super::builder::{NodeOutputs, PlanBuilder};
+use super::node::OnnxNode;
+use super::{elementwise, images, movement, reductions};
+
+/// A function that lowers a node.
+pub(super) type LowerFunction = fn(&OnnxNode<'_>, &mut PlanBuilder<'_>) -> NodeOutputs;
+
+/// Returns how an operator is lowered; `None` if it can't be.
+pub(super) fn lowering_of(operator: &str) -> Option<LowerFunction> {
+    Some(match operator {
+        "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos" | "Cosh"
+        | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu" | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log"
+        | "Mish" | "Neg" | "Not" | "Reciprocal" | "Relu" | "Round" | "Selu" | "Sigmoid" | "Sign" | "Sin"
+        | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Tan" | "Tanh" | "ThresholdedRelu" => {
+            elementwise::unary
+        }
+        "Add" | "And" | "Div" | "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Mod"
+        | "Mul" | "Or" | "PRelu" | "Pow" | "Sub" | "Xor" => elementwise::binary,
+        "Max" | "Mean" | "Min" | "Sum" => elementwise::many,
+        "Cast" => elementwise::cast,
+        "Clip" => elementwise::clip,
+        "Where" => elementwise::select,
+        "AveragePool" | "MaxPool" => images::pool,
+        "BatchNormalization" => images::batch_norm,
+        "Conv" => images::convolution,
+        "GlobalAveragePool" | "GlobalMaxPool" => images::global_pool,
+        "InstanceNormalization" => images::instance_norm,
+        "LRN" => images::local_response_norm,
+        "Resize" | "Upsample" => images::resize,
+        "Concat" => movement::concat,
+        "ConstantOfShape" => movement::constant_of_shape,
+        "DepthToSpace" | "SpaceToDepth" => movement::depth_and_space,
+        "Dropout" | "Identity" => movement::identity,
+        "Expand" => movement::expand,
+        "Flatten" => movement::flatten,
+        "Gather" => movement::gather,
+        "Pad" => movement::pad,
+        "Range" => movement::range,
+        "Reshape" => movement::reshape,
+        "Shape" | "Size" => movement::shape,
+        "Slice" => movement::slice,
+        "Split" => movement::split,
+        "Squeeze" => movement::squeeze,
+        "Tile" => movement::tile,
+        "Transpose" => movement::transpose,
+        "Unsqueeze" => movement::unsqueeze,
+        "Gemm" => reductions::gemm,
+        "LayerNormalization" => reductions::layer_norm,
+        "LogSoftmax" | "Softmax" => reductions::softmax,
+        "MatMul" => reductions::matrix_product,
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
+        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => reductions::reduce,
+        _ => return None,
+    })
+}
