@@ -21,6 +21,7 @@ pub mod table;
 mod clockwork_slos;
 mod encoder_sizes;
 mod nexus_drops;
+mod nexus_queries;
 mod orloj_tables;
 mod scheduling;
 mod symphony_figure1;
@@ -52,6 +53,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &symphony_figure13::Latency,
     &nexus_drops::Lazy,
     &nexus_drops::LazyAndEarly,
+    &nexus_queries::QuerySplits,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,
