@@ -242,7 +242,8 @@ fn every_key_of_a_workload_is_in_the_documents_and_the_reverse() {
          {{ log_normal = {{ median_ms = 1, sigma = 0 }}, qqqqqqqq = 1 }},\
          {{ normals = [{{ mean_ms = 1, deviation_ms = 0 }}], qqqqqqqq = 1 }},\
          {{ histogram = {{ lowest_ms = 1, width_ms = 1, weights = [1] }}, qqqqqqqq = 1 }},\
-         {{ samples = \"z.csv\", qqqqqqqq = 1 }}]\n"
+         {{ samples = \"z.csv\", qqqqqqqq = 1 }}]\n\
+         [[queries]]\nname = \"q\"\nslo_ms = 25\n{UNKNOWN}stages = [{{ model = \"m\", qqqqqqqq = 1 }}]\n"
     );
     let text = with_unknown_keys(&documented, &given);
     let zoo = b"model,alpha_ms,beta_ms,slo_ms\nz,1,1,25\n";
