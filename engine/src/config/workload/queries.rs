@@ -84,7 +84,10 @@ fn read_query(table: &TomlTable<'_>) -> Option<QueryEntry> {
 }
 
 fn read_name(table: &TomlTable<'_>, field: &'static str, what: &str) -> Option<String> {
-    let value = table.required(field, what)?;
+    name_of(&table.required(field, what)?, what)
+}
+
+fn name_of(value: &TomlValue<'_>, what: &str) -> Option<String> {
     let name = value.text(what)?;
     if name.is_empty() {
         value.refuse_value("a name");
@@ -95,7 +98,8 @@ fn read_name(table: &TomlTable<'_>, field: &'static str, what: &str) -> Option<S
 
 fn read_stage(table: &TomlTable<'_>) -> Option<StageEntry> {
     let model = read_name(table, "model", "the name of a model of this file");
-    let name = if table.has("name") { read_name(table, "name", "the stage's name") } else { model.clone() };
+    let name =
+        table.optional("name").map_or_else(|| model.clone(), |value| name_of(&value, "the stage's name"));
     let after = table.optional("after").map_or(Some(Vec::new()), |value| read_after(&value));
     let gamma = table.optional("gamma").map(|value| value.number(Bounds::above(0.0, MAX_ITEMS)));
     let draw = table.optional("draw").map(|value| {
