@@ -5,7 +5,7 @@
 mod buffer;
 
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
-use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, OnnxSource, SizedFile};
+use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, InputDefaults, OnnxSource, SizedFile};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
 use rten::{
@@ -41,13 +41,15 @@ struct OnnxGraph {
     max_batch: usize,
     output_ids: Vec<NodeId>,
     weights_bytes: u64,
+    defaults: InputDefaults,
 }
 
 struct StagedInput {
     id: NodeId,
     buffer: InputBuffer,
-    /// The shape, of which each run sets the first dimension, the batch's.
+    /// The shape, of which each run sets the first dimension where that is the batch's.
     shape: Vec<usize>,
+    has_batch: bool,
 }
 
 impl CpuModel {
@@ -77,7 +79,7 @@ impl CpuModel {
         let file = file.into();
         let import = || {
             let (mut model, note) =
-                import::load(file, max_batch, |source, max_batch| load(thread.clone(), source, max_batch))?;
+                import::load(file, max_batch, |source, max_batch| load(thread, &file, source, max_batch))?;
             model.import_note = note;
             Ok(model)
         };
@@ -111,11 +113,7 @@ impl HostModel for CpuModel {
     }
 
     fn stage(&mut self, row: usize, input: &[u8]) {
-        let signature = &self.graph.signature;
-        for (index, (staged_input, spec)) in self.inputs.iter_mut().zip(&signature.inputs).enumerate() {
-            let bytes = &input[signature.input_range(index)];
-            staged_input.buffer.stage(row, spec, bytes);
-        }
+        stage(&mut self.inputs, &self.graph.signature, row, input);
     }
 
     fn run(&mut self, rows: usize) -> Result<(), RunError> {
@@ -126,7 +124,7 @@ impl HostModel for CpuModel {
         self.outputs.clear();
         let outputs = execute(model, &self.thread, &mut self.inputs, output_ids, rows)?;
         for (output, spec) in outputs.iter().zip(&signature.outputs) {
-            check_output(output, spec, rows)?;
+            check_output(output, signature, spec, rows)?;
         }
         self.outputs = outputs;
         Ok(())
@@ -140,6 +138,10 @@ impl HostModel for CpuModel {
         }
     }
 
+    fn defaults(&self) -> &InputDefaults {
+        &self.graph.defaults
+    }
+
     fn import_note(&self) -> Option<&str> {
         self.import_note.as_deref()
     }
@@ -151,7 +153,7 @@ impl HostModel for CpuModel {
 
 impl HostGraph for OnnxGraph {
     fn make(self: Arc<OnnxGraph>, thread: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
-        let inputs = staged_inputs(&self.model, &self.signature.inputs, self.max_batch);
+        let inputs = staged_inputs(&self.model, &self.signature, self.max_batch);
         Ok(Box::new(CpuModel {
             graph: self,
             thread: thread.clone(),
@@ -194,34 +196,35 @@ fn load_graph(source: &mut OnnxSource) -> Result<Model, LoadError> {
     loaded.map_err(|error| load_error(path, &error))
 }
 
-fn load(thread: ComputeThread, mut source: OnnxSource, max_batch: usize) -> Result<CpuModel, LoadError> {
+fn load(
+    thread: &ComputeThread,
+    file: &SizedFile<'_>,
+    mut source: OnnxSource,
+    max_batch: usize,
+) -> Result<CpuModel, LoadError> {
     let model = load_graph(&mut source)?;
     let OnnxSource { path, declared, batch, weights_bytes, .. } = &source;
     let path = path.as_path();
-    let inputs = input_specs(&model, declared, *batch, path)?;
+    let inputs = input_specs(&model, &source)?;
     check_size(&inputs, max_batch, path)?;
-    check_output_dimensions(&model, *batch, path)?;
-    let mut staged = staged_inputs(&model, &inputs, max_batch);
-    let output_ids = model.output_ids().to_vec();
-    let trial = |staged: &mut [StagedInput], rows| {
-        execute(&model, &thread, staged, &output_ids, rows).map_err(|e| LoadError::Trial {
-            path: path.into(),
-            rows,
-            reason: e.to_string(),
-        })
-    };
-    let outputs = output_specs(&model, declared, &trial(&mut staged, 1)?, path)?;
+    check_output_dimensions(&model, &source)?;
+    let has_batch = *batch != BatchDimension::Absent;
+    let mut signature = Signature { inputs, outputs: Vec::new(), has_batch };
+    let mut staged = staged_inputs(&model, &signature, max_batch);
     let rows = max_batch.min(2);
-    for (value, spec) in trial(&mut staged, rows)?.iter().zip(&outputs) {
-        check_output(value, spec, rows).map_err(|e| LoadError::Trial {
-            path: path.into(),
-            rows,
-            reason: e.to_string(),
-        })?;
+    let row = import::trial_row(file.defaults, &signature, path)?;
+    (0..rows).for_each(|at| stage(&mut staged, &signature, at, &row));
+    let output_ids = model.output_ids().to_vec();
+    let failed = |rows, error: RunError| trial_error(path, rows, &error);
+    let trial = |staged: &mut [StagedInput], rows| {
+        execute(&model, thread, staged, &output_ids, rows).map_err(|error| failed(rows, error))
+    };
+    signature.outputs = output_specs(&model, declared, &signature, &trial(&mut staged, 1)?, path)?;
+    for (value, spec) in trial(&mut staged, rows)?.iter().zip(&signature.outputs) {
+        check_output(value, &signature, spec, rows).map_err(|error| failed(rows, error))?;
     }
-    let signature = Signature { inputs, outputs };
-    let weights_bytes = *weights_bytes;
-    let graph = Arc::new(OnnxGraph { model, signature, max_batch, output_ids, weights_bytes });
+    let (thread, weights_bytes, defaults) = (thread.clone(), *weights_bytes, file.defaults.clone());
+    let graph = Arc::new(OnnxGraph { model, signature, max_batch, output_ids, weights_bytes, defaults });
     Ok(CpuModel { graph, thread, inputs: staged, outputs: Vec::new(), import_note: None })
 }
 
@@ -234,7 +237,9 @@ fn execute(
     rows: usize,
 ) -> Result<Vec<Value>, RunError> {
     let values = inputs.iter_mut().map(|input| {
-        input.shape[0] = rows;
+        if input.has_batch {
+            input.shape[0] = rows;
+        }
         (input.id, ValueOrView::from(input.buffer.view(&input.shape)))
     });
     let values: Vec<_> = values.collect();
@@ -246,20 +251,15 @@ fn execute(
     Ok(outputs.into_iter().map(buffer::contiguous).collect())
 }
 
-fn input_specs(
-    model: &Model,
-    declared: &DeclaredTypes,
-    batch: BatchDimension,
-    path: &Path,
-) -> Result<Vec<TensorSpec>, LoadError> {
+fn input_specs(model: &Model, source: &OnnxSource) -> Result<Vec<TensorSpec>, LoadError> {
+    let path = source.path.as_path();
     let specs = model.input_ids().iter().map(|&id| {
         let name = node_name(model, id);
         let dimensions = model.node_info(id).and_then(|node| node.shape());
         let dimensions =
             dimensions.ok_or_else(|| LoadError::NoShape { path: path.into(), tensor: name.clone() })?;
-        check_batch_dimension(path, batch, "input", &name, &dimensions)?;
-        let shape = row_shape(path, &name, &dimensions)?;
-        let datatype = declared.input(&name).ok_or_else(|| no_datatype(path, &name))?;
+        let shape = source.row_shape(&name, &fixed_sizes(&dimensions))?;
+        let datatype = source.declared.input(&name).ok_or_else(|| no_datatype(path, &name))?;
         let datatype = supported(path, &name, datatype)?;
         Ok(TensorSpec { name, datatype, shape })
     });
@@ -274,6 +274,7 @@ fn input_specs(
 fn output_specs(
     model: &Model,
     declared: &DeclaredTypes,
+    signature: &Signature,
     trial: &[Value],
     path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
@@ -286,13 +287,9 @@ fn output_specs(
             Some(element_type) => supported(path, &name, element_type)?,
             None => computed.ok_or_else(|| no_datatype(path, &name))?,
         };
-        let shape = value.shape().iter().skip(1).copied().collect();
+        let shape = value.shape().iter().skip(usize::from(signature.has_batch)).copied().collect();
         let spec = TensorSpec { name, datatype, shape };
-        check_output(value, &spec, 1).map_err(|e| LoadError::Trial {
-            path: path.into(),
-            rows: 1,
-            reason: e.to_string(),
-        })?;
+        check_output(value, signature, &spec, 1).map_err(|error| trial_error(path, 1, &error))?;
         Ok(spec)
     });
     let specs: Vec<TensorSpec> = specs.collect::<Result<_, _>>()?;
@@ -302,13 +299,25 @@ fn output_specs(
     Ok(specs)
 }
 
-fn staged_inputs(model: &Model, specs: &[TensorSpec], max_batch: usize) -> Vec<StagedInput> {
+fn staged_inputs(model: &Model, signature: &Signature, max_batch: usize) -> Vec<StagedInput> {
     let staged_input = |(&id, spec): (&NodeId, &TensorSpec)| StagedInput {
         id,
         buffer: InputBuffer::new(spec, max_batch),
-        shape: std::iter::once(1).chain(spec.shape.iter().copied()).collect(),
+        shape: signature.batch_shape(spec, 1),
+        has_batch: signature.has_batch,
     };
-    model.input_ids().iter().zip(specs).map(staged_input).collect()
+    model.input_ids().iter().zip(&signature.inputs).map(staged_input).collect()
+}
+
+/// Copies a row of inputs into the row `at` of the staged ones.
+fn stage(staged: &mut [StagedInput], signature: &Signature, at: usize, row: &[u8]) {
+    for (index, (staged, spec)) in staged.iter_mut().zip(&signature.inputs).enumerate() {
+        staged.buffer.stage(at, spec, &row[signature.input_range(index)]);
+    }
+}
+
+fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {
+    LoadError::Trial { path: path.into(), rows, reason: error.to_string() }
 }
 
 fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<(), LoadError> {
@@ -326,44 +335,19 @@ fn check_size(inputs: &[TensorSpec], max_batch: usize, path: &Path) -> Result<()
     Ok(())
 }
 
-fn check_output_dimensions(model: &Model, batch: BatchDimension, path: &Path) -> Result<(), LoadError> {
+fn check_output_dimensions(model: &Model, source: &OnnxSource) -> Result<(), LoadError> {
     for &id in model.output_ids() {
         if let Some(dimensions) = model.node_info(id).and_then(|node| node.shape()) {
-            check_batch_dimension(path, batch, "output", &node_name(model, id), &dimensions)?;
+            source.check_batch("output", &node_name(model, id), &fixed_sizes(&dimensions))?;
         }
     }
     Ok(())
 }
 
-fn check_batch_dimension(
-    path: &Path,
-    batch: BatchDimension,
-    role: &'static str,
-    name: &str,
-    dimensions: &[Dimension],
-) -> Result<(), LoadError> {
-    match (dimensions.first(), batch) {
-        (Some(Dimension::Symbolic(_)), _) | (Some(Dimension::Fixed(1)), BatchDimension::One) => Ok(()),
-        _ => Err(LoadError::BatchDimension {
-            path: path.into(),
-            role,
-            tensor: name.to_string(),
-            shape: format!("{dimensions:?}"),
-        }),
-    }
-}
-
-fn row_shape(path: &Path, name: &str, dimensions: &[Dimension]) -> Result<Vec<usize>, LoadError> {
-    let fixed = dimensions.iter().enumerate().skip(1).map(|(index, dimension)| match dimension {
-        Dimension::Fixed(size) if *size > 0 => Ok(*size),
-        other => Err(LoadError::Dimension {
-            path: path.into(),
-            tensor: name.to_string(),
-            index,
-            found: format!("{other:?}"),
-        }),
-    });
-    fixed.collect()
+/// Returns the sizes of dimensions, `None` for dynamic ones.
+fn fixed_sizes(dimensions: &[Dimension]) -> Vec<Option<usize>> {
+    let size = |of: &Dimension| if let Dimension::Fixed(size) = of { Some(*size) } else { None };
+    dimensions.iter().map(size).collect()
 }
 
 fn supported(path: &Path, name: &str, element: ElementType) -> Result<DataType, LoadError> {
@@ -386,14 +370,18 @@ fn no_datatype(path: &Path, name: &str) -> LoadError {
     }
 }
 
-fn check_output(value: &Value, spec: &TensorSpec, rows: usize) -> Result<(), RunError> {
-    let shape = value.shape();
+fn check_output(
+    value: &Value,
+    signature: &Signature,
+    spec: &TensorSpec,
+    rows: usize,
+) -> Result<(), RunError> {
+    let (shape, expected) = (value.shape(), signature.batch_shape(spec, rows));
     let carried = Carrier::of(value.dtype()) == Carrier::for_datatype(spec.datatype);
     let is_tensor = matches!(value.dtype(), ValueType::Tensor(_));
-    if is_tensor && carried && shape.first() == Some(&rows) && shape[1..] == spec.shape {
+    if is_tensor && carried && shape[..] == expected[..] {
         return Ok(());
     }
-    let expected: Vec<usize> = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
     Err(RunError::Output {
         tensor: spec.name.clone(),
         expected: format!("{} {expected:?}", spec.datatype),

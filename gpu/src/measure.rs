@@ -2,7 +2,8 @@
 //! or that of the command `profile`. It is not called while requests are served.
 
 use crate::host::{HostModel, RunError};
-use crate::signature::{DataType, LENGTH_BYTES, Signature};
+use crate::import::put_defaults;
+use crate::signature::{DataType, LENGTH_BYTES};
 use crate::table::{ProfileRow, ProfileTable};
 use fastrand::Rng;
 use half::f16;
@@ -70,7 +71,8 @@ impl Default for MeasureOptions {
 /// sizes are run round by round, so that a disturbance of the machine is spread over many sizes.
 /// With fewer than 100 runs of a size, the p99 is the slowest of them. Inputs are random: some
 /// kernels are faster on zeros. Floats are in -1 to 1; INT32 and INT64 are 0 or 1, as they are
-/// often indices into something of unknown size; 8-bit integers take all values.
+/// often indices into something of unknown size; 8-bit integers take all values. Inputs that have a
+/// default have that.
 ///
 /// `progress` is called with the number of runs that are done and their total, which may shrink.
 ///
@@ -126,7 +128,7 @@ impl TimedModel<'_> {
     fn new<'a>(model: &'a mut dyn HostModel, options: &MeasureOptions) -> TimedModel<'a> {
         let mut rng = Rng::with_seed(options.seed);
         let rows = model.max_batch().min(DISTINCT_ROWS);
-        let inputs = (0..rows).map(|_| random_row(model.signature(), &mut rng)).collect();
+        let inputs = (0..rows).map(|_| random_row(model, &mut rng)).collect();
         let output = vec![0; model.signature().output_bytes()];
         TimedModel { model, inputs, output, by: options.by }
     }
@@ -176,7 +178,8 @@ fn summarise(batch: usize, mut samples: Vec<Nanos>) -> ProfileRow {
     ProfileRow { batch, p50: at(0.5), p99: at(0.99) }
 }
 
-fn random_row(signature: &Signature, rng: &mut Rng) -> Vec<u8> {
+fn random_row(model: &dyn HostModel, rng: &mut Rng) -> Vec<u8> {
+    let signature = model.signature();
     let mut row = vec![0; signature.input_bytes()];
     for (index, spec) in signature.inputs.iter().enumerate() {
         let bytes = &mut row[signature.input_range(index)];
@@ -184,6 +187,7 @@ fn random_row(signature: &Signature, rng: &mut Rng) -> Vec<u8> {
             fill_element(element, spec.datatype, rng);
         }
     }
+    put_defaults(model.defaults(), signature, &mut row);
     row
 }
 

@@ -100,6 +100,38 @@ impl DataType {
             DataType::Bytes(most) => LENGTH_BYTES + most as usize,
         }
     }
+
+    /// Returns an element of this value in a row's layout; `None` where the type has no such value.
+    ///
+    /// ```
+    /// use symphony_gpu::DataType;
+    /// assert_eq!(DataType::Int64.element(16_000.0), Some(16_000_i64.to_le_bytes().to_vec()));
+    /// assert_eq!(DataType::Uint8.element(256.0), None);
+    /// ```
+    pub fn element(self, value: f64) -> Option<Vec<u8>> {
+        /// Returns a whole number as the bytes of a type.
+        fn whole<T: TryFrom<i128>, const N: usize>(value: f64, bytes: fn(T) -> [u8; N]) -> Option<Vec<u8>> {
+            let whole = value as i128;
+            (whole as f64 == value).then_some(())?;
+            T::try_from(whole).ok().map(|value| bytes(value).to_vec())
+        }
+        match self {
+            DataType::Bool => (value == 0.0 || value == 1.0).then(|| vec![value as u8]),
+            DataType::Uint8 => whole(value, u8::to_le_bytes),
+            DataType::Uint16 => whole(value, u16::to_le_bytes),
+            DataType::Uint32 => whole(value, u32::to_le_bytes),
+            DataType::Uint64 => whole(value, u64::to_le_bytes),
+            DataType::Int8 => whole(value, i8::to_le_bytes),
+            DataType::Int16 => whole(value, i16::to_le_bytes),
+            DataType::Int32 => whole(value, i32::to_le_bytes),
+            DataType::Int64 => whole(value, i64::to_le_bytes),
+            DataType::Fp16 => Some(half::f16::from_f64(value).to_le_bytes().to_vec()),
+            DataType::Bf16 => Some(half::bf16::from_f64(value).to_le_bytes().to_vec()),
+            DataType::Fp32 => Some((value as f32).to_le_bytes().to_vec()),
+            DataType::Fp64 => Some(value.to_le_bytes().to_vec()),
+            DataType::Bytes(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for DataType {
@@ -115,8 +147,8 @@ pub struct TensorSpec {
     pub name: String,
     /// The type of its elements.
     pub datatype: DataType,
-    /// The shape of one row: the batch dimension, which comes first in the model, is left out.
-    /// Empty where a row is a single element.
+    /// The shape of one row: the batch dimension, which comes first in the model, is left out where
+    /// there is one. Empty where a row is a single element.
     pub shape: Vec<usize>,
 }
 
@@ -147,20 +179,41 @@ impl TensorSpec {
 ///     shape: shape.to_vec(),
 /// };
 /// let inputs = vec![input("left", &[3]), input("right", &[2, 2])];
-/// let signature = Signature { inputs, outputs: vec![] };
+/// let signature = Signature::of_rows(inputs, vec![]);
 /// assert_eq!(signature.input_range(0), 0..12);
 /// assert_eq!(signature.input_range(1), 16..32);
 /// assert_eq!(signature.input_bytes(), 32);
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
     /// The tensors of a request.
     pub inputs: Vec<TensorSpec>,
     /// The tensors of its answer.
     pub outputs: Vec<TensorSpec>,
+    /// False if the model has no batch dimension: then a request is all that a run takes, and the
+    /// shapes are those of whole tensors.
+    pub has_batch: bool,
+}
+
+impl Default for Signature {
+    /// Returns the signature of a model without tensors.
+    fn default() -> Signature {
+        Signature::of_rows(Vec::new(), Vec::new())
+    }
 }
 
 impl Signature {
+    /// Returns the signature of a model whose tensors have rows of these specs behind a batch
+    /// dimension.
+    pub const fn of_rows(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> Signature {
+        Signature { inputs, outputs, has_batch: true }
+    }
+
+    /// Returns the shape of a tensor with `rows` rows as a run takes or gives it.
+    pub fn batch_shape(&self, spec: &TensorSpec, rows: usize) -> Vec<usize> {
+        self.has_batch.then_some(rows).into_iter().chain(spec.shape.iter().copied()).collect()
+    }
+
     /// Returns the length of a row of inputs in bytes.
     pub fn input_bytes(&self) -> usize {
         row_bytes(&self.inputs)
@@ -221,7 +274,7 @@ mod tests {
         fn tensors_of_a_row_are_aligned_in_order_and_never_overlap(
             specs in proptest::collection::vec(any_spec(), 0..8),
         ) {
-            let signature = Signature { inputs: specs.clone(), outputs: specs.clone() };
+            let signature = Signature::of_rows(specs.clone(), specs.clone());
             let mut end = 0;
             for (index, spec) in specs.iter().enumerate() {
                 let range = signature.input_range(index);
@@ -243,6 +296,9 @@ mod tests {
             assert_eq!(DataType::parse(datatype.name()), Some(datatype));
             assert!(ALIGNMENT.is_multiple_of(datatype.size_bytes()));
         }
+        assert_eq!(DataType::Int64.element(-1.0), Some((-1_i64).to_le_bytes().to_vec()));
+        assert_eq!(DataType::Fp16.element(0.5), Some(half::f16::from_f32(0.5).to_le_bytes().to_vec()));
+        assert_eq!(DataType::Uint64.element(2_f64.powi(64)), None);
         assert_eq!(DataType::parse("BYTES"), None);
         assert_eq!(DataType::parse("fp32"), None);
     }
@@ -251,7 +307,7 @@ mod tests {
     fn a_shape_too_large_to_count_saturates() {
         let spec =
             TensorSpec { name: "huge".to_string(), datatype: DataType::Fp64, shape: vec![usize::MAX, 2] };
-        let signature = Signature { inputs: vec![spec.clone(), spec], outputs: vec![] };
+        let signature = Signature::of_rows(vec![spec.clone(), spec], vec![]);
         assert_eq!(signature.input_bytes(), usize::MAX);
     }
 }

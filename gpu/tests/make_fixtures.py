@@ -153,6 +153,20 @@ def main():
         [("y", TensorProto.STRING, ["N", 1])],
     )
     save("scalar", [node("Relu", ["x"], ["y"])], [("x", FLOAT, [])], [("y", FLOAT, [])])
+    # A state of another layout than the input, and a count that is a single element and must be
+    # above 0: what exporters write of recurrent networks.
+    save(
+        "stateful",
+        [
+            node("ReduceSum", ["state", "axes"], ["sum"], keepdims=0),
+            node("Add", ["x", "sum"], ["y"]),
+            node("Neg", ["state"], ["next_state"]),
+            node("Range", ["zero", "count", "one"], ["steps"]),
+        ],
+        [("x", FLOAT, ["N", 3]), ("state", FLOAT, [2, "N", 3]), ("count", INT64, [])],
+        [("y", FLOAT, ["N", 3]), ("next_state", FLOAT, [2, "N", 3]), ("steps", INT64, ["M"])],
+        [("axes", np.array([0], np.int64)), ("zero", np.array(0, np.int64)), ("one", np.array(1, np.int64))],
+    )
     save(
         "no_inputs",
         [node("Identity", ["c"], ["y"])],

@@ -66,7 +66,7 @@ fn model(choice: u8) -> ModelInfo {
         name: "model".to_owned(),
         version: 1,
         platform: "emulated".to_owned(),
-        signature: Signature { inputs, outputs },
+        signature: Signature::of_rows(inputs, outputs),
         sizes: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,

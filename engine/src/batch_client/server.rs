@@ -107,7 +107,7 @@ impl ServerTarget {
         let specs = |tensors: Vec<ServedTensor>| tensors.into_iter().map(ServedTensor::spec).collect();
         let (inputs, outputs): (Result<_, String>, Result<_, String>) =
             (specs(served.inputs), specs(served.outputs));
-        target.signature = Signature { inputs: inputs?, outputs: outputs? };
+        target.signature = Signature::of_rows(inputs?, outputs?);
         target.model_url += &format!("/versions/{version}");
         target.identity =
             vec![format!("{} version {version}", served.name), format!("{:?}", target.signature)];

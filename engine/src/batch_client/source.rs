@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn signature(inputs: &[TensorSpec]) -> Signature {
-        Signature { inputs: inputs.to_vec(), outputs: Vec::new() }
+        Signature::of_rows(inputs.to_vec(), Vec::new())
     }
 
     /// An array of two-byte elements that count up from 0.

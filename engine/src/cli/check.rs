@@ -79,7 +79,7 @@ fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Dia
             if let Some(note) = loaded.import_note() {
                 println!("{}: {note}", model.label());
             }
-            let mut diagnostics = model.declared.check(loaded.signature());
+            let mut diagnostics = model.undeclared(loaded.signature());
             diagnostics.extend(warm_up(model, &mut *loaded, &no_progress()).err());
             diagnostics
         }

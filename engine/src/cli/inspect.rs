@@ -7,7 +7,7 @@ use clap::Args;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use symphony_gpu::import::{DimensionSizes, OnnxSummary, SizedFile, TensorSummary, summarise};
+use symphony_gpu::import::{DimensionSizes, OnnxSummary, SizedFile, TensorSummary, put_defaults, summarise};
 use symphony_gpu::{
     ComputeThread, CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, RunError,
 };
@@ -115,7 +115,9 @@ fn attempt<M: HostModel>(
 ) -> Result<TrialResult, String> {
     let run = || {
         let mut model = load().map_err(|error| error.to_string())?;
-        model.stage(0, &vec![0; model.signature().input_bytes()]);
+        let mut row = vec![0; model.signature().input_bytes()];
+        put_defaults(model.defaults(), model.signature(), &mut row);
+        model.stage(0, &row);
         let timed = |_| {
             let began = Instant::now();
             model.run(1).map(|()| began.elapsed())

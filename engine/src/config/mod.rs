@@ -62,7 +62,7 @@ pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
-pub use models::{DimensionBuckets, InputPadding, PadWith, VariableDimensions};
+pub use models::{DimensionBuckets, FileContents, InputPadding, PadWith, VariableDimensions};
 pub use models::{WarmupData, WarmupInput, WarmupSample};
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,

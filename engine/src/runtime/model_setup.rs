@@ -7,7 +7,7 @@ use super::frontend::{Class, LoadedClass, SizeClasses, kept_classes};
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
 use std::ops::Range;
 use std::sync::Arc;
-use symphony_gpu::Signature;
+use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
@@ -18,6 +18,8 @@ use symphony_transport::message::ModelId;
 #[derive(Clone)]
 pub(crate) struct ServableModel {
     pub(crate) signature: Signature,
+    /// The elements of each input where a client leaves it out.
+    pub(crate) defaults: Arc<[Option<Vec<u8>>]>,
     pub(crate) profile: Profile,
 }
 
@@ -53,11 +55,20 @@ pub(crate) fn check_model(
         (ModelSource::File { .. }, Some(found)) => found.signature,
         (ModelSource::File { .. }, None) => unreachable!("an executor has loaded every file"),
     };
-    let undeclared = model.declared.check(&signature);
+    let undeclared = model.undeclared(&signature);
     if !undeclared.is_empty() {
         return Err(Diagnostics(undeclared));
     }
-    Ok(ServableModel { signature, profile })
+    let defaults = default_elements(&model.source, &signature);
+    Ok(ServableModel { signature, defaults, profile })
+}
+
+/// Returns the elements of each input where a client leaves it out: the load has checked that the
+/// types have them.
+fn default_elements(source: &ModelSource, signature: &Signature) -> Arc<[Option<Vec<u8>>]> {
+    let ModelSource::File { contents, .. } = source else { return Arc::default() };
+    let element = |spec: &TensorSpec| spec.datatype.element(*contents.defaults.get(&spec.name)?);
+    signature.inputs.iter().map(element).collect()
 }
 
 /// Returns the indices of the size classes of a model that are kept; of all of `models` where they

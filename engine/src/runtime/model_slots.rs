@@ -259,7 +259,7 @@ impl ModelSlots {
         &mut self,
         at: usize,
         config: &ModelConfig,
-        ServableModel { signature, profile }: ServableModel,
+        ServableModel { signature, defaults, profile }: ServableModel,
         sizes: Option<Arc<SizeClasses>>,
         copies: Vec<Box<dyn HostModel>>,
     ) -> Result<(), ModelSlotError> {
@@ -279,6 +279,7 @@ impl ModelSlots {
             version: config.version,
             platform: platform(&config.source).to_owned(),
             signature,
+            defaults,
             sizes,
             slo: config.slo,
             max_batch: profile.max_batch(),

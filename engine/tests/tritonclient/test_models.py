@@ -15,6 +15,7 @@ from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
 TARGET = (HERE / "../../../target").resolve()
 EXPORTED = TARGET / "exported_models"
+STATEFUL = (HERE / "../../../gpu/tests/data/stateful.onnx").resolve()
 ROWS = 3
 # The largest difference, as a part of the largest element.
 TOLERANCE = {"cpu": 1e-3, "onnxruntime": 1e-4}
@@ -65,6 +66,11 @@ def config(folder):
             f'[[models]]\nname = "{name}-{executor}"\nfile = "{source / name}.onnx"\n'
             # A profile, as measuring one of each takes longer than all the tests.
             f'executor = "{executor}"\nslo_ms = 20000\nmax_batch = 8\nprofile = {{ alpha_ms = 20, beta_ms = 20 }}'
+        )
+    for executor in BOTH:
+        tables.append(
+            f'[[models]]\nname = "stateful-{executor}"\nfile = "{STATEFUL}"\nexecutor = "{executor}"\n'
+            'slo_ms = 20000\ndefaults = [{ input = "count", value = 4 }]'
         )
     for name, executor in itertools.product(BUCKETS, BOTH):
         tables.append(
@@ -166,3 +172,25 @@ def test_requests_of_other_sizes_than_the_buckets_are_answered_in_their_own(mode
 
     with ThreadPoolExecutor(len(SIZES)) as clients:
         list(clients.map(ask, asked))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("executor", BOTH)
+def test_a_model_without_a_batch_takes_whole_tensors_and_a_client_keeps_its_state(models, protocol, executor):
+    adapter, model = Adapter(protocol, models[protocol]), f"stateful-{executor}"
+    with adapter.client() as client:
+        metadata = adapter.json(client.get_model_metadata(model))
+        shapes = {tensor["name"]: [int(size) for size in tensor["shape"]] for tensor in metadata["inputs"]}
+        assert shapes == {"x": [1, 3], "state": [2, 1, 3], "count": [1]}
+        x = np.ones(shapes["x"], np.float32)
+        state = np.arange(6, dtype=np.float32).reshape(shapes["state"])
+        for step in range(3):
+            sent = [adapter.input("x", x), adapter.input("state", state)]
+            if step:
+                sent.append(adapter.input("count", np.array([4])))
+            answer = client.infer(model, sent)
+            np.testing.assert_array_equal(answer.as_numpy("y"), x + state.sum(0))
+            np.testing.assert_array_equal(answer.as_numpy("steps"), np.arange(4))
+            found = answer.as_numpy("next_state")
+            np.testing.assert_array_equal(found, -state)
+            state = found

@@ -1,5 +1,6 @@
 //! Errors of a model file or of a run, written for the author of the configuration.
 
+use crate::signature::DataType;
 use std::path::{Path, PathBuf};
 
 /// An error that keeps a model from being loaded. Each names the file, what was found and what
@@ -70,6 +71,14 @@ pub enum LoadError {
     #[error("{path}: has no dynamic dimension \"{name}\" beyond the batch, for which a size is given; its \
              inputs have {known:?}", path = path.display())]
     NoDimension { path: PathBuf, name: String, known: Vec<String> },
+    /// A default is given for an input that the model does not have.
+    #[error("{path}: has no input \"{input}\", for which a default is given; its inputs are {known:?}",
+            path = path.display())]
+    NoInput { path: PathBuf, input: String, known: Vec<String> },
+    /// A default is no value of its input's type.
+    #[error("{path}: the default of input \"{input}\" is {value}, which no {datatype} is; give another",
+            path = path.display())]
+    Default { path: PathBuf, input: String, value: f64, datatype: DataType },
     /// An element type is not supported by the executor.
     #[error("{path}: tensor `{tensor}` has {found}; export with one of {supported}", path = path.display())]
     DataType { path: PathBuf, tensor: String, found: String, supported: String },
@@ -109,8 +118,8 @@ pub enum RunError {
     Failed { reason: String },
     /// An output does not match the signature.
     #[error(
-        "output `{tensor}` is {found} where {expected} was expected: its first dimension must be the \
-             batch's and its others must not depend on the values"
+        "output `{tensor}` is {found} where {expected} was expected: shapes must not depend on the values, \
+             and the first dimension must be the batch's where there is one"
     )]
     Output { tensor: String, expected: String, found: String },
     /// The library panicked.

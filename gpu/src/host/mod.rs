@@ -9,6 +9,7 @@ pub use compute::ComputeThread;
 pub use error::{LoadError, RunError};
 pub use executor::{CpuExecutor, CpuWork};
 
+use crate::import::InputDefaults;
 use crate::signature::Signature;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ pub trait HostModel: Send {
     /// If the last [`HostModel::run`] had no such row or failed, or if `output` is shorter than a
     /// row.
     fn unstage(&self, row: usize, output: &mut [u8]);
+
+    /// Returns the values of inputs that may be left out, on which it is tried and measured.
+    fn defaults(&self) -> &InputDefaults;
 
     /// Returns a note of the import about the model's batch, where there is something to say.
     fn import_note(&self) -> Option<&str> {

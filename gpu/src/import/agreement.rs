@@ -1,6 +1,8 @@
 //! The proof by example that a rewritten model computes what the file does: random rows in one
 //! batch, against each of them alone in the model as the file has it.
 
+use super::defaults::trial_row;
+use super::sizes::SizedFile;
 use crate::host::HostModel;
 use crate::signature::{DataType, LENGTH_BYTES, TensorSpec};
 use half::{bf16, f16};
@@ -14,7 +16,11 @@ pub(super) const ROWS: usize = 3;
 /// Compares a model on batches with the same model on one row at a time.
 ///
 /// Errors: how their outputs differ, or how one fails.
-pub(super) fn compare(batched: &mut dyn HostModel, alone: &mut dyn HostModel) -> Result<(), String> {
+pub(super) fn compare(
+    file: &SizedFile<'_>,
+    batched: &mut dyn HostModel,
+    alone: &mut dyn HostModel,
+) -> Result<(), String> {
     if batched.signature() != alone.signature() {
         return Err("its rows have other shapes in a batch".to_owned());
     }
@@ -23,8 +29,9 @@ pub(super) fn compare(batched: &mut dyn HostModel, alone: &mut dyn HostModel) ->
     let rows = ROWS.min(batched.max_batch());
     let mut expected = Vec::new();
     for row in 0..rows {
-        let mut input = vec![0; signature.input_bytes()];
-        for (at, spec) in signature.inputs.iter().enumerate() {
+        let mut input = trial_row(file.defaults, &signature, file.path).map_err(|error| error.to_string())?;
+        let given = signature.inputs.iter().enumerate();
+        for (at, spec) in given.filter(|(_, spec)| !file.defaults.contains_key(&spec.name)) {
             // Rows of noise of the same size may look the same to a model.
             let most = 1.0 - row as f32 / rows as f32;
             randomise(spec, &mut input[signature.input_range(at)], most, &mut random);

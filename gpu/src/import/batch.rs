@@ -4,7 +4,8 @@
 use super::facts::{Fact, Facts, initializer_names, is_standard};
 use super::rewrite::{Changes, ReshapeChange, SizeChange, SoftmaxChange};
 use super::rules::{NodeEffect, effect};
-use rten_onnx::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::sizes::fixed_size;
+use rten_onnx::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use std::collections::HashSet;
 
 /// The first opset whose operators the rules know: earlier ones stretch shapes otherwise.
@@ -16,8 +17,10 @@ const FIRST_SOFTMAX_OF_ONE: i64 = 13;
 /// The first dimension of a model's inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FirstDimension {
-    /// Not 1 for all inputs: it is as the file declares it.
+    /// Dynamic for all inputs: it is the batch's as the file declares it.
     Declared,
+    /// None that could be the batch's, for this reason.
+    Absent(String),
     /// 1 for all inputs, and it can be the batch's with these changes.
     CanBeBatch(Vec<ReshapeChange>),
     /// 1 for all inputs, and this stands in the way of making it the batch's.
@@ -39,20 +42,49 @@ pub(super) fn find(model: &ModelProto) -> FirstDimension {
     let inputs =
         graph.input.iter().filter(|input| input.name.as_deref().is_none_or(|name| !names.contains(name)));
     let inputs: Vec<&ValueInfoProto> = inputs.collect();
+    let dynamic = |input: &ValueInfoProto| dimensions(input).is_none_or(|all| first_size(all) == Some(None));
+    if inputs.iter().all(|input| dynamic(input)) {
+        return FirstDimension::Declared;
+    }
     let ranks = inputs.iter().map(|input| rank_of_one(input)).collect::<Option<Vec<(&str, usize)>>>();
     match ranks {
-        Some(inputs) if !inputs.is_empty() => {
+        Some(inputs) => {
             follow(model, graph, &inputs).map_or_else(FirstDimension::Fixed, FirstDimension::CanBeBatch)
         }
-        _ => FirstDimension::Declared,
+        None => FirstDimension::Absent(why_absent(&inputs)),
     }
+}
+
+/// Returns the declared dimensions of an input.
+fn dimensions(input: &ValueInfoProto) -> Option<&[Dimension]> {
+    Some(&input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim)
+}
+
+/// Returns the size of the first dimension, `None` in it if that is dynamic; `None` where there is
+/// none.
+fn first_size(dimensions: &[Dimension]) -> Option<Option<i64>> {
+    dimensions.first().map(fixed_size)
 }
 
 /// Returns an input's name and rank if its first dimension is fixed to 1.
 fn rank_of_one(input: &ValueInfoProto) -> Option<(&str, usize)> {
-    let shape = input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?;
-    let first = shape.dim.first()?.dim_value?;
-    (first == 1).then_some((input.name.as_deref()?, shape.dim.len()))
+    let dimensions = dimensions(input)?;
+    (first_size(dimensions) == Some(Some(1))).then_some((input.name.as_deref()?, dimensions.len()))
+}
+
+/// Returns why the inputs have no batch in front.
+fn why_absent(inputs: &[&ValueInfoProto]) -> String {
+    let describe = |input: &&ValueInfoProto| {
+        let name = input.name.as_deref().unwrap_or_default();
+        let first = match dimensions(input).map(first_size) {
+            None => "has no shape".to_owned(),
+            Some(None) => "is a single element".to_owned(),
+            Some(Some(None)) => "has a dynamic first dimension".to_owned(),
+            Some(Some(Some(size))) => format!("has the first dimension {size}"),
+        };
+        format!("input `{name}` {first}")
+    };
+    inputs.iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
 /// Follows the batch from the inputs to the outputs; returns the changes on the way, or what stands

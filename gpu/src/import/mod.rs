@@ -1,15 +1,18 @@
 //! The import of ONNX files as people have them. The file is checked before a library sees it; a
 //! first dimension that is fixed to 1 becomes the batch's where every operator keeps rows apart,
-//! and the model then computes the same; else the model runs one row at a time.
+//! and the model then computes the same; else the model runs one row at a time. Where the tensors
+//! have no such dimension, or the model does not keep it, a run takes one request, whole.
 //!
 //! ```text
 //! file ─▶ checked ─▶ batch found ─▶ rewritten ─▶ loaded ─▶ 3 rows as each alone? ─▶ batches
-//!                        └─────────────── no ──────────────────────┴──────────────▶ one row
+//!             │          └─────────────── no ──────────────────────┴──────────────▶ one row
+//!             └──▶ no dimension for it ─▶ loaded with whole shapes ───────────────▶ one request
 //! ```
 
 mod agreement;
 mod batch;
 mod declared;
+mod defaults;
 mod facts;
 mod file;
 mod number;
@@ -22,6 +25,8 @@ mod structure;
 mod summary;
 
 pub(crate) use declared::{DeclaredTypes, ElementType};
+pub(crate) use defaults::trial_row;
+pub use defaults::{InputDefaults, put_defaults};
 pub(crate) use facts::is_standard;
 pub use sizes::{DimensionSizes, SizedFile, TEXT_BYTES};
 pub(crate) use source::{BatchDimension, OnnxSource};
@@ -31,7 +36,7 @@ use crate::host::{HostModel, LoadError};
 use batch::FirstDimension;
 use file::OnnxFile;
 use rten_onnx::onnx::ModelProto;
-use std::path::Path;
+use source::InputShapes;
 
 /// Loads a file for batches of at most `max_batch` by `load`, and returns the model
 /// with a note about its batch, where there is something to say.
@@ -39,22 +44,29 @@ use std::path::Path;
 /// Errors: the file can't be read, a dynamic dimension beyond the batch has no size, a size no
 /// dimension, or `load` refuses the file.
 pub(crate) fn load<M: HostModel>(
-    SizedFile { path, sizes, .. }: SizedFile<'_>,
+    file: SizedFile<'_>,
     max_batch: usize,
     load: impl Fn(OnnxSource, usize) -> Result<M, LoadError>,
 ) -> Result<(M, Option<String>), LoadError> {
-    if max_batch == 0 {
-        return Err(LoadError::MaxBatch { path: path.into() });
-    }
-    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path, sizes)?;
+    let Prepared { unchanged, batch } = Prepared::of(file, max_batch)?;
     match batch {
-        PreparedBatch::Declared => Ok((load(unchanged, max_batch)?, None)),
-        PreparedBatch::Fixed(why) => Ok((load(unchanged, 1)?, Some(fixed(&why)))),
+        PreparedBatch::Declared => match load(unchanged, max_batch) {
+            Ok(model) => Ok((model, None)),
+            Err(error) => load_whole(file, error, load),
+        },
+        PreparedBatch::Absent(why) => Ok((load(unchanged, 1)?, Some(absent(&why)))),
+        PreparedBatch::Fixed(why) => match load(unchanged, 1) {
+            Ok(model) => Ok((model, Some(fixed(&why)))),
+            Err(error) => load_whole(file, error, load),
+        },
         PreparedBatch::Dynamic(changed) => {
-            let mut alone = load(unchanged, 1)?;
+            let mut alone = match load(unchanged, 1) {
+                Ok(model) => model,
+                Err(error) => return load_whole(file, error, load),
+            };
             let batched = load(*changed, max_batch);
             let compared = batched.map_err(|error| error.to_string()).and_then(|mut batched| {
-                agreement::compare(&mut batched, &mut alone)?;
+                agreement::compare(&file, &mut batched, &mut alone)?;
                 Ok(batched)
             });
             Ok(match compared {
@@ -65,21 +77,40 @@ pub(crate) fn load<M: HostModel>(
     }
 }
 
+/// Loads a file of which `error` says that it does not keep a batch as a model without one. Returns
+/// the error if it is another, or if the file is refused so too.
+fn load_whole<M>(
+    file: SizedFile<'_>,
+    error: LoadError,
+    load: impl Fn(OnnxSource, usize) -> Result<M, LoadError>,
+) -> Result<(M, Option<String>), LoadError> {
+    let why = match &error {
+        LoadError::BatchDimension { role, tensor, shape, .. } => {
+            format!("{role} `{tensor}` has the shape {shape}")
+        }
+        LoadError::Trial { rows, reason, .. } => format!("a batch of {rows} rows fails: {reason}"),
+        _ => return Err(error),
+    };
+    let read = OnnxFile::read(file.path)?;
+    match Prepared::without_batch(read, file).and_then(|source| load(source, 1)) {
+        Ok(model) => Ok((model, Some(absent(&why)))),
+        Err(_) => Err(error),
+    }
+}
+
 /// Loads a file as [`load`] does, and does not run it: a batch is made dynamic where the rules find
 /// that every operator keeps rows apart and `load` takes the rewritten file.
 ///
 /// Errors: those of [`load`].
 pub(crate) fn load_by_rules<T>(
-    SizedFile { path, sizes, .. }: SizedFile<'_>,
+    file: SizedFile<'_>,
     max_batch: usize,
     load: impl Fn(OnnxSource, usize) -> Result<T, LoadError>,
 ) -> Result<(T, Option<String>), LoadError> {
-    if max_batch == 0 {
-        return Err(LoadError::MaxBatch { path: path.into() });
-    }
-    let Prepared { unchanged, batch } = Prepared::of(OnnxFile::read(path)?, path, sizes)?;
+    let Prepared { unchanged, batch } = Prepared::of(file, max_batch)?;
     match batch {
         PreparedBatch::Declared => Ok((load(unchanged, max_batch)?, None)),
+        PreparedBatch::Absent(why) => Ok((load(unchanged, 1)?, Some(absent(&why)))),
         PreparedBatch::Fixed(why) => Ok((load(unchanged, 1)?, Some(fixed(&why)))),
         PreparedBatch::Dynamic(changed) => match load(*changed, max_batch) {
             Ok(loaded) => Ok((loaded, Some(MADE_DYNAMIC_BY_RULES.to_owned()))),
@@ -99,6 +130,8 @@ struct Prepared {
 enum PreparedBatch {
     /// A batch as the file declares it.
     Declared,
+    /// No batch, for this reason.
+    Absent(String),
     /// A batch of one, and what stands in the way of more.
     Fixed(String),
     /// A batch of any size, in the file as it was rewritten for it.
@@ -106,7 +139,17 @@ enum PreparedBatch {
 }
 
 impl Prepared {
-    fn of(file: OnnxFile, path: &Path, sizes: &DimensionSizes) -> Result<Prepared, LoadError> {
+    fn of(sized: SizedFile<'_>, max_batch: usize) -> Result<Prepared, LoadError> {
+        let SizedFile { path, sizes, .. } = sized;
+        if max_batch == 0 {
+            return Err(LoadError::MaxBatch { path: path.into() });
+        }
+        let file = OnnxFile::read(path)?;
+        let found = batch::find(&file.model);
+        if let FirstDimension::Absent(why) = found {
+            let unchanged = Prepared::without_batch(file, sized)?;
+            return Ok(Prepared { unchanged, batch: PreparedBatch::Absent(why) });
+        }
         let sizes = sizes::changes(&file.model, sizes, path)?;
         let source = |rewritten, batch| OnnxSource {
             path: path.into(),
@@ -115,11 +158,12 @@ impl Prepared {
             weights: file.weights.clone(),
             weights_bytes: file.weights_bytes,
             batch,
+            shapes: InputShapes::new(),
         };
         let rewritten = |batch| rewritten(&file.bytes, &file.model, batch, &sizes);
         let unchanged = |batch| source(rewritten(None), batch);
-        Ok(match batch::find(&file.model) {
-            FirstDimension::Declared => {
+        Ok(match found {
+            FirstDimension::Declared | FirstDimension::Absent(_) => {
                 Prepared { unchanged: unchanged(BatchDimension::Dynamic), batch: PreparedBatch::Declared }
             }
             FirstDimension::Fixed(why) => {
@@ -130,6 +174,22 @@ impl Prepared {
                 let batch = PreparedBatch::Dynamic(Box::new(changed));
                 Prepared { unchanged: unchanged(BatchDimension::One), batch }
             }
+        })
+    }
+
+    /// Returns a file that is loaded without a batch. Its dynamic dimensions stay: what a library
+    /// derives from fixed ones may contradict a branch that is never taken.
+    fn without_batch(file: OnnxFile, sized: SizedFile<'_>) -> Result<OnnxSource, LoadError> {
+        let SizedFile { path, sizes, .. } = sized;
+        let graph = file.model.graph.as_ref();
+        Ok(OnnxSource {
+            path: path.into(),
+            rewritten: rewritten(&file.bytes, &file.model, None, &[]),
+            declared: DeclaredTypes::of(&file.model),
+            shapes: graph.map_or(Ok(InputShapes::new()), |graph| sizes::whole_shapes(graph, sizes, path))?,
+            weights: file.weights,
+            weights_bytes: file.weights_bytes,
+            batch: BatchDimension::Absent,
         })
     }
 }
@@ -144,6 +204,10 @@ fn made_dynamic(max_batch: usize) -> String {
         "the first dimension is 1 in the file and was made the batch's: each operator keeps rows apart, \
          and {rows} rows in a batch have the outputs that each has alone"
     )
+}
+
+fn absent(why: &str) -> String {
+    format!("the model has no batch, so each run is one request, whose shapes are whole: {why}")
 }
 
 fn fixed(why: &str) -> String {

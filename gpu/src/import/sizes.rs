@@ -3,7 +3,9 @@
 //! of each.
 
 use super::batch::listed_initializers;
+use super::defaults::InputDefaults;
 use super::rewrite::SizeChange;
+use super::source::InputShapes;
 use crate::host::LoadError;
 use rten_onnx::onnx::{Dimension, GraphProto, ModelProto, ValueInfoProto};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,8 @@ pub struct SizedFile<'a> {
     pub path: &'a Path,
     /// The size of each dynamic dimension beyond the batch.
     pub sizes: &'a DimensionSizes,
+    /// The inputs that a client may leave out.
+    pub defaults: &'a InputDefaults,
     /// The most bytes of an element of BYTES: rows have room for so many.
     pub text_bytes: u32,
 }
@@ -42,19 +46,90 @@ pub const TEXT_BYTES: u32 = 256;
 
 impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for SizedFile<'a> {
     fn from(path: &'a P) -> SizedFile<'a> {
-        static NONE: DimensionSizes = DimensionSizes::new();
-        SizedFile { path: path.as_ref(), sizes: &NONE, text_bytes: TEXT_BYTES }
+        static SIZES: DimensionSizes = DimensionSizes::new();
+        static DEFAULTS: InputDefaults = InputDefaults::new();
+        SizedFile { path: path.as_ref(), sizes: &SIZES, defaults: &DEFAULTS, text_bytes: TEXT_BYTES }
     }
 }
 
 /// Returns the name of a dynamic dimension beyond the batch; `None` if it is fixed or the batch.
 pub(super) fn dynamic_name(tensor: &ValueInfoProto, index: usize, dimension: &Dimension) -> Option<String> {
-    if index == 0 || dimension.dim_value.is_some() {
-        return None;
-    }
+    if index == 0 || fixed_size(dimension).is_some() { None } else { Some(name_of(tensor, index, dimension)) }
+}
+
+/// Returns the name of a dimension.
+fn name_of(tensor: &ValueInfoProto, index: usize, dimension: &Dimension) -> String {
     let declared = dimension.dim_param.as_ref().filter(|name| !name.is_empty());
     let unnamed = || format!("{}.{index}", tensor.name.as_deref().unwrap_or_default());
-    Some(declared.cloned().unwrap_or_else(unnamed))
+    declared.cloned().unwrap_or_else(unnamed)
+}
+
+/// Returns the size of a dimension; `None` if it is dynamic, for which some exporters write -1.
+pub(super) fn fixed_size(dimension: &Dimension) -> Option<i64> {
+    dimension.dim_value.filter(|&size| size >= 0)
+}
+
+/// Returns the whole shapes of a model's inputs. A dynamic first dimension is 1 unless it is given
+/// a size, and so are others of its name.
+///
+/// Errors: an input has no shape or a size of 0, a dimension has no size, or a size is given for a
+/// dimension that is none of them.
+pub(super) fn whole_shapes(
+    graph: &GraphProto,
+    sizes: &DimensionSizes,
+    path: &Path,
+) -> Result<InputShapes, LoadError> {
+    let listed = listed_initializers(graph);
+    let inputs = graph.input.iter().enumerate().filter(|(at, _)| !listed.contains(at));
+    let inputs: Vec<(&ValueInfoProto, &[Dimension])> = inputs
+        .map(|(_, input)| {
+            let shape = input.r#type.as_ref().and_then(|of| of.tensor_type.as_ref()?.shape.as_ref());
+            let tensor = input.name.clone().unwrap_or_default();
+            let shape = shape.ok_or_else(|| LoadError::NoShape { path: path.into(), tensor })?;
+            Ok((input, shape.dim.as_slice()))
+        })
+        .collect::<Result<_, LoadError>>()?;
+    let firsts = inputs.iter().filter_map(|(input, dimensions)| {
+        let first = dimensions.first().filter(|of| fixed_size(of).is_none())?;
+        Some((name_of(input, 0, first), NonZeroU32::MIN))
+    });
+    let mut all: DimensionSizes = firsts.collect();
+    all.extend(sizes.iter().map(|(name, &size)| (name.clone(), size)));
+    let mut known = BTreeSet::new();
+    let mut shapes = InputShapes::new();
+    for (input, dimensions) in inputs {
+        let tensor = input.name.clone().unwrap_or_default();
+        let mut shape = Vec::with_capacity(dimensions.len());
+        for (index, dimension) in dimensions.iter().enumerate() {
+            let (path, tensor) = (path.to_path_buf(), tensor.clone());
+            let size = match fixed_size(dimension) {
+                Some(0) => return Err(LoadError::Dimension { path, tensor, index, found: "0".to_owned() }),
+                Some(size) => size as usize,
+                None => {
+                    let name = name_of(input, index, dimension);
+                    let size = all.get(&name).copied();
+                    known.insert(name.clone());
+                    size.ok_or(LoadError::Unsized { path, tensor, index, name })?.get() as usize
+                }
+            };
+            shape.push(size);
+        }
+        shapes.insert(tensor, shape);
+    }
+    check_known(sizes, known, path)?;
+    Ok(shapes)
+}
+
+/// Checks that each size is for one of the `known` dimensions.
+fn check_known(sizes: &DimensionSizes, known: BTreeSet<String>, path: &Path) -> Result<(), LoadError> {
+    match sizes.keys().find(|name| !known.contains(*name)) {
+        Some(name) => Err(LoadError::NoDimension {
+            path: path.into(),
+            name: name.clone(),
+            known: known.into_iter().collect(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Returns the changes that give each dynamic dimension beyond the batch its size.
@@ -78,14 +153,8 @@ pub(super) fn changes(
         changes.push(SizeChange { input, index, size: *size });
         known.insert(name);
     }
-    match sizes.keys().find(|name| !known.contains(*name)) {
-        Some(name) => Err(LoadError::NoDimension {
-            path: path.into(),
-            name: name.clone(),
-            known: known.into_iter().collect(),
-        }),
-        None => Ok(changes),
-    }
+    check_known(sizes, known, path)?;
+    Ok(changes)
 }
 
 /// Iterates over the dynamic dimensions beyond the batch: the input's index and itself, the

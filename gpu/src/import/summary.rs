@@ -2,7 +2,7 @@
 
 use super::batch::listed_initializers;
 use super::file::OnnxFile;
-use super::sizes::dynamic_name;
+use super::sizes::{dynamic_name, fixed_size};
 use crate::host::LoadError;
 use rten_onnx::onnx::{DataType, Dimension, GraphProto, NodeProto, ValueInfoProto};
 use std::collections::BTreeMap;
@@ -76,12 +76,12 @@ fn tensor(value: &ValueInfoProto) -> TensorSummary {
     let datatype =
         tensor.and_then(|tensor| tensor.elem_type).map_or("no tensor".into(), |of: DataType| of.to_string());
     let dimensions = tensor.and_then(|tensor| tensor.shape.as_ref()).map(|shape| &shape.dim);
-    let size = |(at, of): (usize, &Dimension)| match (&of.dim_value, &of.dim_param) {
+    let size = |(at, of): (usize, &Dimension)| match (fixed_size(of), &of.dim_param) {
         (Some(size), _) => size.to_string(),
         (None, Some(name)) if !name.is_empty() => name.clone(),
         _ => dynamic_name(value, at, of).unwrap_or_else(|| "?".to_owned()),
     };
-    let is_dynamic = |(at, of): (usize, &Dimension)| of.dim_value.is_none().then_some(at);
+    let is_dynamic = |(at, of): (usize, &Dimension)| fixed_size(of).is_none().then_some(at);
     TensorSummary {
         name: value.name.clone().unwrap_or_default(),
         datatype,

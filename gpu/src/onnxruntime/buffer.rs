@@ -1,7 +1,7 @@
 //! One tensor of a batch as ONNX Runtime takes and gives it. The elements are those of the
 //! protocol, so a row is one copy.
 
-use crate::signature::{DataType, LENGTH_BYTES, TensorSpec};
+use crate::signature::{DataType, LENGTH_BYTES, Signature, TensorSpec};
 use bytemuck::{AnyBitPattern, NoUninit};
 use half::{bf16, f16};
 use ort::session::SessionInputValue;
@@ -38,17 +38,18 @@ pub(super) struct RowBuffer {
     words: Vec<u64>,
     row_bytes: usize,
     datatype: DataType,
-    /// The shape, of which each run sets the first dimension, the batch's.
+    /// The shape, of which each run sets the first dimension where that is the batch's.
     shape: Vec<i64>,
+    has_batch: bool,
 }
 
 impl RowBuffer {
-    /// Makes `max_batch` rows of `spec`, all zero.
-    pub(super) fn new(spec: &TensorSpec, max_batch: usize) -> RowBuffer {
+    /// Makes `max_batch` rows of `spec`, a tensor of `signature`, all zero.
+    pub(super) fn new(spec: &TensorSpec, signature: &Signature, max_batch: usize) -> RowBuffer {
         let row_bytes = spec.bytes();
         let words = vec![0; (row_bytes * max_batch).div_ceil(size_of::<u64>())];
-        let shape = std::iter::once(1).chain(spec.shape.iter().map(|&size| size as i64)).collect();
-        RowBuffer { words, row_bytes, datatype: spec.datatype, shape }
+        let shape = signature.batch_shape(spec, 1).into_iter().map(|size| size as i64).collect();
+        RowBuffer { words, row_bytes, datatype: spec.datatype, shape, has_batch: signature.has_batch }
     }
 
     /// Returns a row's bytes.
@@ -68,7 +69,9 @@ impl RowBuffer {
 
     /// Returns the first `rows` rows as an input of a run.
     pub(super) fn input(&mut self, rows: usize) -> ort::Result<SessionInputValue<'_>> {
-        self.shape[0] = rows as i64;
+        if self.has_batch {
+            self.shape[0] = rows as i64;
+        }
         let bytes = &bytemuck::cast_slice::<u64, u8>(&self.words)[..rows * self.row_bytes];
         match self.datatype {
             DataType::Bool => {

@@ -7,7 +7,7 @@ mod library;
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
-use crate::import::{self, BatchDimension, OnnxSource, SizedFile, TEXT_BYTES};
+use crate::import::{self, BatchDimension, InputDefaults, OnnxSource, SizedFile, TEXT_BYTES};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
@@ -61,6 +61,7 @@ struct SessionSource {
     signature: Signature,
     max_batch: usize,
     weights_bytes: u64,
+    defaults: InputDefaults,
 }
 
 /// A model as another thread knows it: what it was made of, and how its run is told to end.
@@ -103,10 +104,8 @@ impl OnnxRuntimeModel {
         let path = file.path;
         let environment = open_library(options.library.as_deref())
             .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
-        let text_bytes = file.text_bytes;
-        let load = |source, max_batch| {
-            Self::load_source(source, max_batch, options.threads, text_bytes, &environment)
-        };
+        let load =
+            |source, max_batch| Self::load_source(&file, source, max_batch, options.threads, &environment);
         // The import keeps nothing between loads, so a panic leaves nothing half done behind.
         let imported = catch_unwind(AssertUnwindSafe(|| import::load(file, max_batch, load)));
         let (mut model, note) =
@@ -116,33 +115,37 @@ impl OnnxRuntimeModel {
     }
 
     fn load_source(
-        source: OnnxSource,
+        file: &SizedFile<'_>,
+        mut source: OnnxSource,
         max_batch: usize,
         threads: usize,
-        text_bytes: u32,
         environment: &OnnxRuntimeLibrary,
     ) -> Result<OnnxRuntimeModel, LoadError> {
+        let (path, text_bytes) = (file.path, file.text_bytes);
         let folder = source.folder().to_path_buf();
-        let OnnxSource { path, rewritten, batch, weights_bytes, .. } = source;
-        let path = path.as_path();
-        let bytes = rewritten.map_or_else(|| std::fs::read(path), Ok);
+        let bytes = source.rewritten.take().map_or_else(|| std::fs::read(path), Ok);
         let bytes = bytes.map_err(|error| LoadError::from_io(path, error))?;
         let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
         let session = caught(|| session(environment, &bytes, &folder, threads)).map_err(refused)?;
-        let inputs = input_specs(session.inputs(), batch, text_bytes, path)?;
+        let inputs = input_specs(session.inputs(), &source, text_bytes)?;
         check_size("inputs", &inputs, max_batch, path)?;
-        check_outputs(session.outputs(), batch, path)?;
+        check_outputs(session.outputs(), &source)?;
+        let has_batch = source.batch != BatchDimension::Absent;
+        let signature = Signature { inputs, outputs: Vec::new(), has_batch };
+        let row = import::trial_row(file.defaults, &signature, path)?;
         let source = SessionSource {
             bytes,
             folder,
             environment: environment.clone(),
             threads,
             text_bytes,
-            signature: Signature { inputs, outputs: Vec::new() },
+            signature,
             max_batch,
-            weights_bytes,
+            weights_bytes: source.weights_bytes,
+            defaults: file.defaults.clone(),
         };
         let mut trial = OnnxRuntimeModel::new(session, Arc::new(source)).map_err(refused)?;
+        trial.stage(0, &row);
         let outputs = trial.output_specs(path)?;
         check_size("outputs", &outputs, max_batch, path)?;
         let OnnxRuntimeModel { own, session, .. } = trial;
@@ -152,6 +155,7 @@ impl OnnxRuntimeModel {
         source.signature.outputs = outputs;
         let mut model = OnnxRuntimeModel::new(session, Arc::new(source)).map_err(refused)?;
         for rows in [1, max_batch.min(2)] {
+            model.stage(rows - 1, &row);
             model.run(rows).map_err(|error| trial_error(path, rows, &error))?;
         }
         Ok(model)
@@ -159,7 +163,7 @@ impl OnnxRuntimeModel {
 
     fn new(session: Session, source: Arc<SessionSource>) -> Result<OnnxRuntimeModel, RunError> {
         let buffers = |specs: &[TensorSpec]| -> Vec<RowBuffer> {
-            specs.iter().map(|spec| RowBuffer::new(spec, source.max_batch)).collect()
+            specs.iter().map(|spec| RowBuffer::new(spec, &source.signature, source.max_batch)).collect()
         };
         let (inputs, outputs) = (buffers(&source.signature.inputs), buffers(&source.signature.outputs));
         let own = Arc::new(RunHandle { source, options: RunOptions::new().map_err(failed)? });
@@ -172,7 +176,7 @@ impl OnnxRuntimeModel {
         let SessionSource { signature, text_bytes, .. } = &*own.source;
         let specs = execute(session, inputs, &signature.inputs, &own.options, 1, |outputs| {
             outputs
-                .map(|(name, value)| output_spec(name, value, *text_bytes, path))
+                .map(|(name, value)| output_spec(name, value, signature.has_batch, *text_bytes, path))
                 .collect::<Result<Vec<_>, _>>()
         });
         let specs = specs.map_err(|error| trial_error(path, 1, &error))??;
@@ -220,7 +224,7 @@ impl HostModel for OnnxRuntimeModel {
         execute(session, inputs, &signature.inputs, &own.options, rows, |values| {
             let mut taken = 0;
             for (((_, value), spec), buffer) in values.zip(specs).zip(&mut *outputs) {
-                check_output(value, spec, rows)?;
+                check_output(value, signature, spec, rows)?;
                 buffer.take(rows, value).map_err(failed)?;
                 taken += 1;
             }
@@ -233,6 +237,10 @@ impl HostModel for OnnxRuntimeModel {
         for (index, buffer) in self.outputs.iter().enumerate() {
             output[signature.output_range(index)].copy_from_slice(buffer.row(row));
         }
+    }
+
+    fn defaults(&self) -> &InputDefaults {
+        &self.own.source.defaults
     }
 
     fn import_note(&self) -> Option<&str> {
@@ -316,23 +324,17 @@ fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {
 
 fn input_specs(
     inputs: &[Outlet],
-    batch: BatchDimension,
+    source: &OnnxSource,
     text_bytes: u32,
-    path: &Path,
 ) -> Result<Vec<TensorSpec>, LoadError> {
     if inputs.is_empty() {
-        return Err(LoadError::NoInputs { path: path.into() });
+        return Err(LoadError::NoInputs { path: source.path.clone() });
     }
-    inputs.iter().map(|input| input_spec(input, batch, text_bytes, path)).collect()
+    inputs.iter().map(|input| input_spec(input, source, text_bytes)).collect()
 }
 
-fn input_spec(
-    input: &Outlet,
-    batch: BatchDimension,
-    text_bytes: u32,
-    path: &Path,
-) -> Result<TensorSpec, LoadError> {
-    let (path, name) = (path.to_path_buf(), input.name().to_owned());
+fn input_spec(input: &Outlet, source: &OnnxSource, text_bytes: u32) -> Result<TensorSpec, LoadError> {
+    let (path, name) = (source.path.clone(), input.name().to_owned());
     let ValueType::Tensor { ty, shape, .. } = input.dtype() else {
         let found = input.dtype().to_string();
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
@@ -341,37 +343,35 @@ fn input_spec(
         let found = format!("elements of type {ty}");
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
-    if !shape.first().is_some_and(|&size| is_batch(size, batch)) {
-        let shape = format!("{:?}", &shape[..]);
-        return Err(LoadError::BatchDimension { path, role: "input", tensor: name, shape });
-    }
-    if let Some((index, &size)) = shape.iter().enumerate().skip(1).find(|(_, size)| **size <= 0) {
-        let found = if size < 0 { "dynamic".to_owned() } else { size.to_string() };
-        return Err(LoadError::Dimension { path, tensor: name, index, found });
-    }
-    let shape = shape.iter().skip(1).map(|&size| size as usize).collect();
+    let shape = source.row_shape(&name, &fixed_sizes(shape))?;
     Ok(TensorSpec { name, datatype, shape })
 }
 
-/// Returns true if this declared first dimension is the batch's.
-fn is_batch(size: i64, batch: BatchDimension) -> bool {
-    size < 0 || (size == 1 && batch == BatchDimension::One)
+/// Returns the sizes of declared dimensions, `None` for dynamic ones.
+fn fixed_sizes(shape: &[i64]) -> Vec<Option<usize>> {
+    shape.iter().map(|&size| usize::try_from(size).ok()).collect()
 }
 
-fn check_outputs(outputs: &[Outlet], batch: BatchDimension, path: &Path) -> Result<(), LoadError> {
+fn check_outputs(outputs: &[Outlet], source: &OnnxSource) -> Result<(), LoadError> {
     for output in outputs {
+        // One without dimensions may have none that are known.
         if let ValueType::Tensor { shape, .. } = output.dtype()
-            && shape.first().is_some_and(|&size| !is_batch(size, batch))
+            && !shape.is_empty()
         {
-            let (tensor, shape) = (output.name().to_owned(), format!("{:?}", &shape[..]));
-            return Err(LoadError::BatchDimension { path: path.into(), role: "output", tensor, shape });
+            source.check_batch("output", output.name(), &fixed_sizes(shape))?;
         }
     }
     Ok(())
 }
 
-/// Returns the spec of an output, of which this is the value for a batch of one.
-fn output_spec(name: &str, value: &DynValue, text_bytes: u32, path: &Path) -> Result<TensorSpec, LoadError> {
+/// Returns the spec of an output, of which this is the value for a batch of one, or for none.
+fn output_spec(
+    name: &str,
+    value: &DynValue,
+    has_batch: bool,
+    text_bytes: u32,
+    path: &Path,
+) -> Result<TensorSpec, LoadError> {
     let (path, name) = (path.to_path_buf(), name.to_owned());
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
         let found = value.dtype().to_string();
@@ -381,11 +381,11 @@ fn output_spec(name: &str, value: &DynValue, text_bytes: u32, path: &Path) -> Re
         let found = format!("elements of type {ty}");
         return Err(LoadError::DataType { path, tensor: name, found, supported: supported() });
     };
-    if shape.first() != Some(&1) {
+    if has_batch && shape.first() != Some(&1) {
         let shape = format!("{:?} for a batch of one", &shape[..]);
         return Err(LoadError::BatchDimension { path, role: "output", tensor: name, shape });
     }
-    let shape = shape.iter().skip(1).map(|&size| size as usize).collect();
+    let shape = shape.iter().skip(usize::from(has_batch)).map(|&size| size as usize).collect();
     Ok(TensorSpec { name, datatype, shape })
 }
 
@@ -402,20 +402,24 @@ fn check_size(
     Ok(())
 }
 
-fn check_output(value: &DynValue, spec: &TensorSpec, rows: usize) -> Result<(), RunError> {
+fn check_output(
+    value: &DynValue,
+    signature: &Signature,
+    spec: &TensorSpec,
+    rows: usize,
+) -> Result<(), RunError> {
+    let expected = signature.batch_shape(spec, rows);
     let is_expected = match value.dtype() {
         ValueType::Tensor { ty, shape, .. } => {
-            let expected = std::iter::once(rows).chain(spec.shape.iter().copied());
             let text_bytes = if let DataType::Bytes(most) = spec.datatype { most } else { TEXT_BYTES };
             buffer::datatype(*ty, text_bytes) == Some(spec.datatype)
-                && shape.iter().copied().eq(expected.map(|size| size as i64))
+                && shape.iter().copied().eq(expected.iter().map(|&size| size as i64))
         }
         _ => false,
     };
     if is_expected {
         return Ok(());
     }
-    let expected: Vec<usize> = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
     Err(RunError::Output {
         tensor: spec.name.clone(),
         expected: format!("{} {expected:?}", spec.datatype),

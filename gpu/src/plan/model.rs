@@ -5,7 +5,7 @@ use super::compile::compile_source;
 use super::interpreter::PlanMemory;
 use super::program::{Plan, PlanPort};
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
-use crate::import::{self, SizedFile};
+use crate::import::{self, InputDefaults, SizedFile};
 use crate::signature::Signature;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ pub struct PlanModel {
 struct PlanGraph {
     plan: Plan,
     signature: Signature,
+    defaults: InputDefaults,
 }
 
 impl PlanModel {
@@ -29,8 +30,10 @@ impl PlanModel {
     /// # Errors
     /// Those of [`compile()`](super::compile()).
     pub fn load<'a>(file: impl Into<SizedFile<'a>>, max_batch: usize) -> Result<PlanModel, LoadError> {
-        let (mut model, note) = import::load(file.into(), max_batch, |source, max_batch| {
-            Ok(PlanModel::of_checked(compile_source(source, max_batch)?.plan))
+        let file = file.into();
+        let (mut model, note) = import::load(file, max_batch, |source, max_batch| {
+            let plan = compile_source(source, max_batch)?.plan;
+            Ok(PlanModel::of_checked(plan, file.defaults.clone()))
         })?;
         model.import_note = note;
         Ok(model)
@@ -42,12 +45,12 @@ impl PlanModel {
     /// If [`Plan::check`] refuses it.
     pub fn new(plan: Plan) -> Result<PlanModel, String> {
         plan.check()?;
-        Ok(PlanModel::of_checked(plan))
+        Ok(PlanModel::of_checked(plan, InputDefaults::new()))
     }
 
-    fn of_checked(plan: Plan) -> PlanModel {
+    fn of_checked(plan: Plan, defaults: InputDefaults) -> PlanModel {
         let (memory, signature) = (PlanMemory::new(&plan), plan.signature());
-        PlanModel { graph: Arc::new(PlanGraph { plan, signature }), memory, import_note: None }
+        PlanModel { graph: Arc::new(PlanGraph { plan, signature, defaults }), memory, import_note: None }
     }
 
     /// Returns the plan.
@@ -85,7 +88,7 @@ impl HostModel for PlanModel {
 
     fn stage(&mut self, row: usize, input: &[u8]) {
         assert!(row < self.max_batch(), "row {row} of {}", self.max_batch());
-        let PlanGraph { plan, signature } = &*self.graph;
+        let PlanGraph { plan, signature, .. } = &*self.graph;
         for (at, port) in plan.inputs.iter().enumerate() {
             let (start, bytes) = row_of(port, row);
             self.memory.inputs_mut()[start..start + bytes].copy_from_slice(&input[signature.input_range(at)]);
@@ -102,11 +105,15 @@ impl HostModel for PlanModel {
 
     fn unstage(&self, row: usize, output: &mut [u8]) {
         assert!(row < self.max_batch(), "row {row} of {}", self.max_batch());
-        let PlanGraph { plan, signature } = &*self.graph;
+        let PlanGraph { plan, signature, .. } = &*self.graph;
         for (at, port) in plan.outputs.iter().enumerate() {
             let (start, bytes) = row_of(port, row);
             output[signature.output_range(at)].copy_from_slice(&self.memory.outputs()[start..start + bytes]);
         }
+    }
+
+    fn defaults(&self) -> &InputDefaults {
+        &self.graph.defaults
     }
 
     fn import_note(&self) -> Option<&str> {

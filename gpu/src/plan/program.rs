@@ -159,10 +159,7 @@ impl Plan {
             datatype: port.row.element.datatype(),
             shape: port.row.shape.clone(),
         };
-        Signature {
-            inputs: self.inputs.iter().map(spec).collect(),
-            outputs: self.outputs.iter().map(spec).collect(),
-        }
+        Signature::of_rows(self.inputs.iter().map(spec).collect(), self.outputs.iter().map(spec).collect())
     }
 
     /// Checks all that those who run a plan rely on: every launch takes its inputs' types, lies

@@ -135,7 +135,7 @@ fn metadata(services: &CoreServices, model: &ModelInfo) -> ModelMetadataResponse
         let tensor = |of: DescribedTensor<'_>| TensorMetadata {
             name: of.spec.name.clone(),
             datatype: of.spec.datatype.name().into(),
-            shape: of.batched_shape(),
+            shape: of.whole_shape(),
         };
         of.into_iter().map(tensor).collect()
     };
@@ -168,7 +168,7 @@ fn config(model: &ModelInfo) -> ModelConfig {
         name: model.name.clone(),
         platform: model.platform.clone(),
         backend: describe::NAME.into(),
-        max_batch_size: i32::try_from(model.max_batch).unwrap_or(i32::MAX),
+        max_batch_size: i32::try_from(describe::max_batch_size(model)).unwrap_or(i32::MAX),
         input: describe::inputs(model).into_iter().map(input).collect(),
         output: describe::outputs(model).into_iter().map(output).collect(),
         instance_group: Vec::new(),

@@ -36,7 +36,7 @@ pub(super) fn server_metadata() -> Vec<u8> {
 
 /// Returns the body of `GET /v2/models/NAME`.
 pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<u8> {
-    let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "datatype": of.spec.datatype.name(), "shape": of.batched_shape() });
+    let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "datatype": of.spec.datatype.name(), "shape": of.whole_shape() });
     bytes(&json!({
         "name": model.name,
         "versions": models::versions(&services.engine, &model.name),
@@ -57,7 +57,7 @@ pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
         "name": model.name,
         "platform": model.platform,
         "backend": describe::NAME,
-        "max_batch_size": model.max_batch,
+        "max_batch_size": describe::max_batch_size(model),
         "input": describe::inputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
         "output": describe::outputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
         "dynamic_batching": {},

@@ -84,7 +84,7 @@ pub(in crate::api) mod samples {
             tensor("text", DataType::Bytes(4 << 20), 1),
             tensor("texts", DataType::Bytes(4), 200_000),
         ];
-        let signature = Signature { inputs: Vec::new(), outputs };
+        let signature = Signature::of_rows(Vec::new(), outputs);
         ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) }
     }
 

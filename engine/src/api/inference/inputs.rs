@@ -50,8 +50,8 @@ enum RowSource {
     Elements(Bytes, Cell<usize>),
     /// Elements of one size in shared memory.
     Region(RegionView),
-    /// A mask that the client leaves out: elements with these bytes.
-    Ones(Vec<u8>),
+    /// An input that the client leaves out: elements with these bytes.
+    Repeated(Vec<u8>),
 }
 
 /// The number of rows of a request.
@@ -107,14 +107,23 @@ impl<'m> Inputs<'m> {
             let name = format!("{:?}", spec.name);
             let source = match (given, inputs.target.fill(at)) {
                 (Some(given), _) => {
-                    let rows = agree(inputs.rows, checked, spec, &given, most_rows);
+                    let shape = Shapes { spec, has_batch: found.signature.has_batch };
+                    let rows = agree(inputs.rows, checked, shape, &given, most_rows);
                     inputs.rows = rows.map_err(|what| InputFault::Invalid(what).of(&name))?;
                     checked += 1;
                     let source = source(spec, given, inputs.rows.count, regions, bounds).await;
                     source.map_err(|fault| fault.of(&name))?
                 }
-                (None, Some(InputFill::Mask(one))) => RowSource::Ones(one.clone()),
-                (None, _) => {
+                (None, fill) => {
+                    let default = found.defaults.get(at).and_then(Option::as_ref);
+                    let mask = fill.and_then(|fill| match fill {
+                        InputFill::Mask(one) => Some(one),
+                        InputFill::Element(_) => None,
+                    });
+                    if let Some(element) = default.or(mask) {
+                        inputs.sources.push(RowSource::Repeated(element.clone()));
+                        continue;
+                    }
                     let all = names(specs.iter().map(|s| s.name.as_str()));
                     let message = format!("input {name} is missing; the model's inputs are {all}");
                     return Err(Problem::bad(message));
@@ -163,7 +172,7 @@ impl RowSource {
         match self {
             RowSource::Whole(bytes) => slices.copy(&bytes[from..from + to.len()], to).await,
             RowSource::Region(view) => view.read_in_slices(from, to, slices).await,
-            RowSource::Ones(one) => pad(to, one, slices).await,
+            RowSource::Repeated(element) => pad(to, element, slices).await,
             RowSource::Elements(wire, before) => {
                 let DataType::Bytes(most) = datatype else { unreachable!("only BYTES come so") };
                 let rest = elements::fill(&wire[before.get()..], to, most, slices).await;
@@ -184,12 +193,20 @@ async fn pad(to: &mut [u8], element: &[u8], slices: &Slices) {
     }
 }
 
+/// The shapes that an input may have.
+#[derive(Clone, Copy)]
+struct Shapes<'a> {
+    spec: &'a TensorSpec,
+    /// True if the model has a batch dimension.
+    has_batch: bool,
+}
+
 /// Checks the type and the shape of an input, and returns the rows of the request with it: its rows
 /// must be those of the `checked` inputs before.
 fn agree(
     before: Rows,
     checked: usize,
-    spec: &TensorSpec,
+    Shapes { spec, has_batch }: Shapes<'_>,
     given: &GivenInput<'_>,
     most_rows: usize,
 ) -> Result<Rows, String> {
@@ -197,7 +214,10 @@ fn agree(
         let (is, right) = (quoted(given.datatype), spec.datatype.name());
         return Err(format!("datatype is {is}; it must be {right:?}"));
     }
-    let rows = rows(given.shape, &spec.shape, most_rows)?;
+    let rows = match has_batch {
+        true => rows(given.shape, &spec.shape, most_rows)?,
+        false => whole(given.shape, &spec.shape).map(|()| None)?,
+    };
     let count = rows.unwrap_or(1);
     if checked > 0 && count != before.count {
         return Err(format!("has {count} rows, but the inputs before have {}", before.count));
@@ -232,6 +252,18 @@ fn rows(given: &[i64], row: &[usize], most: usize) -> Result<Option<usize>, Stri
             Err(format!("shape has {} dimensions; it must be {batched:?} or {row:?}", given.len()))
         }
         _ => Err(format!("shape is {given:?}; it must be {batched:?} or {row:?}")),
+    }
+}
+
+/// Checks the shape of a whole tensor. A single element may be a list of one.
+fn whole(given: &[i64], right: &[usize]) -> Result<(), String> {
+    let is_it = given.iter().copied().eq(right.iter().map(|&d| d as i64));
+    match is_it || (right.is_empty() && given == [1]) {
+        true => Ok(()),
+        false if given.len() > MAX_RANK => {
+            Err(format!("shape has {} dimensions; it must be {right:?}: the model has no batch", given.len()))
+        }
+        false => Err(format!("shape is {given:?}; it must be {right:?}: the model has no batch")),
     }
 }
 

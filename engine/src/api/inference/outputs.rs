@@ -222,6 +222,10 @@ async fn tensor_of<'a>(
     let (datatype, elements) = match chosen.classes {
         None => {
             shape.extend(&spec.shape);
+            // As its metadata says.
+            if shape.is_empty() && !target.own.has_batch {
+                shape.push(1);
+            }
             (spec.datatype.name(), TensorElements::Rows(spec.datatype, tensor))
         }
         Some(most) => {

@@ -56,7 +56,9 @@ pub(in crate::api) fn shape_of_body(
     spec: &TensorSpec,
     bytes: usize,
 ) -> Result<Vec<i64>, Problem> {
-    let of_model = || std::iter::once(1).chain(spec.shape.iter().map(|&size| size as i64)).collect();
+    let has_batch = found.signature.has_batch;
+    let batch = || has_batch.then_some(1).into_iter();
+    let of_model = || batch().chain(spec.shape.iter().map(|&size| size as i64)).collect();
     let Some(classes) = &found.sizes else { return Ok(of_model()) };
     let is_fixed = |of: &TensorDimension| matches!(of, TensorDimension::Fixed(_));
     let dimensions = &classes.inputs()[0].dimensions;
@@ -71,7 +73,7 @@ pub(in crate::api) fn shape_of_body(
         )));
     }
     let size = |(of, &size): (&TensorDimension, &usize)| if is_fixed(of) { size } else { bytes / row } as i64;
-    Ok(std::iter::once(1).chain(dimensions.iter().zip(&spec.shape).map(size)).collect())
+    Ok(batch().chain(dimensions.iter().zip(&spec.shape).map(size)).collect())
 }
 
 /// Returns the sizes of a request; 1 where no input says one.

@@ -30,30 +30,38 @@ pub(in crate::api) struct DescribedTensor<'m> {
     pub(in crate::api) spec: &'m TensorSpec,
     /// The shape without the batch dimension; -1 where requests differ.
     pub(in crate::api) dimensions: Vec<i64>,
+    /// True if the model has a batch dimension.
+    has_batch: bool,
 }
 
 impl DescribedTensor<'_> {
-    /// Returns the shape with the batch dimension, which is -1.
-    pub(in crate::api) fn batched_shape(&self) -> Vec<i64> {
-        std::iter::once(-1).chain(self.dimensions.iter().copied()).collect()
+    /// Returns the shape with the batch dimension, which is -1, where there is one.
+    pub(in crate::api) fn whole_shape(&self) -> Vec<i64> {
+        self.has_batch.then_some(-1).into_iter().chain(self.dimensions.iter().copied()).collect()
     }
+}
+
+/// Returns the largest batch in Triton's terms, in which a model without a batch dimension has 0.
+pub(in crate::api) fn max_batch_size(model: &ModelInfo) -> usize {
+    if model.signature.has_batch { model.max_batch } else { 0 }
 }
 
 /// Returns the inputs of a model.
 pub(in crate::api) fn inputs(model: &ModelInfo) -> Vec<DescribedTensor<'_>> {
     let dimensions =
         |at: usize| model.sizes.as_ref().map(|classes| classes.inputs()[at].dimensions.as_slice());
-    described(&model.signature.inputs, dimensions)
+    described(&model.signature.inputs, model.signature.has_batch, dimensions)
 }
 
 /// Returns the outputs of a model.
 pub(in crate::api) fn outputs(model: &ModelInfo) -> Vec<DescribedTensor<'_>> {
     let dimensions = |at: usize| model.sizes.as_ref().map(|classes| classes.outputs()[at].as_slice());
-    described(&model.signature.outputs, dimensions)
+    described(&model.signature.outputs, model.signature.has_batch, dimensions)
 }
 
 fn described<'m>(
     specs: &'m [TensorSpec],
+    has_batch: bool,
     dimensions: impl Fn(usize) -> Option<&'m [TensorDimension]>,
 ) -> Vec<DescribedTensor<'m>> {
     let size = |of: &TensorDimension| match *of {
@@ -62,7 +70,10 @@ fn described<'m>(
     };
     let tensor = |(at, spec): (usize, &'m TensorSpec)| DescribedTensor {
         spec,
+        has_batch,
         dimensions: match dimensions(at) {
+            // As Triton has it, a whole tensor of a single element is a list of one.
+            None if !has_batch && spec.shape.is_empty() => vec![1],
             None => spec.shape.iter().map(|&size| size as i64).collect(),
             Some(dimensions) => dimensions.iter().map(size).collect(),
         },

@@ -233,6 +233,7 @@ mod tests {
             version,
             platform: "emulated".into(),
             signature: Signature::default(),
+            defaults: Default::default(),
             sizes: None,
             slo: Nanos(8_000),
             max_batch: 8,

@@ -37,10 +37,10 @@ fn tensor(name: &str, datatype: DataType, shape: &[usize]) -> TensorSpec {
 }
 
 fn models() -> Arc<[ModelInfo]> {
-    let signature = Signature {
-        inputs: vec![tensor("image", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
-        outputs: vec![tensor("same", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
-    };
+    let signature = Signature::of_rows(
+        vec![tensor("image", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
+        vec![tensor("same", DataType::Fp32, &[2, 2]), tensor("flag", DataType::Bool, &[])],
+    );
     let large = Signature {
         outputs: vec![
             tensor("numbers", DataType::Fp32, &LARGE[..1]),
@@ -54,6 +54,7 @@ fn models() -> Arc<[ModelInfo]> {
         version: 1,
         platform: "emulated".into(),
         signature: if *name == "large" { large.clone() } else { signature.clone() },
+        defaults: Default::default(),
         sizes: None,
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,

@@ -4,7 +4,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `model.rs` | a model: its name, SLO, batch limit and priority |
-//! | `source.rs` | an ONNX file, or the signature of an emulated model |
+//! | `source.rs` | an ONNX file and what its tensors hold, or the signature of an emulated model |
 //! | `sizes.rs` | sizes, or buckets of sizes, of dynamic dimensions in an ONNX file |
 //! | `tensors.rs` | the tensors of an emulated model |
 //! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
@@ -23,10 +23,10 @@ pub use declared::{DeclaredTensor, DeclaredTensors};
 pub use model::{ModelConfig, ModelLocations};
 pub use profile::ProfileSource;
 pub use sizes::{DimensionBuckets, InputPadding, PadWith, VariableDimensions};
-pub use source::ModelSource;
+pub use source::{FileContents, ModelSource};
 pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
 pub(super) use model::{is_model_name, read_models};
 pub(super) use profile::{ClassProfile, limit_batch, read_profiles, read_rolling};
 pub(super) use sizes::{Sizes, read_sizes};
-pub(super) use source::{emulated_source, read_emulated_model, read_text_bytes};
+pub(super) use source::{emulated_source, read_contents, read_emulated_model};

@@ -2,15 +2,16 @@
 
 use super::declared::DeclaredTensors;
 use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles, read_rolling};
-use super::sizes::{DimensionBuckets, Sizes, VariableDimensions, read_sizes};
+use super::sizes::{DimensionBuckets, PadWith, Sizes, VariableDimensions, read_sizes};
 use super::source::{ModelSource, read_emulated_model, read_file_model};
 use super::warmup::WarmupSample;
-use crate::config::diagnostics::Location;
+use crate::config::diagnostics::{Diagnostic, Location};
 use crate::config::executors::{ExecutorKind, ExecutorKinds, read_kind};
 use crate::config::linear_profile;
 use crate::config::toml_reader::{TomlTable, TomlValue};
 use std::collections::HashMap;
 use std::sync::Arc;
+use symphony_gpu::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
@@ -45,6 +46,20 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// Returns a diagnostic for each tensor that `config.pbtxt` declares otherwise than the loaded
+    /// model has it, or that may be left out and that nothing fills.
+    pub fn undeclared(&self, signature: &Signature) -> Vec<Diagnostic> {
+        let is_filled = |input: &str| {
+            let masks = self.variable.iter().flat_map(|of| &of.padding);
+            let mut masks = masks.filter(|of| of.with == PadWith::Mask);
+            matches!(&self.source, ModelSource::File { contents, .. } if contents.defaults.contains_key(input))
+                || masks.any(|of| of.input == input)
+        };
+        let mut diagnostics = self.declared.check(signature);
+        diagnostics.extend(self.declared.check_optional(is_filled));
+        diagnostics
+    }
+
     /// Returns the name, with the sizes of the size class if it is one: `encoder (sequence=128)`.
     pub fn label(&self) -> String {
         let Some(variable) = &self.variable else { return self.name.clone() };
@@ -115,9 +130,18 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     let priority = table.optional("priority").map_or(Some(0), |v| v.integer(0..=3));
     let Some(kind) = kind else {
         // What else the model needs depends on what runs it.
-        for name in
-            ["file", "profile", "rolling", "inputs", "outputs", "sizes", "padding", "max_waste", "max_bytes"]
-        {
+        for name in [
+            "file",
+            "profile",
+            "rolling",
+            "inputs",
+            "outputs",
+            "sizes",
+            "padding",
+            "max_waste",
+            "max_bytes",
+            "defaults",
+        ] {
             table.optional(name);
         }
         return None;

@@ -29,6 +29,8 @@ pub struct WarmupInput {
     pub datatype: DataType,
     /// The shape of one row.
     pub shape: Vec<usize>,
+    /// True if the shape has the batch in front where there is one: `max_batch_size` is 0.
+    pub is_whole: bool,
     /// The values.
     pub data: WarmupData,
 }

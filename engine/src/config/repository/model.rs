@@ -7,13 +7,13 @@ use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::executors::{ExecutorKind, read_kind};
 use crate::config::linear_profile;
 use crate::config::models::{
-    ClassProfile, DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource,
-    Sizes, emulated_source, limit_batch, read_emulated_model, read_profiles, read_rolling, read_sizes,
-    read_text_bytes,
+    ClassProfile, DeclaredTensor, DeclaredTensors, FileContents, ModelConfig, ModelLocations, ModelSource,
+    ProfileSource, Sizes, emulated_source, limit_batch, read_contents, read_emulated_model, read_profiles,
+    read_rolling, read_sizes,
 };
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
-use symphony_gpu::import::{DimensionSizes, TEXT_BYTES};
+use symphony_gpu::import::DimensionSizes;
 use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
@@ -122,7 +122,7 @@ impl VersionReader<'_> {
         Ok(ModelConfig {
             name: self.name.to_owned(),
             version,
-            source: self.onnx(of_version, executor, TEXT_BYTES)?,
+            source: self.onnx(of_version, executor, FileContents::default())?,
             variable: None,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
@@ -178,7 +178,7 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version, of_files, read_text_bytes(root)?)
+                self.onnx(&of_version, of_files, read_contents(root)?)
                     .map_err(|diagnostic| root.add(diagnostic))
                     .ok()
             }
@@ -253,7 +253,7 @@ impl VersionReader<'_> {
             specs.collect::<Vec<_>>().into_iter().collect()
         };
         let (inputs, outputs) = (specs(inputs), specs(outputs));
-        emulated_source(root, Signature { inputs: inputs?, outputs: outputs? })
+        emulated_source(root, Signature::of_rows(inputs?, outputs?))
     }
 
     /// Returns the kind of executor that runs the model if its `model.toml` does not say it:
@@ -271,14 +271,14 @@ impl VersionReader<'_> {
         &self,
         of_version: &Path,
         executor: ExecutorKind,
-        text_bytes: u32,
+        contents: FileContents,
     ) -> Result<ModelSource, Diagnostic> {
         let file = of_version.join(&self.triton.filename);
         let location = Location { file: file.clone(), line: 1, field: "file".into() };
         let right = "put the version's ONNX model there";
         match std::fs::metadata(&file) {
             Ok(about) if about.is_file() && about.len() > 0 => {
-                Ok(ModelSource::File { file, executor, sizes: DimensionSizes::new(), text_bytes })
+                Ok(ModelSource::File { file, executor, sizes: DimensionSizes::new(), contents })
             }
             Ok(about) if about.is_file() => Err(location.diagnostic("the file is empty", right)),
             Ok(_) => Err(location.diagnostic("it is no file", right)),

@@ -207,7 +207,8 @@ impl TritonReader<'_> {
                 }
             }
         }
-        // With max_batch_size 0 the batch is the first of the dims, else they leave it out.
+        // With max_batch_size 0 the dims have the batch in front where there is one, else they
+        // leave it out.
         let batched = config.max_batch.is_none_or(|size| size > 0);
         for field in fields {
             match field.name {
@@ -379,6 +380,7 @@ impl TritonReader<'_> {
             return None;
         };
         let (mut name, mut datatype, mut dims, mut good) = (None, None, Vec::new(), true);
+        let (mut is_optional, mut reshape) = (false, None);
         for part in fields {
             match part.name {
                 "name" => {
@@ -402,11 +404,16 @@ impl TritonReader<'_> {
                         }
                     }
                 }
-                "reshape"
-                | "is_shape_tensor"
-                | "allow_ragged_batch"
-                | "optional"
-                | "is_non_linear_format_io" => {
+                "optional" => match part.value.word() {
+                    Some("true") => is_optional = true,
+                    Some("false") => is_optional = false,
+                    _ => {
+                        self.refuse(part, "true or false");
+                        good = false;
+                    }
+                },
+                "reshape" => reshape = Some(part),
+                "is_shape_tensor" | "allow_ragged_batch" | "is_non_linear_format_io" => {
                     let wrong = "is not supported in this version";
                     self.diagnostics.push(self.location(part).diagnostic(wrong, "take it out"));
                     good = false;
@@ -415,13 +422,13 @@ impl TritonReader<'_> {
                 _ => self.pass_over(part, "the model's file says it"),
             }
         }
-        if !batched {
-            if !matches!(dims.first(), Some(-1 | 1)) {
-                let right = "with max_batch_size 0 the first of them is the batch: -1 or 1";
-                self.diagnostics.push(self.location(field).diagnostic(format!("has dims {dims:?}"), right));
+        if let Some(part) = reshape {
+            // What Triton needs for a single element, which is a list of one for its clients.
+            if dims != [1] || !is_single_element(part) {
+                self.refuse(part, "{ shape: [ ] } beside dims: [ 1 ]: a model's other shapes are its own");
                 return None;
             }
-            dims.remove(0);
+            dims.clear();
         }
         if name.is_none() || datatype.is_none() {
             let right = "give each a name and a data_type, like TYPE_FP32";
@@ -432,8 +439,15 @@ impl TritonReader<'_> {
             return None;
         }
         let (name, datatype) = (name?.into_owned(), datatype?);
-        good.then(|| DeclaredTensor { location: self.location(field), name, datatype, dims })
+        let location = self.location(field);
+        good.then(|| DeclaredTensor { location, name, datatype, dims, is_whole: !batched, is_optional })
     }
+}
+
+/// Returns true if a field `reshape` makes a tensor a single element.
+fn is_single_element(field: &PbtxtField<'_>) -> bool {
+    let parts = field.value.fields().unwrap_or_default();
+    parts.iter().all(|part| part.name == "shape" && part.value.each().is_empty())
 }
 
 fn datatype_of(value: &PbtxtValue<'_>) -> Option<DataType> {

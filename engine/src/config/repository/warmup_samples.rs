@@ -109,18 +109,11 @@ impl WarmupContext<'_> {
                 _ => return Err(self.wrong(part, "is not known here", "take it out")),
             }
         }
-        if !self.batched {
-            if dims.first() != Some(&1) {
-                let right = "with max_batch_size 0 the first of them is the batch: 1";
-                return Err(self.wrong(field, format!("has dims {dims:?}"), right));
-            }
-            dims.remove(0);
-        }
         let (Some(datatype), Ok([data])) = (datatype, <[WarmupData; 1]>::try_from(data)) else {
             let wrong = format!("input \"{name}\" has not one type and one kind of data");
             return Err(self.wrong(field, wrong, right));
         };
-        Ok(WarmupInput { name: name.into_owned(), datatype, shape: dims, data })
+        Ok(WarmupInput { name: name.into_owned(), datatype, shape: dims, is_whole: !self.batched, data })
     }
 
     fn dims(&self, field: &PbtxtField<'_>) -> Result<Vec<usize>, Diagnostic> {

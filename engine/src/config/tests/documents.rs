@@ -104,6 +104,7 @@ fn every_key_of_config_is_in_the_documents_and_the_reverse() {
          [[models]]\nname = \"m\"\nfile = \"m.onnx\"\nslo_ms = 25\n{UNKNOWN}\
          sizes = [{{ dimension = \"d\", buckets = [4, 8], qqqqqqqq = 1 }}]\n\
          padding = [{{ input = \"x\", value = 1, qqqqqqqq = 1 }}]\n\
+         defaults = [{{ input = \"x\", value = 1, qqqqqqqq = 1 }}]\n\
          [[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\n{UNKNOWN}\
          profile = {{ alpha_ms = 1, beta_ms = 1, qqqqqqqq = 1 }}\ninputs = {tensor}\noutputs = {tensor}\n"
     );

@@ -50,7 +50,7 @@ fn versions(config: &Config) -> Vec<(&str, u64)> {
 }
 
 fn signature(inputs: Vec<TensorSpec>) -> Signature {
-    Signature { inputs, outputs: vec![] }
+    Signature::of_rows(inputs, vec![])
 }
 
 fn tensor(name: &str, datatype: DataType, shape: &[usize]) -> TensorSpec {
@@ -132,10 +132,10 @@ fn an_emulated_model_needs_no_file_and_may_have_tritons_tensors() {
     let config =
         good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", EMULATED), ("n/model.toml", EMULATED)]);
     assert_eq!(versions(&config), [("m", 1), ("n", 1)]);
-    let signature = Signature {
-        inputs: vec![tensor("x", DataType::Int64, &[3, 2])],
-        outputs: vec![tensor("y", DataType::Fp16, &[5])],
-    };
+    let signature = Signature::of_rows(
+        vec![tensor("x", DataType::Int64, &[3, 2])],
+        vec![tensor("y", DataType::Fp16, &[5])],
+    );
     assert_eq!(config.models[0].source, ModelSource::Emulated { signature });
     assert_eq!(config.models[0].max_batch, 4);
 }
@@ -226,7 +226,7 @@ fn every_error_is_reported_with_its_file_and_line() {
     let rendered = |pbtxt: &str, toml: &str| {
         diagnostics(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", toml), ("m/1/model.onnx", "x")])
     };
-    let cases: [(&str, &str, &str); 16] = [
+    let cases: [(&str, &str, &str); 15] = [
         (
             "name: \"other\"",
             SLO,
@@ -259,11 +259,6 @@ fn every_error_is_reported_with_its_file_and_line() {
             "input { name: \"x\" data_type: TYPE_COMPLEX }",
             SLO,
             "data_type: is TYPE_COMPLEX; it must be a type of tensors",
-        ),
-        (
-            "max_batch_size: 0\ninput { name: \"x\" data_type: TYPE_FP32 dims: 3 }",
-            SLO,
-            "config.pbtxt:2: input: has dims [3]",
         ),
         (
             "parameters { key: \"slo_ms\" value { string_value: \"0\" } }",
@@ -311,7 +306,7 @@ fn declared_tensors_are_compared_with_the_models_own() {
     let pbtxt = "max_batch_size: 8\ninput { name: \"x\" data_type: TYPE_FP32 dims: [ -1, 32 ] }";
     let config = good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")]);
     let rendered = |spec| -> Vec<String> {
-        let diagnostics = config.models[0].declared.check(&signature(vec![spec]));
+        let diagnostics = config.models[0].undeclared(&signature(vec![spec]));
         diagnostics.iter().map(|diagnostic| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
     };
     assert_eq!(rendered(tensor("x", DataType::Fp32, &[5, 32])), [""; 0]);
@@ -321,6 +316,58 @@ fn declared_tensors_are_compared_with_the_models_own() {
     assert_eq!(datatype, ["input \"x\" is not of type TYPE_FP32; the model says TYPE_FP16"]);
     let name = rendered(tensor("z", DataType::Fp32, &[5, 32]));
     assert_eq!(name, ["the model has no input \"x\"; its inputs are [\"z\"]"]);
+}
+
+#[test]
+fn tensors_without_a_batch_are_declared_whole_and_optional_ones_need_a_value() {
+    let pbtxt = "max_batch_size: 0\n\
+                 input { name: \"state\" data_type: TYPE_FP32 dims: [ 2, -1, 3 ] }\n\
+                 input { name: \"rate\" data_type: TYPE_INT64 dims: 1 reshape: { shape: [] } optional: true }";
+    let words = |more: &str| format!("{SLO}\n{more}");
+    let checked = |words: &str, signature: &Signature| -> Vec<String> {
+        let config =
+            good(CONFIG, &[("m/config.pbtxt", pbtxt), ("m/model.toml", words), ("m/1/model.onnx", "x")]);
+        let diagnostics = config.models[0].undeclared(signature);
+        diagnostics.iter().map(|diagnostic| format!("{}; {}", diagnostic.wrong, diagnostic.right)).collect()
+    };
+    let whole = Signature {
+        inputs: vec![tensor("state", DataType::Fp32, &[2, 1, 3]), tensor("rate", DataType::Int64, &[])],
+        outputs: Vec::new(),
+        has_batch: false,
+    };
+    let defaults = words("defaults = [{ input = \"rate\", value = 16000 }]");
+    assert_eq!(checked(&defaults, &whole), [""; 0]);
+    assert_eq!(
+        checked(&words(""), &whole),
+        ["input \"rate\" is optional and has no value where it is left out; add defaults = [{ input = \
+          \"rate\", value = 0 }] to model.toml"]
+    );
+    // The same dims of a model with a batch: the first of them is none.
+    let inputs = vec![tensor("state", DataType::Fp32, &[1, 3]), tensor("rate", DataType::Int64, &[])];
+    assert_eq!(
+        checked(&defaults, &signature(inputs)),
+        [
+            "input \"state\" has not the dims [2, -1, 3]; the model says [1, 3] behind its batch, -1 or 1",
+            "input \"rate\" has not the dims []; the model says [] behind its batch, -1 or 1"
+        ]
+    );
+    let with_batch = pbtxt.replace("max_batch_size: 0", "max_batch_size: 4");
+    let config = good(
+        CONFIG,
+        &[("m/config.pbtxt", &with_batch), ("m/model.toml", &defaults), ("m/1/model.onnx", "x")],
+    );
+    assert_eq!(config.models[0].undeclared(&whole).len(), 0);
+    for (more, wrong) in [
+        ("reshape: { shape: [ 3 ] }", "reshape: is a message; it must be { shape: [ ] } beside dims: [ 1 ]"),
+        ("optional: 3", "optional: is 3; it must be true or false"),
+    ] {
+        let pbtxt = format!("input {{ name: \"x\" data_type: TYPE_FP32 dims: 1 {more} }}");
+        let said = diagnostics(
+            CONFIG,
+            &[("m/config.pbtxt", &pbtxt), ("m/model.toml", SLO), ("m/1/model.onnx", "x")],
+        );
+        assert!(said.len() == 1 && said[0].contains(wrong), "{said:?}");
+    }
 }
 
 #[test]

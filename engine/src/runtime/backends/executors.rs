@@ -287,8 +287,8 @@ pub fn load_file(
     compute: &ComputeThread,
     onnxruntime: &OnnxRuntimeOptions,
 ) -> Result<Option<Box<dyn HostModel>>, Diagnostic> {
-    let ModelSource::File { file, executor, sizes, text_bytes } = &model.source else { return Ok(None) };
-    let file = SizedFile { path: file, sizes, text_bytes: *text_bytes };
+    let ModelSource::File { file, executor, sizes, contents } = &model.source else { return Ok(None) };
+    let file = SizedFile { path: file, sizes, defaults: &contents.defaults, text_bytes: contents.text_bytes };
     let loaded = match executor {
         ExecutorKind::OnnxRuntime => compute
             .run(|| OnnxRuntimeModel::load(file, model.max_batch, onnxruntime))

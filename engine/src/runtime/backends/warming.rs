@@ -65,14 +65,18 @@ fn row(sample: &WarmupSample, model: &dyn HostModel) -> Result<Vec<u8>, String> 
     for (at, spec) in signature.inputs.iter().enumerate() {
         let input = sample.inputs.iter().find(|input| input.name == spec.name);
         let input = input.ok_or_else(|| format!("input \"{}\" is not given", spec.name))?;
-        fill(input, spec, &mut row[signature.input_range(at)])?;
+        fill(input, spec, signature.has_batch, &mut row[signature.input_range(at)])?;
     }
     Ok(row)
 }
 
 /// Writes the elements of one input.
-fn fill(input: &WarmupInput, spec: &TensorSpec, bytes: &mut [u8]) -> Result<(), String> {
-    if (input.datatype, &input.shape) != (spec.datatype, &spec.shape) {
+fn fill(input: &WarmupInput, spec: &TensorSpec, has_batch: bool, bytes: &mut [u8]) -> Result<(), String> {
+    let row = match &input.shape[..] {
+        [1, row @ ..] if input.is_whole && has_batch => row,
+        all => all,
+    };
+    if (input.datatype, row) != (spec.datatype, &spec.shape) {
         return Err(format!(
             "input \"{}\" is TYPE_{} {:?}; the model says TYPE_{} {:?} for one request",
             spec.name, input.datatype, input.shape, spec.datatype, spec.shape
@@ -124,7 +128,7 @@ mod tests {
     use symphony_gpu::CpuModel;
 
     fn input(datatype: DataType, shape: &[usize], data: WarmupData) -> WarmupInput {
-        WarmupInput { name: "image".into(), datatype, shape: shape.to_vec(), data }
+        WarmupInput { name: "image".into(), datatype, shape: shape.to_vec(), is_whole: false, data }
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct ModelInfo {
     pub platform: String,
     /// The model's tensors, of one row each.
     pub signature: Signature,
+    /// The elements of each input where a client leaves it out, in the signature's order; `None`
+    /// for one that must be given.
+    pub defaults: Arc<[Option<Vec<u8>>]>,
     /// The size classes of the model, of which this slot is one.
     pub sizes: Option<Arc<SizeClasses>>,
     /// The latency promised, from arrival to answer.
@@ -59,6 +62,7 @@ impl ModelInfo {
             version: 0,
             platform: String::new(),
             signature: Signature::default(),
+            defaults: Arc::default(),
             sizes: None,
             slo: Nanos::ZERO,
             max_batch: 0,

@@ -153,7 +153,7 @@ mod tests {
     /// Returns a model whose rows have this number of bytes.
     fn model(id: u32, bytes: usize) -> ModelInfo {
         let inputs = vec![TensorSpec { name: "in".into(), datatype: DataType::Uint8, shape: vec![bytes] }];
-        let signature = Signature { inputs, outputs: Vec::new() };
+        let signature = Signature::of_rows(inputs, Vec::new());
         let slo = Nanos::from_secs(60);
         ModelInfo { signature, slo, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(id), 0) }
     }

@@ -7,7 +7,7 @@
 
 use crate::config::{Diagnostic, InputPadding, PadWith, VariableDimensions};
 use std::fmt::Write;
-use symphony_gpu::{DataType, Signature, TensorSpec};
+use symphony_gpu::{Signature, TensorSpec};
 use symphony_scheduler::profile::Profile;
 use symphony_transport::message::ModelId;
 
@@ -175,7 +175,7 @@ impl SizeClasses {
         };
         let inputs = class.inputs.iter().zip(&self.inputs).map(|(spec, of)| own(spec, &of.dimensions));
         let outputs = class.outputs.iter().zip(&self.outputs).map(|(spec, of)| own(spec, of));
-        Signature { inputs: inputs.collect(), outputs: outputs.collect() }
+        Signature { inputs: inputs.collect(), outputs: outputs.collect(), has_batch: class.has_batch }
     }
 }
 
@@ -257,7 +257,8 @@ fn filled(
         }
         let element = |value: f64| {
             let what = format!("input \"{input}\" can't be padded with {value}");
-            element_bytes(datatype, value)
+            datatype
+                .element(value)
                 .ok_or_else(|| wrong(what, format!("give a value that its type, {datatype}, has")))
         };
         inputs[at].fill = match *with {
@@ -268,36 +269,11 @@ fn filled(
     Ok(inputs)
 }
 
-/// Returns an element of this value; `None` where the type has no such value.
-fn element_bytes(datatype: DataType, value: f64) -> Option<Vec<u8>> {
-    /// Returns a whole number as the bytes of a type.
-    fn whole<T: TryFrom<i128>, const N: usize>(value: f64, bytes: fn(T) -> [u8; N]) -> Option<Vec<u8>> {
-        let whole = value as i128;
-        (whole as f64 == value).then_some(())?;
-        T::try_from(whole).ok().map(|value| bytes(value).to_vec())
-    }
-    match datatype {
-        DataType::Bool => (value == 0.0 || value == 1.0).then(|| vec![value as u8]),
-        DataType::Uint8 => whole(value, u8::to_le_bytes),
-        DataType::Uint16 => whole(value, u16::to_le_bytes),
-        DataType::Uint32 => whole(value, u32::to_le_bytes),
-        DataType::Uint64 => whole(value, u64::to_le_bytes),
-        DataType::Int8 => whole(value, i8::to_le_bytes),
-        DataType::Int16 => whole(value, i16::to_le_bytes),
-        DataType::Int32 => whole(value, i32::to_le_bytes),
-        DataType::Int64 => whole(value, i64::to_le_bytes),
-        DataType::Fp16 => Some(half::f16::from_f64(value).to_le_bytes().to_vec()),
-        DataType::Bf16 => Some(half::bf16::from_f64(value).to_le_bytes().to_vec()),
-        DataType::Fp32 => Some((value as f32).to_le_bytes().to_vec()),
-        DataType::Fp64 => Some(value.to_le_bytes().to_vec()),
-        DataType::Bytes(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Location;
+    use symphony_gpu::DataType;
     use symphony_transport::Nanos;
 
     /// A profile of batches up to 8 that take `beta` and `alpha` a row, in microseconds.
@@ -328,7 +304,7 @@ mod tests {
             tensor("frames", DataType::Fp32, &[samples.div_ceil(16), 29]),
             tensor("odd", DataType::Fp32, &[samples * samples]),
         ];
-        Signature { inputs, outputs }
+        Signature::of_rows(inputs, outputs)
     }
 
     /// The classes of [`signature`] at 32, 64 samples and 1, 2 channels.
@@ -404,9 +380,6 @@ mod tests {
             let error = fill(input, with).unwrap_err().to_string();
             assert!(error.starts_with("model.toml:3: padding: ") && error.contains(said), "{error}");
         }
-        assert_eq!(element_bytes(DataType::Int64, -1.0), Some((-1_i64).to_le_bytes().to_vec()));
-        assert_eq!(element_bytes(DataType::Fp16, 0.5), Some(half::f16::from_f32(0.5).to_le_bytes().to_vec()));
-        assert_eq!(element_bytes(DataType::Uint64, 2_f64.powi(64)), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ const GRACE: Nanos = Nanos::from_millis(2);
 
 fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
     let tensor = TensorSpec { name: "t".into(), datatype: DataType::Fp32, shape: vec![4] };
-    let signature = Signature { inputs: vec![tensor.clone()], outputs: vec![tensor] };
+    let signature = Signature::of_rows(vec![tensor.clone()], vec![tensor]);
     let model = ModelInfo {
         signature,
         slo: Nanos::from_millis(5),

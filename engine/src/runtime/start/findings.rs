@@ -116,6 +116,7 @@ impl EngineBuilder {
                 version: model.version,
                 platform: platform(&model.source).to_owned(),
                 signature: servable.signature.clone(),
+                defaults: Arc::clone(&servable.defaults),
                 sizes: sizes.clone(),
                 slo: model.slo,
                 max_batch: servable.profile.max_batch(),

@@ -182,8 +182,12 @@ mod tests {
         let mut config = read_config(&file).unwrap();
         let emulated_model = config.models.pop().unwrap();
         let mut cpu_model = emulated_model.clone();
-        cpu_model.source =
-            ModelSource::File { file, executor: ExecutorKind::Cpu, sizes: Default::default(), text_bytes: 8 };
+        cpu_model.source = ModelSource::File {
+            file,
+            executor: ExecutorKind::Cpu,
+            sizes: Default::default(),
+            contents: Default::default(),
+        };
         let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new() };
         config.executors =
             vec![executors(ExecutorKind::Cpu, cpu.0), executors(ExecutorKind::Emulated, emulated.0)];

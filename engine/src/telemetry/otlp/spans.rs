@@ -277,6 +277,7 @@ pub(super) mod tests {
             version: 4,
             platform: "emulated".into(),
             signature: Signature::default(),
+            defaults: Default::default(),
             sizes: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,

@@ -211,6 +211,7 @@ fn input_type(input: &ValueInfoProto, batch: BatchDimension) -> Result<(&str, Pl
         sizes.push(match (at, fixed, batch) {
             (0, None, BatchDimension::Dynamic) => 1,
             (0, Some(1), BatchDimension::One) => 1,
+            (_, _, BatchDimension::Absent) => return Err("plans are for models with a batch".to_owned()),
             (0, _, _) => return Err(format!("the first dimension of input `{name}` is not the batch's")),
             (_, Some(size), _) if size > 0 => size,
             _ => return Err(format!("dimension {at} of input `{name}` has no size above 0")),

@@ -106,7 +106,7 @@ impl PlayedEngine {
 fn engine() -> (EngineClient, PlayedEngine, Arc<quanta::Mock>, FaultLatch) {
     let (clock, time) = Clock::of_virtual_time();
     let tensor = TensorSpec { name: "t".into(), datatype: DataType::Uint64, shape: vec![1] };
-    let signature = Signature { inputs: vec![tensor.clone()], outputs: vec![tensor] };
+    let signature = Signature::of_rows(vec![tensor.clone()], vec![tensor]);
     let served =
         ModelInfo { signature, slo: SLO, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
     let setup = FrontendSetup {
@@ -216,7 +216,7 @@ proptest! {
 #[test]
 fn a_large_output_is_copied_out_of_its_slots_in_slices() {
     let tensor = TensorSpec { name: "t".into(), datatype: DataType::Uint8, shape: vec![3 << 20] };
-    let signature = Signature { inputs: vec![tensor.clone()], outputs: vec![tensor] };
+    let signature = Signature::of_rows(vec![tensor.clone()], vec![tensor]);
     let served = ModelInfo { signature, state: SlotState::Serving, ..ModelInfo::vacant(ModelId(0), 0) };
     let (mut frontend, peer) = Frontend::new(FrontendSetup::of_models(Arc::new([served]))).unwrap();
     let held = frontend.reserve(&Ask { rows: 2, ..Ask::one(ModelId(0)) }).unwrap();
