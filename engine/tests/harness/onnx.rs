@@ -53,6 +53,16 @@ pub(crate) fn numbers_attribute(name: &str, values: &[u64]) -> Vec<u8> {
     [bytes(1, name.as_bytes()), values, number(20, 7)].concat()
 }
 
+/// An attribute that is a text.
+pub(crate) fn text_attribute(name: &str, value: &str) -> Vec<u8> {
+    [bytes(1, name.as_bytes()), bytes(4, value.as_bytes()), number(20, 3)].concat()
+}
+
+/// An attribute that is a tensor.
+pub(crate) fn tensor_attribute(name: &str, tensor: &[u8]) -> Vec<u8> {
+    [bytes(1, name.as_bytes()), bytes(5, tensor), number(20, 4)].concat()
+}
+
 /// An attribute that is a graph.
 pub(crate) fn graph_attribute(name: &str, graph: &[u8]) -> Vec<u8> {
     [bytes(1, name.as_bytes()), bytes(6, graph), number(20, 5)].concat()
@@ -69,6 +79,13 @@ pub(crate) fn tensor(name: &str, element: u64, shape: &[u64]) -> Vec<u8> {
 /// A constant of one FP32 number.
 pub(crate) fn constant(name: &str, value: f32) -> Vec<u8> {
     [number(1, 1), number(2, FLOAT), bytes(8, name.as_bytes()), bytes(9, &value.to_le_bytes())].concat()
+}
+
+/// A constant of FP32 numbers.
+pub(crate) fn numbers(name: &str, shape: &[u64], values: &[f32]) -> Vec<u8> {
+    let shape: Vec<u8> = shape.iter().flat_map(|&size| number(1, size)).collect();
+    let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    [shape, number(2, FLOAT), bytes(8, name.as_bytes()), bytes(9, &content)].concat()
 }
 
 /// A constant of whole numbers.

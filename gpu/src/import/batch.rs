@@ -2,8 +2,8 @@
 //! tensors have it in front, and what has to change for it to have any size.
 
 use super::facts::{Fact, Facts, initializer_names, is_standard};
-use super::rewrite::{Changes, ReshapeChange, SizeChange, SoftmaxChange};
-use super::rules::{NodeEffect, effect};
+use super::rewrite::{BatchChanges, Changes, ReshapeChange, RowsChange, RowsKind, SizeChange, SoftmaxChange};
+use super::rules::{InputChange, NodeEffect, effect};
 use super::sizes::fixed_size;
 use rten_onnx::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ pub(super) enum FirstDimension {
     /// None that could be the batch's, for this reason.
     Absent(String),
     /// 1 for all inputs, and it can be the batch's with these changes.
-    CanBeBatch(Vec<ReshapeChange>),
+    CanBeBatch(BatchChanges),
     /// 1 for all inputs, and this stands in the way of making it the batch's.
     Fixed(String),
 }
@@ -89,17 +89,13 @@ fn why_absent(inputs: &[&ValueInfoProto]) -> String {
 
 /// Follows the batch from the inputs to the outputs; returns the changes on the way, or what stands
 /// in the way.
-fn follow(
-    model: &ModelProto,
-    graph: &GraphProto,
-    inputs: &[(&str, usize)],
-) -> Result<Vec<ReshapeChange>, String> {
+fn follow(model: &ModelProto, graph: &GraphProto, inputs: &[(&str, usize)]) -> Result<BatchChanges, String> {
     let opset = opset(model);
     if opset < OLDEST_OPSET {
         return Err(format!("its opset {opset} is older than {OLDEST_OPSET}"));
     }
     let mut facts = Facts::new(graph, inputs);
-    let mut changes = Vec::new();
+    let mut changes = BatchChanges::default();
     let mut taken = names(graph);
     for (at, node) in graph.node.iter().enumerate() {
         let fact = match effect(&facts.view(node, opset)?)? {
@@ -108,8 +104,13 @@ fn follow(
             NodeEffect::Reshaped(shape) => {
                 let fact = Fact::Batched(shape.len());
                 let name = free_name(first(&node.output), "shape", &mut taken);
-                changes.push(ReshapeChange { node: at, shape, name });
+                changes.reshapes.push(ReshapeChange { node: at, shape, name });
                 fact
+            }
+            NodeEffect::Sized { rank, inputs } => {
+                let change = |input: &InputChange| rows_change(at, node, *input, &mut taken);
+                changes.rows.extend(inputs.iter().map(change));
+                Fact::Batched(rank)
             }
         };
         node.output.iter().for_each(|output| facts.set(output, fact.clone()));
@@ -125,6 +126,19 @@ fn follow(
         }
     }
     Ok(changes)
+}
+
+/// Returns the change of an input of the node at `at`.
+fn rows_change(at: usize, node: &NodeProto, input: InputChange, taken: &mut HashSet<String>) -> RowsChange {
+    let (input, of, kind) = match input {
+        InputChange::Sizes { at, of, count } => (at, of, RowsKind::Sizes(count)),
+        InputChange::Repeated { at, of, rank } => (at, of, RowsKind::Repeated(rank)),
+    };
+    let name = |at: usize| node.input.get(at).cloned().unwrap_or_default();
+    let parts = ["shape", "first", "rows", "places", "behind", "sizes", "batched"];
+    let base = format!("{}/{input}", first(&node.output));
+    let names = parts.map(|part| free_name(&base, part, taken));
+    RowsChange { node: at, input, old: name(input), of: name(of), kind, names }
 }
 
 /// Returns the version of ONNX's own operators that a model uses.
@@ -185,17 +199,12 @@ fn softmaxes(model: &ModelProto, graph: &GraphProto) -> Vec<SoftmaxChange> {
 
 /// Returns the changes to a model's file: for its batch, if that was found, for these sizes, for
 /// the initializers among its inputs and for its softmaxes.
-pub(super) fn changes(
-    model: &ModelProto,
-    batch: Option<Vec<ReshapeChange>>,
-    sizes: &[SizeChange],
-) -> Changes {
+pub(super) fn changes(model: &ModelProto, batch: Option<BatchChanges>, sizes: &[SizeChange]) -> Changes {
     let Some(graph) = &model.graph else { return Changes::default() };
     Changes {
         initializers: listed_initializers(graph),
-        batch: batch.is_some(),
+        batch,
         sizes: sizes.to_vec(),
-        reshapes: batch.unwrap_or_default(),
         softmaxes: softmaxes(model, graph),
     }
 }

@@ -5,35 +5,102 @@ use rten_onnx::onnx::{AttributeProto, DataType, GraphProto, NodeProto, TensorPro
 use std::collections::{HashMap, HashSet};
 
 /// The most elements of a constant that are kept: shapes and axes have fewer.
-const MAX_KEPT: usize = 64;
+pub(super) const MAX_KEPT: usize = 64;
 
 /// What is known of a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fact {
     /// A tensor of this many dimensions, of which the first is the batch's.
     Batched(usize),
-    /// A tensor that no input of the model reaches.
+    /// A tensor that no elements of the model's inputs reach: a constant, or what is computed from
+    /// shapes.
     Constant(ConstantFact),
 }
 
-/// What is known of a tensor that no input reaches.
+impl Fact {
+    /// Returns true if the tensor's elements, but not those of the model's inputs, are known to
+    /// depend on the number of rows.
+    pub(super) fn depends_on_rows(&self) -> bool {
+        matches!(self, Fact::Constant(fact) if fact.depends_on_rows())
+    }
+}
+
+/// A number that is constant, or computed from shapes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Size {
+    Number(i64),
+    /// The number of rows in the batch.
+    Rows,
+    /// One that is not known, and the same for batches of every size.
+    Same,
+}
+
+impl Size {
+    pub(super) fn number(self) -> Option<i64> {
+        if let Size::Number(number) = self { Some(number) } else { None }
+    }
+}
+
+/// Returns a float as a whole number, if it is one that can be a size.
+pub(super) fn whole(value: f64) -> Size {
+    let whole = value as i64;
+    if whole as f64 == value && whole.unsigned_abs() < 1 << 31 { Size::Number(whole) } else { Size::Same }
+}
+
+/// What is known of a tensor that no elements of the model's inputs reach.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ConstantFact {
-    pub(super) shape: Option<Vec<i64>>,
-    /// The elements, of few whole numbers.
-    pub(super) values: Option<Vec<i64>>,
+    /// The shape, which is the same for batches of every size.
+    pub(super) shape: Option<Vec<Size>>,
+    /// The elements, where there are few; if they are not known, they are the same for batches of
+    /// every size.
+    pub(super) values: Option<Vec<Size>>,
 }
 
 impl ConstantFact {
     pub(super) fn of(tensor: &TensorProto) -> ConstantFact {
-        ConstantFact { shape: Some(tensor.dims.clone()), values: whole_numbers(tensor) }
+        let shape = tensor.dims.iter().copied().map(Size::Number).collect();
+        ConstantFact { shape: Some(shape), values: numbers(tensor) }
     }
+
+    /// Returns a tensor of one dimension.
+    pub(super) fn of_values(values: Vec<Size>) -> ConstantFact {
+        ConstantFact { shape: Some(vec![Size::Number(values.len() as i64)]), values: Some(values) }
+    }
+
+    pub(super) fn depends_on_rows(&self) -> bool {
+        self.values.as_ref().is_some_and(|values| values.contains(&Size::Rows))
+    }
+
+    /// Returns the elements if all are numbers.
+    pub(super) fn numbers(&self) -> Option<Vec<i64>> {
+        self.values.as_ref()?.iter().map(|value| value.number()).collect()
+    }
+}
+
+/// Returns the elements of a small tensor of numbers that is in the file.
+fn numbers(tensor: &TensorProto) -> Option<Vec<Size>> {
+    if tensor.data_type != Some(DataType::FLOAT) {
+        return Some(whole_numbers(tensor)?.into_iter().map(Size::Number).collect());
+    }
+    let elements = few_elements(tensor)?;
+    let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
+    let values: Vec<f32> = match raw {
+        Some(raw) => raw.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect(),
+        None => tensor.float_data.clone(),
+    };
+    (values.len() == elements).then(|| values.into_iter().map(|value| whole(value.into())).collect())
+}
+
+/// Returns the number of elements of a tensor that has few.
+fn few_elements(tensor: &TensorProto) -> Option<usize> {
+    let elements = tensor.dims.iter().try_fold(1i64, |product, &size| product.checked_mul(size))?;
+    usize::try_from(elements).ok().filter(|&elements| elements <= MAX_KEPT)
 }
 
 /// Returns the elements of a small INT64 or INT32 tensor that is in the file.
 pub(super) fn whole_numbers(tensor: &TensorProto) -> Option<Vec<i64>> {
-    let elements = tensor.dims.iter().try_fold(1i64, |product, &size| product.checked_mul(size))?;
-    let elements = usize::try_from(elements).ok().filter(|&elements| elements <= MAX_KEPT)?;
+    let elements = few_elements(tensor)?;
     let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
     let values: Vec<i64> = match (tensor.data_type?, raw) {
         (DataType::INT64, Some(raw)) => raw.as_chunks().0.iter().map(|&x| i64::from_le_bytes(x)).collect(),
@@ -160,7 +227,7 @@ impl<'v> NodeView<'v> {
         }
     }
 
-    /// Returns true if the model's inputs reach the node.
+    /// Returns true if elements of the model's inputs reach the node.
     pub(super) fn is_reached(&self) -> bool {
         self.inputs.iter().any(|input| matches!(input, Some(Fact::Batched(_))))
     }
@@ -173,8 +240,34 @@ impl<'v> NodeView<'v> {
         }
         match self.input(at) {
             None => Ok(None),
-            Some(Fact::Constant(ConstantFact { values: Some(values), .. })) => Ok(Some(values.clone())),
-            Some(_) => Err(format!("{}: its {name} are computed", self.name())),
+            Some(Fact::Constant(fact)) => fact.numbers().map(Some).ok_or_else(|| self.computed(name)),
+            Some(_) => Err(self.computed(name)),
         }
+    }
+
+    /// Returns the shape that a Reshape is given, if all of it are numbers.
+    ///
+    /// Errors: it has none.
+    pub(super) fn numbers_of_shape(&self) -> Result<Option<Vec<i64>>, String> {
+        match (self.attribute("shape"), self.input(1)) {
+            (Some(shape), _) => Ok(Some(shape.ints.clone())),
+            (None, Some(Fact::Constant(fact))) => Ok(fact.numbers()),
+            (None, Some(_)) => Err(self.computed("shape")),
+            (None, None) => Err(format!("{} has no shape", self.name())),
+        }
+    }
+
+    fn computed(&self, name: &str) -> String {
+        format!("{}: its {name} are computed", self.name())
+    }
+
+    /// Returns the elements of an input that no elements of the model's inputs reach.
+    pub(super) fn values(&self, at: usize) -> Option<&'v [Size]> {
+        self.constant(at)?.values.as_deref()
+    }
+
+    /// Returns the shape of an input that no elements of the model's inputs reach.
+    pub(super) fn shape(&self, at: usize) -> Option<&'v [Size]> {
+        self.constant(at)?.shape.as_deref()
     }
 }

@@ -15,6 +15,7 @@ mod declared;
 mod defaults;
 mod facts;
 mod file;
+mod known;
 mod number;
 mod proto;
 mod rewrite;
@@ -218,7 +219,7 @@ fn fixed(why: &str) -> String {
 fn rewritten(
     bytes: &[u8],
     model: &ModelProto,
-    batch: Option<Vec<rewrite::ReshapeChange>>,
+    batch: Option<rewrite::BatchChanges>,
     sizes: &[rewrite::SizeChange],
 ) -> Option<Vec<u8>> {
     let changes = batch::changes(model, batch, sizes);

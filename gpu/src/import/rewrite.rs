@@ -3,6 +3,7 @@
 
 use super::number;
 use super::proto::ProtoMessage;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// The name of the dimension that is the batch.
@@ -20,6 +21,42 @@ pub(super) struct ReshapeChange {
     pub(super) shape: Vec<i64>,
     /// The name of the new initializer with it.
     pub(super) name: String,
+}
+
+/// A change of a node's input that has 1 where the number of rows must be: nodes in front of it
+/// take that from the shape of a tensor that has the batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct RowsChange {
+    /// The node's index.
+    pub(super) node: usize,
+    /// The input's index among the node's.
+    pub(super) input: usize,
+    /// The input's name.
+    pub(super) old: String,
+    /// The name of a tensor that has the batch in front.
+    pub(super) of: String,
+    /// What becomes of the input.
+    pub(super) kind: RowsKind,
+    /// The names of new tensors: the shape of `of`, the index of its first size, the number of
+    /// rows, what is behind it twice, the sizes, and what takes the input's place.
+    pub(super) names: [String; 7],
+}
+
+/// What becomes of an input that has 1 where the number of rows must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RowsKind {
+    /// Of so many sizes the first becomes the number of rows.
+    Sizes(usize),
+    /// A constant of so many dimensions is repeated for each row.
+    Repeated(usize),
+}
+
+/// The changes that make the first dimension the batch's.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct BatchChanges {
+    pub(super) reshapes: Vec<ReshapeChange>,
+    /// The inputs that change, in the order of the nodes.
+    pub(super) rows: Vec<RowsChange>,
 }
 
 /// A softmax of an opset before 13, which works on all dimensions from its axis on at once. A later
@@ -52,11 +89,11 @@ pub(super) struct SizeChange {
 pub(super) struct Changes {
     /// The inputs, by index, that are initializers: they go from the list of inputs.
     pub(super) initializers: Vec<usize>,
-    /// True if the first dimension of all other inputs and of all outputs becomes the batch's.
-    pub(super) batch: bool,
+    /// The changes by which the first dimension of all other inputs and of all outputs becomes the
+    /// batch's, if it does.
+    pub(super) batch: Option<BatchChanges>,
     /// The sizes of inputs' dimensions.
     pub(super) sizes: Vec<SizeChange>,
-    pub(super) reshapes: Vec<ReshapeChange>,
     /// The softmaxes that change, in the order of the nodes.
     pub(super) softmaxes: Vec<SoftmaxChange>,
 }
@@ -74,18 +111,27 @@ pub(super) fn rewrite(bytes: &[u8], ir_version: i64, changes: &Changes) -> Optio
             graph.change(number::GRAPH_INPUT, *input, |value| set_dimension(value, *index, fixed))?;
         }
         graph.retain(number::GRAPH_INPUT, |at| !changes.initializers.contains(&at));
-        for reshape in &changes.reshapes {
-            change_reshape(graph, reshape)?;
+        let mut nodes: BTreeMap<usize, Vec<Vec<u8>>> = BTreeMap::new();
+        if let Some(BatchChanges { reshapes, rows }) = &changes.batch {
+            reshapes.iter().try_for_each(|reshape| change_reshape(graph, reshape))?;
+            for change in rows {
+                let new = nodes.entry(change.node).or_default();
+                new.extend(change_rows(graph, change)?.iter().map(ProtoMessage::encode));
+            }
+            for (&at, new) in &mut nodes {
+                new.push(graph.contents(number::GRAPH_NODE).nth(at)?.to_vec());
+            }
         }
+        nodes.extend(changes.softmaxes.iter().map(|softmax| (softmax.node, unfolded_softmax(softmax))));
         // From the last on, so that the places of those before stay.
-        for softmax in changes.softmaxes.iter().rev() {
-            graph.splice(number::GRAPH_NODE, softmax.node, unfolded_softmax(softmax))?;
+        for (at, new) in nodes.into_iter().rev() {
+            graph.splice(number::GRAPH_NODE, at, new)?;
         }
-        if changes.batch || !changes.sizes.is_empty() {
+        if changes.batch.is_some() || !changes.sizes.is_empty() {
             // What they declare of the insides is of a batch of one, or of no size.
             graph.retain(number::GRAPH_VALUE_INFO, |_| false);
         }
-        if changes.batch {
+        if changes.batch.is_some() {
             for values in [number::GRAPH_INPUT, number::GRAPH_OUTPUT] {
                 let count = graph.contents(values).count();
                 (0..count).try_for_each(|at| graph.change(values, at, make_dynamic))?;
@@ -102,6 +148,34 @@ fn change_reshape(graph: &mut ProtoMessage<'_>, change: &ReshapeChange) -> Optio
         .change(number::GRAPH_NODE, *node, |node| node.replace(number::NODE_INPUT, 1, name.clone().into()))?;
     graph.push(number::GRAPH_INITIALIZER, initializer(name, shape).encode());
     Some(())
+}
+
+/// Changes an input of a node, and returns the nodes that go in front of it.
+fn change_rows(graph: &mut ProtoMessage<'_>, change: &RowsChange) -> Option<Vec<ProtoMessage<'static>>> {
+    let RowsChange { node: at, input, old, of, kind, names } = change;
+    let [shape, first, rows, places, behind, sizes, new] = names;
+    graph.change(number::GRAPH_NODE, *at, |node| {
+        node.replace(number::NODE_INPUT, *input, new.clone().into())
+    })?;
+    let mut constant = |name: &str, values: &[i64]| {
+        graph.push(number::GRAPH_INITIALIZER, initializer(name, values).encode());
+    };
+    constant(first, &[0]);
+    let mut nodes = vec![node("Shape", &[of], shape, None), node("Gather", &[shape, first], rows, None)];
+    match *kind {
+        RowsKind::Sizes(count) => {
+            let others: Vec<i64> = (1..count as i64).collect();
+            constant(places, &others);
+            nodes.push(node("Gather", &[old, places], behind, None));
+            nodes.push(node("Concat", &[rows, behind], new, Some(0)));
+        }
+        RowsKind::Repeated(rank) => {
+            constant(behind, &vec![1; rank.saturating_sub(1)]);
+            nodes.push(node("Concat", &[rows, behind], sizes, Some(0)));
+            nodes.push(node("Expand", &[old, sizes], new, None));
+        }
+    }
+    Some(nodes)
 }
 
 /// Returns the nodes that take the place of a softmax.
