@@ -43,8 +43,9 @@ fn a_file_is_described_with_what_each_executor_makes_of_it() {
     let output = inspect(&fixture("dynamic_width.onnx"), &onnx_library());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains(", width], dimensions [0, 2] are dynamic"), "{said}");
-    assert!(said.contains("sizes = [{ dimension = \"width\", size = 128 }]"), "{said}");
-    assert_eq!(output.status.code(), Some(2), "its width has no size");
+    assert!(output.status.success() && said.contains("\nexecutors, with width = 128\n"), "{said}");
+    let proposed = "\n  sizes = [{ dimension = \"width\", buckets = [32, 64, 128] }]   # requests are padded";
+    assert!(said.contains(proposed), "{said}");
 }
 
 #[test]
@@ -58,9 +59,40 @@ fn a_dynamic_dimension_is_tried_at_the_size_that_is_asked_for() {
         "{said}"
     );
     assert!(said.ends_with("sizes = [{ dimension = \"width\", size = 6 }]\n"), "{said}");
+    let output = inspect_with(&["--default", "count=4"], &fixture("stateful.onnx"), &onnx_library());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("\nexecutors\n"), "{said}");
+    assert!(said.ends_with("\n  max_batch = 1\n  defaults = [{ input = \"count\", value = 4 }]\n"), "{said}");
     let wrong = sized("width=0");
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(!wrong.status.success() && said.contains("like sequence=128"), "{said}");
+}
+
+#[test]
+fn what_is_proposed_is_accepted_by_check() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("models/m/1")).unwrap();
+    let library = onnx_library();
+    let config = format!(
+        "[onnxruntime]\nlibrary = {library:?}\n[[executors]]\nkind = \"cpu\"\n\
+         [[executors]]\nkind = \"onnxruntime\"\n[repository]\npath = \"models\"\n"
+    );
+    std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+    for (name, flags) in [
+        ("fixed_batch.onnx", &[][..]),
+        ("dynamic_width.onnx", &[]),
+        ("masked_steps.onnx", &[]),
+        ("stateful.onnx", &["--default", "count=4"]),
+    ] {
+        let output = inspect_with(flags, &fixture(name), &library);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words = said.split("\nmodel.toml\n").nth(1).unwrap_or_else(|| panic!("{said}"));
+        std::fs::write(folder.path().join("models/m/model.toml"), words).unwrap();
+        std::fs::copy(fixture(name), folder.path().join("models/m/1/model.onnx")).unwrap();
+        let mut check = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        let checked = check.arg("check").arg(folder.path()).output().unwrap();
+        assert!(checked.status.success(), "{words}\n{}", String::from_utf8_lossy(&checked.stderr));
+    }
 }
 
 #[test]

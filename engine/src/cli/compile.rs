@@ -1,7 +1,7 @@
 //! `symphony compile`: what an ONNX file becomes on a device, printed and written to a file.
 
 use super::failure::CommandFailure;
-use super::size_flag::read_size_flag;
+use super::file_flags::read_size_flag;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -1,22 +1,26 @@
 //! `symphony inspect`: what is in an ONNX file, what each executor makes of it, and a `model.toml`
 //! to start from.
 
+mod proposal;
+
 use super::failure::CommandFailure;
-use super::size_flag::read_size_flag;
+use super::file_flags::{read_default_flag, read_size_flag};
+use crate::runtime::panics::catch;
 use clap::Args;
+use proposal::{model_toml, tried};
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use symphony_gpu::import::{DimensionSizes, OnnxSummary, SizedFile, TensorSummary, put_defaults, summarise};
+use symphony_gpu::import::{
+    DimensionSizes, InputDefaults, OnnxSummary, SizedFile, TensorSummary, put_defaults, summarise,
+};
 use symphony_gpu::{
     ComputeThread, CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, RunError,
 };
 
 /// The runs of which the shortest counts.
 const RUNS: usize = 3;
-
-/// The SLO that is proposed, in times of one request alone: it leaves room to wait and to batch.
-const SLO_RUNS: f64 = 10.0;
 
 /// The arguments of `inspect`.
 #[derive(Args)]
@@ -26,9 +30,13 @@ pub(super) struct InspectArguments {
     /// The largest batch to load it for
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
-    /// A size for a dynamic dimension beyond the batch; may be given several times
+    /// A size for a dynamic dimension beyond the batch; may be given several times. Without it some
+    /// sizes are tried
     #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
     sizes: Vec<(String, NonZeroU32)>,
+    /// The value of an input that is not to be 0 in the trial; may be given several times
+    #[arg(long = "default", value_name = "INPUT=VALUE", value_parser = read_default_flag)]
+    defaults: Vec<(String, f64)>,
     /// The file of libonnxruntime.so; by default it is looked for as `serve` does
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -37,7 +45,29 @@ pub(super) struct InspectArguments {
 /// What one executor says about a model.
 struct Trial {
     executor: &'static str,
-    result: Result<TrialResult, String>,
+    result: Result<TrialResult, TrialFailure>,
+}
+
+/// A failure of a model on one executor.
+struct TrialFailure {
+    why: String,
+    /// True if it may run at other sizes of its dynamic dimensions.
+    depends_on_sizes: bool,
+}
+
+impl From<LoadError> for TrialFailure {
+    fn from(error: LoadError) -> TrialFailure {
+        let depends_on_sizes = matches!(
+            error,
+            LoadError::BatchDimension { .. }
+                | LoadError::Corrupt { .. }
+                | LoadError::Panicked { .. }
+                | LoadError::Refused { .. }
+                | LoadError::TooLarge { .. }
+                | LoadError::Trial { .. }
+        );
+        TrialFailure { why: error.to_string(), depends_on_sizes }
+    }
 }
 
 /// What one executor found out about a model that it runs.
@@ -52,30 +82,43 @@ struct TrialResult {
 ///
 /// Errors: the file can't be read or no executor runs it, exit code 2.
 pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure> {
-    let InspectArguments { model, max_batch, sizes, library } = arguments;
+    let InspectArguments { model, max_batch, sizes, defaults, library } = arguments;
     let summary = summarise(&model).map_err(|error| CommandFailure::Input(error.to_string()))?;
     print_summary(&model, &summary);
-    let sizes: DimensionSizes = sizes.into_iter().collect();
-    let file = SizedFile { sizes: &sizes, ..SizedFile::from(&model) };
+    let (sizes, defaults): (DimensionSizes, InputDefaults) =
+        (sizes.into_iter().collect(), defaults.into_iter().collect());
+    let missing = summary.without_size.into_iter().filter(|name| !sizes.contains_key(name)).collect();
     let (max_batch, compute) = (max_batch as usize, ComputeThread::new());
     let options = OnnxRuntimeOptions { library, ..OnnxRuntimeOptions::default() };
-    let trials = [
-        Trial { executor: "cpu", result: attempt(&compute, || CpuModel::load_on(&compute, file, max_batch)) },
-        Trial {
-            executor: "onnxruntime",
-            result: attempt(&compute, || OnnxRuntimeModel::load(file, max_batch, &options)),
-        },
-    ];
-    println!("executors");
+    let attempt = |executor: &'static str, sizes: &DimensionSizes| {
+        let file = SizedFile { sizes, defaults: &defaults, ..SizedFile::from(&model) };
+        let result = match executor {
+            "cpu" => attempt(&compute, || CpuModel::load_on(&compute, file, max_batch)),
+            _ => attempt(&compute, || OnnxRuntimeModel::load(file, max_batch, &options)),
+        };
+        Trial { executor, result }
+    };
+    let both = |sizes: &DimensionSizes| ["cpu", "onnxruntime"].map(|name| attempt(name, sizes)).into();
+    let (trials, used) = tried(&sizes, &missing, both);
+    match used.size {
+        None => println!("executors"),
+        Some(size) => println!("executors, with {}", missing_at(&missing, size)),
+    }
     trials.iter().for_each(|trial| println!("  {}", line(trial)));
     let runs = trials.iter().filter_map(|trial| Some((trial.executor, trial.result.as_ref().ok()?)));
     match runs.min_by_key(|(_, result)| result.alone) {
         Some((executor, result)) => {
-            println!("model.toml\n{}", proposal(executor, result, &sizes));
+            let runs = |sizes: &DimensionSizes| attempt(executor, sizes).result.is_ok();
+            println!("model.toml\n{}", model_toml(executor, result, &used, &defaults, runs));
             Ok(())
         }
         None => Err(CommandFailure::Input(format!("{}: no executor runs it, see above", model.display()))),
     }
+}
+
+/// Returns the sizes that dimensions were tried with.
+fn missing_at(missing: &BTreeSet<String>, size: NonZeroU32) -> String {
+    missing.iter().map(|name| format!("{name} = {size}")).collect::<Vec<_>>().join(", ")
 }
 
 fn print_summary(path: &Path, summary: &OnnxSummary) {
@@ -108,13 +151,13 @@ fn tensor_line(tensor: &TensorSummary) -> String {
     format!("{name}: {datatype} {shape}{dynamic}")
 }
 
-/// Loads a model on a thread that computes, and runs one row of zeros.
+/// Loads a model on a thread that computes, and runs one row of zeros and of defaults.
 fn attempt<M: HostModel>(
     compute: &ComputeThread,
     load: impl FnOnce() -> Result<M, LoadError> + Send,
-) -> Result<TrialResult, String> {
+) -> Result<TrialResult, TrialFailure> {
     let run = || {
-        let mut model = load().map_err(|error| error.to_string())?;
+        let mut model = load()?;
         let mut row = vec![0; model.signature().input_bytes()];
         put_defaults(model.defaults(), model.signature(), &mut row);
         model.stage(0, &row);
@@ -123,7 +166,8 @@ fn attempt<M: HostModel>(
             model.run(1).map(|()| began.elapsed())
         };
         let times = (0..RUNS).map(timed).collect::<Result<Vec<Duration>, RunError>>();
-        let times = times.map_err(|error| error.to_string())?;
+        let failed = |error: RunError| TrialFailure { why: error.to_string(), depends_on_sizes: true };
+        let times = times.map_err(failed)?;
         Ok(TrialResult {
             max_batch: model.max_batch(),
             note: model.import_note().map(str::to_owned),
@@ -131,12 +175,14 @@ fn attempt<M: HostModel>(
             alone: times.into_iter().min().unwrap_or_default(),
         })
     };
-    compute.run(run)
+    // A library's panic is a line of the output and nothing else.
+    let panicked = |why| Err(TrialFailure { why, depends_on_sizes: true });
+    compute.run(|| catch(run).unwrap_or_else(panicked))
 }
 
 fn line(trial: &Trial) -> String {
     match &trial.result {
-        Err(error) => format!("{}: does not run it: {error}", trial.executor),
+        Err(TrialFailure { why, .. }) => format!("{}: does not run it: {why}", trial.executor),
         Ok(TrialResult { max_batch, note, memory_bytes, alone }) => format!(
             "{}: runs batches of up to {max_batch}; one request alone takes {:.3} ms here; {} of memory{}",
             trial.executor,
@@ -145,21 +191,6 @@ fn line(trial: &Trial) -> String {
             note.as_ref().map_or_else(String::new, |note| format!("; {note}"))
         ),
     }
-}
-
-/// Returns a `model.toml` for the fastest executor.
-fn proposal(executor: &str, result: &TrialResult, sizes: &DimensionSizes) -> String {
-    let slo = (result.alone.as_secs_f64() * 1e3 * SLO_RUNS).ceil().max(1.0);
-    let sizes = sizes.iter().map(|(name, size)| format!("{{ dimension = {name:?}, size = {size} }}"));
-    let sizes = match sizes.collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => none,
-        sizes => format!("\n  sizes = [{sizes}]"),
-    };
-    format!(
-        "  executor = \"{executor}\"\n  slo_ms = {slo}        # {SLO_RUNS} times one request alone on this \
-         machine\n  max_batch = {}{sizes}",
-        result.max_batch
-    )
 }
 
 fn megabytes(bytes: u64) -> String {

@@ -6,10 +6,11 @@
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
 //! | `check.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `inspect/proposal.rs` | the `model.toml` that `inspect` proposes |
+//! | `file_flags.rs` | flags of programs that load an ONNX file |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
 //! | `repository.rs` | flags that `serve` and `check` share |
 //! | `failure.rs` | failures and exit codes |
-//! | `size_flag.rs` | the flag `--size` of programs that load an ONNX file |
 //! | `closed_pipe.rs` | the end of any program whose reader has gone |
 
 mod access;
@@ -17,6 +18,7 @@ mod check;
 mod closed_pipe;
 mod compile;
 mod failure;
+mod file_flags;
 mod inspect;
 mod replay;
 mod repository;
@@ -24,11 +26,10 @@ mod run;
 mod serve;
 mod serve_arguments;
 mod shutdown;
-mod size_flag;
 mod top;
 
 pub use self::closed_pipe::end_quietly_on_closed_pipe;
-pub use self::size_flag::read_size_flag;
+pub use self::file_flags::{read_default_flag, read_size_flag};
 
 use self::check::{CheckArguments, check};
 use self::compile::{CompileArguments, compile};

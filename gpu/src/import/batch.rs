@@ -4,7 +4,7 @@
 use super::facts::{Fact, Facts, initializer_names, is_standard};
 use super::rewrite::{BatchChanges, Changes, ReshapeChange, RowsChange, RowsKind, SizeChange, SoftmaxChange};
 use super::rules::{InputChange, NodeEffect, effect};
-use super::sizes::fixed_size;
+use super::sizes::{dimensions, fixed_size};
 use rten_onnx::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use std::collections::HashSet;
 
@@ -53,11 +53,6 @@ pub(super) fn find(model: &ModelProto) -> FirstDimension {
         }
         None => FirstDimension::Absent(why_absent(&inputs)),
     }
-}
-
-/// Returns the declared dimensions of an input.
-fn dimensions(input: &ValueInfoProto) -> Option<&[Dimension]> {
-    Some(&input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim)
 }
 
 /// Returns the size of the first dimension, `None` in it if that is dynamic; `None` where there is

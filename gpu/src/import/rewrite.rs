@@ -45,7 +45,7 @@ pub(super) struct RowsChange {
 /// What becomes of an input that has 1 where the number of rows must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowsKind {
-    /// Of so many sizes the first becomes the number of rows.
+    /// Sizes, so many, of which the first becomes the number of rows.
     Sizes(usize),
     /// A constant of so many dimensions is repeated for each row.
     Repeated(usize),

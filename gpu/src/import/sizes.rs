@@ -79,26 +79,17 @@ pub(super) fn whole_shapes(
     sizes: &DimensionSizes,
     path: &Path,
 ) -> Result<InputShapes, LoadError> {
-    let listed = listed_initializers(graph);
-    let inputs = graph.input.iter().enumerate().filter(|(at, _)| !listed.contains(at));
-    let inputs: Vec<(&ValueInfoProto, &[Dimension])> = inputs
-        .map(|(_, input)| {
-            let shape = input.r#type.as_ref().and_then(|of| of.tensor_type.as_ref()?.shape.as_ref());
-            let tensor = input.name.clone().unwrap_or_default();
-            let shape = shape.ok_or_else(|| LoadError::NoShape { path: path.into(), tensor })?;
-            Ok((input, shape.dim.as_slice()))
-        })
-        .collect::<Result<_, LoadError>>()?;
-    let firsts = inputs.iter().filter_map(|(input, dimensions)| {
-        let first = dimensions.first().filter(|of| fixed_size(of).is_none())?;
-        Some((name_of(input, 0, first), NonZeroU32::MIN))
-    });
+    let firsts = first_names(graph).into_iter().map(|name| (name, NonZeroU32::MIN));
     let mut all: DimensionSizes = firsts.collect();
     all.extend(sizes.iter().map(|(name, &size)| (name.clone(), size)));
     let mut known = BTreeSet::new();
     let mut shapes = InputShapes::new();
-    for (input, dimensions) in inputs {
+    for (_, input) in inputs(graph) {
         let tensor = input.name.clone().unwrap_or_default();
+        let dimensions = dimensions(input).ok_or_else(|| {
+            let tensor = tensor.clone();
+            LoadError::NoShape { path: path.into(), tensor }
+        })?;
         let mut shape = Vec::with_capacity(dimensions.len());
         for (index, dimension) in dimensions.iter().enumerate() {
             let (path, tensor) = (path.to_path_buf(), tensor.clone());
@@ -160,13 +151,35 @@ pub(super) fn changes(
 /// Iterates over the dynamic dimensions beyond the batch: the input's index and itself, the
 /// dimension's index and its name.
 fn dynamic_dimensions(graph: &GraphProto) -> impl Iterator<Item = (usize, &ValueInfoProto, usize, String)> {
-    let listed = listed_initializers(graph);
-    let inputs = graph.input.iter().enumerate().filter(move |(at, _)| !listed.contains(at));
-    inputs.flat_map(|(at, input)| {
-        let shape = input.r#type.as_ref().and_then(|of| of.tensor_type.as_ref()?.shape.as_ref());
-        let dimensions = shape.into_iter().flat_map(|shape| shape.dim.iter().enumerate());
+    inputs(graph).flat_map(|(at, input)| {
+        let dimensions = dimensions(input).into_iter().flatten().enumerate();
         dimensions.filter_map(move |(index, dimension)| {
             Some((at, input, index, dynamic_name(input, index, dimension)?))
         })
     })
+}
+
+/// Returns the names of the dynamic dimensions of inputs beyond the first.
+pub(super) fn dynamic_names(graph: &GraphProto) -> BTreeSet<String> {
+    dynamic_dimensions(graph).map(|(.., name)| name).collect()
+}
+
+/// Returns the names of the dynamic first dimensions of inputs.
+pub(super) fn first_names(graph: &GraphProto) -> BTreeSet<String> {
+    let first = |(_, input): (usize, &ValueInfoProto)| {
+        let first = dimensions(input)?.first().filter(|of| fixed_size(of).is_none())?;
+        Some(name_of(input, 0, first))
+    };
+    inputs(graph).filter_map(first).collect()
+}
+
+/// Iterates over the inputs that are no initializers, with their indices.
+fn inputs(graph: &GraphProto) -> impl Iterator<Item = (usize, &ValueInfoProto)> {
+    let listed = listed_initializers(graph);
+    graph.input.iter().enumerate().filter(move |(at, _)| !listed.contains(at))
+}
+
+/// Returns the declared dimensions of an input.
+pub(super) fn dimensions(input: &ValueInfoProto) -> Option<&[Dimension]> {
+    Some(&input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim)
 }

@@ -1,11 +1,11 @@
 //! What an ONNX file says of itself, for a person who asks before it is served.
 
-use super::batch::listed_initializers;
+use super::batch::{self, FirstDimension, listed_initializers};
 use super::file::OnnxFile;
-use super::sizes::{dynamic_name, fixed_size};
+use super::sizes::{dynamic_name, dynamic_names, first_names, fixed_size};
 use crate::host::LoadError;
-use rten_onnx::onnx::{DataType, Dimension, GraphProto, NodeProto, ValueInfoProto};
-use std::collections::BTreeMap;
+use rten_onnx::onnx::{DataType, Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What an ONNX file says of itself.
@@ -19,6 +19,8 @@ pub struct OnnxSummary {
     pub inputs: Vec<TensorSummary>,
     /// The outputs.
     pub outputs: Vec<TensorSummary>,
+    /// The dynamic dimensions that need a size.
+    pub without_size: BTreeSet<String>,
     /// The operators of the graph and of graphs in it, the most frequent first.
     pub operators: Vec<OperatorCount>,
     /// The names of the files that hold weights, relative to the model's folder.
@@ -56,6 +58,7 @@ pub struct OperatorCount {
 /// If it can't be read, is no ONNX model, or has its weights outside of its folder.
 pub fn summarise(path: &Path) -> Result<OnnxSummary, LoadError> {
     let file = OnnxFile::read(path)?;
+    let without_size = without_size(&file.model);
     let graph = file.model.graph.unwrap_or_default();
     let listed = listed_initializers(&graph);
     let inputs = graph.input.iter().enumerate().filter(|(at, _)| !listed.contains(at));
@@ -65,10 +68,22 @@ pub fn summarise(path: &Path) -> Result<OnnxSummary, LoadError> {
         opsets: opsets.map(|of| (of.domain.clone().unwrap_or_default(), of.version.unwrap_or(0))).collect(),
         inputs: inputs.map(|(_, input)| tensor(input)).collect(),
         outputs: graph.output.iter().map(tensor).collect(),
+        without_size,
         operators: operators(&graph),
         weight_files: file.weights.into_iter().collect(),
         weights_bytes: file.weights_bytes,
     })
+}
+
+/// Returns the names of the dynamic dimensions that need a size: those beyond the first, but for
+/// those of a first dimension's name where that is no batch, and 1.
+fn without_size(model: &ModelProto) -> BTreeSet<String> {
+    let Some(graph) = &model.graph else { return BTreeSet::new() };
+    let names = dynamic_names(graph);
+    match batch::find(model) {
+        FirstDimension::Absent(_) => &names - &first_names(graph),
+        _ => names,
+    }
 }
 
 fn tensor(value: &ValueInfoProto) -> TensorSummary {

@@ -7,8 +7,8 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use symphony::cli::{end_quietly_on_closed_pipe, read_size_flag};
-use symphony_gpu::import::{DimensionSizes, SizedFile};
+use symphony::cli::{end_quietly_on_closed_pipe, read_default_flag, read_size_flag};
+use symphony_gpu::import::{DimensionSizes, InputDefaults, SizedFile};
 use symphony_gpu::memory::Watermark;
 use symphony_gpu::{
     ComputeThread, CpuModel, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
@@ -23,7 +23,7 @@ use symphony_gpu::{
 #[derive(Parser)]
 #[command(name = "profile", version, after_help = AFTER_HELP)]
 struct ProfileCommandLine {
-    /// The ONNX file; the first dimension of its inputs and outputs is the batch, dynamic or 1
+    /// The ONNX file; a first dimension of its inputs and outputs that is dynamic or 1 is the batch
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
     /// The device to run it on: cpu, or onnxruntime, whose library is found as `symphony serve`
@@ -33,6 +33,9 @@ struct ProfileCommandLine {
     /// A size for a dynamic dimension beyond the batch; may be given several times
     #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
     sizes: Vec<(String, NonZeroU32)>,
+    /// The value of an input that is not to be random; may be given several times
+    #[arg(long = "default", value_name = "INPUT=VALUE", value_parser = read_default_flag)]
+    defaults: Vec<(String, f64)>,
     /// The largest batch
     #[arg(long, value_name = "B", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
@@ -121,8 +124,9 @@ fn run(line: &ProfileCommandLine) -> Result<(), (u8, String)> {
 /// Loads the model for its device.
 fn load(line: &ProfileCommandLine, compute: &ComputeThread) -> Result<Box<dyn HostModel>, LoadError> {
     let sizes: DimensionSizes = line.sizes.iter().cloned().collect();
-    let (file, max_batch) =
-        (SizedFile { sizes: &sizes, ..SizedFile::from(&line.model) }, line.max_batch as usize);
+    let defaults: InputDefaults = line.defaults.iter().cloned().collect();
+    let file = SizedFile { sizes: &sizes, defaults: &defaults, ..SizedFile::from(&line.model) };
+    let max_batch = line.max_batch as usize;
     Ok(match line.device.as_str() {
         "onnxruntime" => {
             let load = || OnnxRuntimeModel::load(file, max_batch, &OnnxRuntimeOptions::default());
