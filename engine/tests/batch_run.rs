@@ -5,8 +5,12 @@ mod harness;
 
 use harness::process::{ServerProcess, wait_until};
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 /// The bytes of the header that numpy.save writes for an array of few dimensions.
@@ -56,13 +60,30 @@ fn words(output: &Output) -> String {
 
 /// Writes an array [rows, 3, 32, 32] of seeded values as numpy.save does.
 fn write_rows(path: &Path, rows: usize) {
-    let dictionary = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 3, 32, 32), }}");
+    fs::write(path, npy(&[rows, 3, 32, 32])).unwrap();
+}
+
+/// An array of this shape, of seeded values, as numpy.save writes it.
+fn npy(shape: &[usize]) -> Vec<u8> {
+    let sizes = shape.iter().map(|size| format!("{size}, ")).collect::<String>();
+    let dictionary = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend(((HEADER - 10) as u16).to_le_bytes());
     bytes.extend(format!("{dictionary:<width$}\n", width = HEADER - 11).bytes());
     let value = |at: usize| (at.wrapping_mul(2_654_435_761) % 1_000) as f32 / 1_000.0;
-    bytes.extend((0..rows * 3 * 32 * 32).flat_map(|at| value(at).to_le_bytes()));
-    fs::write(path, bytes).unwrap();
+    bytes.extend((0..shape.iter().product()).flat_map(|at| value(at).to_le_bytes()));
+    bytes
+}
+
+/// Writes an archive of arrays of these shapes.
+fn write_arrays(path: &Path, arrays: &[(&str, &[usize])]) {
+    let mut archive = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, shape) in arrays {
+        archive.start_file(format!("{name}.npy"), options).unwrap();
+        archive.write_all(&npy(shape)).unwrap();
+    }
+    archive.finish().unwrap();
 }
 
 /// Writes a picture of one colour.
@@ -204,6 +225,129 @@ fn a_model_in_the_process_gives_what_a_server_gives() {
     let output = folder.path().join("together.npz");
     succeed(together.arg("--input").arg(&input).arg("--output").arg(&output));
     assert_eq!(fs::metadata(output).unwrap().len(), read("file.npz").len() as u64);
+}
+
+/// A server of this model of a file among the fixtures.
+fn serve_fixture(folder: &Path, file: &str, keys: &str) -> ServerProcess {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data").join(file);
+    let text = format!(
+        "[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"m\"\nslo_ms = 60000\nmax_batch = 4\nfile = {fixture:?}\n{keys}"
+    );
+    fs::write(folder.join("symphony.toml"), text).unwrap();
+    let mut command = symphony(&["serve", "--http", "127.0.0.1:0"]);
+    ServerProcess::start(command.arg(folder), Stdio::null())
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect()
+}
+
+#[test]
+fn sizes_that_a_model_leaves_open_are_those_of_the_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = "sizes = [{ dimension = \"steps\", buckets = [2, 4, 9] }]\n";
+    let server = serve_fixture(folder.path(), "masked_steps.onnx", keys);
+    let input = folder.path().join("in.npz");
+    write_arrays(&input, &[("x", &[5, 3, 2]), ("mask", &[5, 3])]);
+    let model = ["m", "--server", &server.urls()[0]];
+    let mut command = symphony(&["run", "m", "--server", &server.urls()[0], "--rows", "2"]);
+    succeed(command.arg("--input").arg(&input).arg("--output").arg(folder.path().join("out.npz")));
+    let (output, rows) = (folder.path().join("out.npz"), floats(&npy(&[5, 3, 2])[HEADER..]));
+    let mask = floats(&npy(&[5, 3])[HEADER..]);
+    let expected: Vec<f32> = rows.iter().enumerate().map(|(at, x)| x * mask[at / 2]).collect();
+    assert_eq!(floats(&array(&output, "left").unwrap()), expected);
+    assert_eq!(array(&output, "seconds").unwrap().len(), 5 * 2 * 2 * 4);
+    // A folder's first array says the sizes of all.
+    let rows = folder.path().join("rows");
+    fs::create_dir(&rows).unwrap();
+    let refused = finish(&mut run(&model, &rows, &folder, "none.npz"));
+    assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
+    assert!(words(&refused).contains("has no .npy file, which would say the sizes"), "{}", words(&refused));
+}
+
+#[test]
+fn a_model_without_a_batch_is_run_by_a_server_and_in_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve_fixture(folder.path(), "sums_the_batch.onnx", "");
+    let input = folder.path().join("in.npy");
+    fs::write(&input, npy(&[6, 1, 4])).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data/sums_the_batch.onnx");
+    let local = [fixture.to_str().unwrap()];
+    for (model, name) in [(&["m", "--server", &server.urls()[0]][..], "served.npz"), (&local, "local.npz")] {
+        let mut command = symphony(&["run", "--rows", "4"]);
+        command.args(model).arg("--input").arg(&input);
+        succeed(command.arg("--output").arg(folder.path().join(name)));
+        assert_eq!(array(&folder.path().join(name), "y").unwrap(), npy(&[6, 1, 4])[HEADER..], "{name}");
+    }
+}
+
+/// Answers one request: metadata, or a 429 for the first of each three requests, else the row sums
+/// of `x`.
+fn answer_one(stream: &mut TcpStream, asked: &AtomicUsize) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let (mut first, mut json, mut length) = (String::new(), 0, 0);
+    (reader.read_line(&mut first).ok()? > 0).then_some(())?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim().split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.parse().ok()?,
+            "inference-header-content-length" => json = value.parse().ok()?,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let (status, head, content) = if first.starts_with("GET") {
+        let tensor = |name: &str, row: &str| {
+            format!("{{\"name\":\"{name}\",\"datatype\":\"FP32\",\"shape\":[-1{row}]}}")
+        };
+        let (x, y) = (tensor("x", ",2"), tensor("y", ""));
+        let text = format!(
+            "{{\"name\":\"m\",\"versions\":[\"1\"],\"platform\":\"p\",\"inputs\":[{x}],\"outputs\":[{y}]}}"
+        );
+        ("200 OK", String::new(), text.into_bytes())
+    } else if asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+        ("429 Too Many Requests", String::new(), b"{\"error\":\"too much\"}".to_vec())
+    } else {
+        let sums: Vec<f32> = floats(&body[json..]).chunks(2).map(|row| row.iter().sum()).collect();
+        let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let text = format!(
+            "{{\"outputs\":[{{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[{}],\
+             \"parameters\":{{\"binary_data_size\":{}}}}}]}}",
+            sums.len(),
+            bytes.len()
+        );
+        let head = format!("inference-header-content-length: {}\r\n", text.len());
+        ("200 OK", head, [text.into_bytes(), bytes].concat())
+    };
+    write!(stream, "HTTP/1.1 {status}\r\n{head}content-length: {}\r\n\r\n", content.len()).ok()?;
+    stream.write_all(&content).ok()
+}
+
+#[test]
+fn a_server_that_is_overloaded_is_asked_again_until_all_rows_are_done() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let asked = Arc::clone(&counted);
+            std::thread::spawn(move || while answer_one(&mut stream, &asked).is_some() {});
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.npy");
+    fs::write(&input, npy(&[40, 2])).unwrap();
+    let mut command = symphony(&["run", "m", "--server", &url, "--rows", "4", "--in-flight", "4"]);
+    succeed(command.arg("--input").arg(&input).arg("--output").arg(folder.path().join("out.npz")));
+    let expected: Vec<f32> = floats(&npy(&[40, 2])[HEADER..]).chunks(2).map(|row| row.iter().sum()).collect();
+    assert_eq!(floats(&array(&folder.path().join("out.npz"), "y").unwrap()), expected);
+    // Ten requests are answered, and each third is refused.
+    assert!(asked.load(Ordering::Relaxed) >= 15, "{asked:?}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! A model behind a server of the Open Inference Protocol, over HTTP with binary tensors
 //! (docs/api.md). Requests ask for no deadline, which makes them of the lowest class.
 
-use super::source::RowTensors;
+use super::pictures::PixelScale;
+use super::source::{InputRows, RowTensors, row_shapes};
 use super::target::{RowTarget, RunFault};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use ureq::Agent;
@@ -57,6 +59,7 @@ struct ServedAnswer {
 #[derive(Deserialize)]
 struct ServedOutput {
     name: String,
+    shape: Vec<i64>,
     parameters: ServedParameters,
 }
 
@@ -72,10 +75,16 @@ struct ServerError {
 
 impl ServerTarget {
     /// Finds the newest version of `model` at the server `url`, such as `http://127.0.0.1:8000`,
-    /// which may require a bearer token.
+    /// which may require a bearer token. Sizes that the model leaves open are those of the arrays in
+    /// `rows`, and of the answer to the first row there.
     ///
     /// Errors: no such server or model, or a model whose requests are not made here.
-    pub(crate) fn find(url: &str, model: &str, token: Option<&str>) -> Result<ServerTarget, String> {
+    pub(crate) fn find(
+        url: &str,
+        model: &str,
+        token: Option<&str>,
+        rows: &Path,
+    ) -> Result<ServerTarget, String> {
         let url = url.trim_end_matches('/');
         if !url.starts_with("http://") {
             return Err(format!("{url:?} is no address of a server; give one like http://127.0.0.1:8000"));
@@ -104,11 +113,22 @@ impl ServerTarget {
         let served = target.metadata().map_err(|error| format!("{url}: model \"{model}\": {error}"))?;
         let version =
             newest(&served.versions).ok_or_else(|| format!("{url}: no version of \"{model}\" is served"))?;
-        let specs = |tensors: Vec<ServedTensor>| tensors.into_iter().map(ServedTensor::spec).collect();
-        let (inputs, outputs): (Result<_, String>, Result<_, String>) =
-            (specs(served.inputs), specs(served.outputs));
-        target.signature = Signature::of_rows(inputs?, outputs?);
         target.model_url += &format!("/versions/{version}");
+        // A model without a batch has whole shapes.
+        let has_batch = served.inputs.iter().all(|input| input.shape.first() == Some(&-1));
+        let outputs = &served.outputs;
+        target.signature = Signature {
+            inputs: input_specs(&served.inputs, has_batch, rows)?,
+            outputs: Vec::new(),
+            has_batch,
+        };
+        let is_open = |output: &ServedTensor| output.row(has_batch).contains(&-1);
+        let found = if outputs.iter().any(is_open) { target.first_answer(rows)? } else { Vec::new() };
+        let spec = |output: &ServedTensor| {
+            let answered = found.iter().find(|of| of.name == output.name);
+            output.spec(has_batch, answered.map(|of| of.row(has_batch)))
+        };
+        target.signature.outputs = outputs.iter().map(spec).collect::<Result<_, _>>()?;
         target.identity =
             vec![format!("{} version {version}", served.name), format!("{:?}", target.signature)];
         Ok(target)
@@ -128,10 +148,32 @@ impl ServerTarget {
         serde_json::from_slice(&body).map_err(|error| format!("is not described as expected: {error}"))
     }
 
+    /// Sends the first row of `path`, and returns the outputs of its answer.
+    fn first_answer(&self, path: &Path) -> Result<Vec<ServedOutput>, String> {
+        let unpacked = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+        let rows = InputRows::open(path, &self.signature, PixelScale::default(), unpacked.path())?;
+        if rows.rows() == 0 {
+            return Err(format!(
+                "{}: has no rows, of which the first would say the sizes of outputs",
+                path.display()
+            ));
+        }
+        let row = rows.read(0).map_err(|wrong| format!("{}: {wrong}", rows.row_name(0)))?;
+        let answer = self.answer(&[row]).map_err(|fault| match fault {
+            RunFault::Overloaded => "the server is overloaded".to_owned(),
+            RunFault::Unreachable(why) | RunFault::Rows(why) | RunFault::Refused(why) => why,
+        });
+        let (body, length) = answer.map_err(|why| format!("{}: {why}", rows.row_name(0)))?;
+        let head = body.get(..length).unwrap_or_default();
+        let answer: ServedAnswer =
+            serde_json::from_slice(head).map_err(|error| format!("an answer can't be read: {error}"))?;
+        Ok(answer.outputs)
+    }
+
     /// Returns the body of a request and the length of its JSON.
     fn body(&self, rows: &[RowTensors]) -> (Vec<u8>, usize) {
         let inputs = self.signature.inputs.iter().map(|input| {
-            let shape = [&[rows.len()], &input.shape[..]].concat();
+            let shape = self.signature.batch_shape(input, rows.len());
             json!({
                 "name": input.name,
                 "datatype": input.datatype.name(),
@@ -182,6 +224,28 @@ impl RowTarget for ServerTarget {
     }
 
     fn run(&self, rows: &[RowTensors]) -> Result<Vec<Vec<u8>>, RunFault> {
+        if self.signature.has_batch {
+            return self.request(rows);
+        }
+        let mut all = vec![Vec::new(); self.signature.outputs.len()];
+        for row in rows {
+            let outputs = self.request(std::slice::from_ref(row))?;
+            all.iter_mut().zip(outputs).for_each(|(all, output)| all.extend(output));
+        }
+        Ok(all)
+    }
+}
+
+impl ServerTarget {
+    /// Sends one request, and returns the bytes of each output.
+    fn request(&self, rows: &[RowTensors]) -> Result<Vec<Vec<u8>>, RunFault> {
+        let (body, length) = self.answer(rows)?;
+        let wrong = |wrong| RunFault::Refused(format!("an answer can't be read: {wrong}"));
+        self.outputs(rows.len(), &body, length).map_err(wrong)
+    }
+
+    /// Sends one request, and returns the body of its answer and the length of the JSON in it.
+    fn answer(&self, rows: &[RowTensors]) -> Result<(Vec<u8>, usize), RunFault> {
         let (body, length) = self.body(rows);
         let mut request = self.agent.post(format!("{}/infer", self.model_url)).header(JSON_LENGTH, length);
         if let Some(authorization) = &self.authorization {
@@ -196,8 +260,7 @@ impl RowTarget for ServerTarget {
         match status {
             StatusCode::OK => {
                 let length = length.unwrap_or(body.len());
-                let wrong = |wrong| RunFault::Refused(format!("an answer can't be read: {wrong}"));
-                self.outputs(rows.len(), &body, length).map_err(wrong)
+                Ok((body, length))
             }
             StatusCode::TOO_MANY_REQUESTS => Err(RunFault::Overloaded),
             StatusCode::SERVICE_UNAVAILABLE => Err(RunFault::Unreachable(words(status, &body))),
@@ -209,19 +272,47 @@ impl RowTarget for ServerTarget {
     }
 }
 
+impl ServedOutput {
+    /// Returns the shape of a row.
+    fn row(&self, has_batch: bool) -> &[i64] {
+        self.shape.get(usize::from(has_batch)..).unwrap_or_default()
+    }
+}
+
 impl ServedTensor {
-    /// Returns the tensor of one row.
-    fn spec(self) -> Result<TensorSpec, String> {
-        let ServedTensor { name, datatype: type_name, shape } = self;
-        let datatype = DataType::parse(&type_name).ok_or_else(|| {
+    /// Returns the shape of a row, in which -1 is any size.
+    fn row(&self, has_batch: bool) -> &[i64] {
+        self.shape.get(usize::from(has_batch)..).unwrap_or_default()
+    }
+
+    /// Returns the tensor of one row, which has this shape where its sizes are open.
+    fn spec(&self, has_batch: bool, found: Option<&[i64]>) -> Result<TensorSpec, String> {
+        let ServedTensor { name, datatype: type_name, .. } = self;
+        let datatype = DataType::parse(type_name).ok_or_else(|| {
             format!("the tensor \"{name}\" is of type {type_name}, which no .npy file here can hold")
         })?;
-        let row = shape.get(1..).unwrap_or_default();
-        let row = row.iter().map(|&size| usize::try_from(size)).collect::<Result<_, _>>().map_err(|_| {
-            format!("the tensor \"{name}\" has the shape {shape:?}; only the first dimension may vary here")
-        })?;
-        Ok(TensorSpec { name, datatype, shape: row })
+        let row = self.row(has_batch);
+        let found = found.unwrap_or(row);
+        let fits = |(&served, &found): (&i64, &i64)| found >= 0 && (served == found || served == -1);
+        if row.len() != found.len() || !row.iter().zip(found).all(fits) {
+            return Err(format!(
+                "the tensor \"{name}\" has rows of the shape {row:?}, and those given {found:?}"
+            ));
+        }
+        let shape = found.iter().map(|&size| size as usize).collect();
+        Ok(TensorSpec { name: name.clone(), datatype, shape })
     }
+}
+
+/// Returns the inputs, whose open sizes are those of the arrays in `rows`.
+fn input_specs(inputs: &[ServedTensor], has_batch: bool, rows: &Path) -> Result<Vec<TensorSpec>, String> {
+    let is_open = inputs.iter().any(|input| input.row(has_batch).contains(&-1));
+    let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+    let found = if is_open { row_shapes(rows, &names)? } else { Vec::new() };
+    let found: Vec<Vec<i64>> =
+        found.iter().map(|shape| shape.iter().map(|&size| size as i64).collect()).collect();
+    let spec = |(at, input): (usize, &ServedTensor)| input.spec(has_batch, found.get(at).map(Vec::as_slice));
+    inputs.iter().enumerate().map(spec).collect()
 }
 
 /// Returns the newest of some versions.

@@ -115,6 +115,39 @@ impl InputRows {
     }
 }
 
+/// Returns the shape of a row of each input as the arrays in `path` have it: in a folder the first
+/// .npy file.
+///
+/// Errors: what can't be read, or an input without an array, and what would be right.
+pub(super) fn row_shapes(path: &Path, inputs: &[&str]) -> Result<Vec<Vec<usize>>, String> {
+    let what = path.display();
+    let failed = |error: io::Error| format!("{what}: can't be read ({error})");
+    let header = |file: &Path| {
+        NpyHeader::read(File::open(file).map_err(failed)?)
+            .map_err(|wrong| format!("{}: {wrong}", file.display()))
+    };
+    // Without the rows; the file of one row may have a 1 for them.
+    let of_rows = |shape: Vec<usize>| shape.get(1..).unwrap_or_default().to_vec();
+    if path.is_dir() {
+        let names = fs::read_dir(path).map_err(failed)?.filter_map(|entry| entry.ok().map(|of| of.path()));
+        let first = names.filter(|file| ending(file) == "npy").min();
+        let none = || format!("{what}: has no .npy file, which would say the sizes of the model's input");
+        let shape = header(&first.ok_or_else(none)?)?.shape;
+        return Ok(vec![if shape.first() == Some(&1) { of_rows(shape) } else { shape }]);
+    }
+    if ending(path) == "npy" {
+        return Ok(vec![of_rows(header(path)?.shape)]);
+    }
+    let no_archive = |error| format!("{what}: is no .npz file ({error}); write it with numpy.savez");
+    let mut archive = ZipArchive::new(File::open(path).map_err(failed)?).map_err(no_archive)?;
+    let mut shape = |input: &&str| {
+        let within = |wrong: String| format!("{what}: array {input}: {wrong}");
+        let entry = archive.by_name(&format!("{input}.npy")).map_err(|error| within(error.to_string()))?;
+        Ok(of_rows(NpyHeader::read(entry).map_err(within)?.shape))
+    };
+    inputs.iter().map(&mut shape).collect()
+}
+
 impl ArrayRows {
     fn read(&self, at: usize) -> io::Result<Vec<u8>> {
         let mut row = vec![0; self.row_bytes];

@@ -112,7 +112,7 @@ fn watch_signals(interrupted: &Arc<AtomicBool>) -> std::io::Result<()> {
 }
 
 fn find_target(arguments: &RunArguments) -> Result<Arc<dyn RowTarget>, CommandFailure> {
-    let RunArguments { model, server, token_file, executor, .. } = arguments;
+    let RunArguments { model, server, token_file, executor, input, .. } = arguments;
     let Some(server) = server else {
         let target = LocalTarget::start(Path::new(model), executor).map_err(|error| match error {
             LocalStartError::Model(why) => CommandFailure::Input(why),
@@ -122,7 +122,7 @@ fn find_target(arguments: &RunArguments) -> Result<Arc<dyn RowTarget>, CommandFa
     };
     let token = token_file.as_deref().map(super::top::read_token).transpose()?;
     let token = token.as_deref().map(str::trim);
-    Ok(Arc::new(ServerTarget::find(server, model, token).map_err(CommandFailure::Input)?))
+    Ok(Arc::new(ServerTarget::find(server, model, token, input).map_err(CommandFailure::Input)?))
 }
 
 /// Makes the bar on standard error, which shows nothing unless that is a terminal.
