@@ -192,6 +192,24 @@ fn what_may_mix_rows_runs_one_at_a_time_and_the_note_says_what_stands_in_the_way
 }
 
 #[test]
+fn a_declared_batch_whose_rows_depend_on_each_other_is_kept_and_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let nodes = [
+        node("ReduceMax", &["x"], &["most"], &[number_attribute("keepdims", 1)]),
+        node("Div", &["x", "most"], &["y"], &[]),
+    ];
+    let path = write(folder.path(), &nodes, &[], &[0, 4], &[0, 4]);
+    for (executor, load) in BOTH {
+        let model = load(&path, 8).unwrap();
+        let note = model.import_note().unwrap_or_default();
+        assert_eq!(model.max_batch(), 8, "{executor}: {note}");
+        assert!(note.contains("depend on the others of its batch") && note.contains("output `y`"), "{note}");
+        let alone = load(&path, 1).unwrap();
+        assert_eq!(alone.import_note(), None, "{executor}");
+    }
+}
+
+#[test]
 fn a_reshape_to_one_row_is_rewritten_for_its_node_alone() {
     let folder = tempfile::tempdir().unwrap();
     // One constant is the shape of both, and of a constant besides.

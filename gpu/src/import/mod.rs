@@ -52,7 +52,10 @@ pub(crate) fn load<M: HostModel>(
     let Prepared { unchanged, batch } = Prepared::of(file, max_batch)?;
     match batch {
         PreparedBatch::Declared => match load(unchanged, max_batch) {
-            Ok(model) => Ok((model, None)),
+            Ok(mut model) => {
+                let note = agreement::notice(&file, &mut model).map(|how| depends(&how));
+                Ok((model, note))
+            }
             Err(error) => load_whole(file, error, load),
         },
         PreparedBatch::Absent(why) => Ok((load(unchanged, 1)?, Some(absent(&why)))),
@@ -204,6 +207,13 @@ fn made_dynamic(max_batch: usize) -> String {
     format!(
         "the first dimension is 1 in the file and was made the batch's: each operator keeps rows apart, \
          and {rows} rows in a batch have the outputs that each has alone"
+    )
+}
+
+fn depends(how: &str) -> String {
+    format!(
+        "a row's outputs depend on the others of its batch, by what the model computes: {how}; with \
+         max_batch = 1 each answer is as alone"
     )
 }
 
